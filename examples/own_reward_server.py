@@ -4,19 +4,16 @@ examples/own_reward.py has functions (docs/rewards.md).
     python examples/own_reward_server.py --port 5005
     r3 train experiment=... reward.urls=[http://127.0.0.1:5005]
 
-Change `is_right`. The rest is what a run expects of a server: POST /grade with a list of items, one JSON line back for
-each of them.
+Change `is_right`. The rest is what a run expects of a server: POST /grade with a list of items, a list of results back.
 """
 
 import argparse
-import json
 import re
 import time
-from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 
@@ -46,29 +43,26 @@ app = FastAPI()
 
 
 @app.post("/grade")
-def grade(batch: Batch) -> StreamingResponse:
-    return StreamingResponse(lines(batch.items), media_type="application/x-ndjson")
+def grade(batch: Batch) -> dict[str, list[dict[str, Any]]]:
+    return {"results": [result(item) for item in batch.items]}
 
 
-def lines(items: list[Item]) -> Iterator[str]:
-    for index, item in enumerate(items):
-        started = time.perf_counter()
-        right, answer = is_right(item.response, item.references)
-        result = {
-            "index": index,
-            "verdict": "ungraded" if right is None else "correct" if right else "wrong",
-            "reason": "unknown"
-            if right is None
-            else "correct"
-            if right
-            else "no_answer"
-            if answer is None
-            else "wrong",
-            "score": None if right is None else float(right),
-            "extracted": answer,
-            "seconds": round(time.perf_counter() - started, 3),
-        }
-        yield json.dumps(result) + "\n"
+def result(item: Item) -> dict[str, Any]:
+    started = time.perf_counter()
+    right, answer = is_right(item.response, item.references)
+    if right is None:
+        verdict, reason = "ungraded", "unknown"
+    elif right:
+        verdict = reason = "correct"
+    else:
+        verdict, reason = "wrong", "no_answer" if answer is None else "wrong"
+    return {
+        "verdict": verdict,
+        "reason": reason,
+        "score": None if right is None else float(right),
+        "extracted": answer,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
 
 
 if __name__ == "__main__":

@@ -53,9 +53,9 @@ class GradingThread:
         return make_grader(self._config)  # inside the loop: a remote grader opens its connections there
 
     def is_silent(self, seconds: float) -> bool:
-        """True if servers have given no sign of life for so long. Processes always answer within their own limits."""
-        last_heard = getattr(self._grader, "last_heard", None)
-        return last_heard is not None and time.monotonic() - last_heard >= seconds
+        """True if servers have given no answer for so long. Processes always answer within their own limits."""
+        failing_since = getattr(self._grader, "failing_since", None)
+        return failing_since is not None and time.monotonic() - failing_since >= seconds
 
     def text_of(self, tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
         """What is graded of a response, as in training."""

@@ -26,10 +26,6 @@ def make_grader(config: RewardConfig) -> Grader:
         from r3_openrlhf.rewards.function_grader import FunctionGrader
 
         return FunctionGrader(config)
-    if config.urls and config.asks_openrlhf_servers:
-        from r3_openrlhf.rewards.openrlhf_server import OpenRLHFServerGrader
-
-        return OpenRLHFServerGrader(config)
     if config.urls:
         from r3_openrlhf.rewards.remote import RemoteGrader  # aiohttp, which local grading does not need
 

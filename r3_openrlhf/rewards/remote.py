@@ -1,4 +1,9 @@
-"""Grader on reward servers: one pooled session, batches, failover, retries."""
+"""Grader on reward servers: one JSON request for one response, failover, retries.
+
+A server is one of ours (`POST /grade`), or of OpenRLHF's contract, as `--reward.remote_url http://HOST/get_reward` asks
+it (openrlhf/utils/agent.py, SingleTurnAgentExecutor). OpenRLHF logs a failure and continues without a reward; here the
+response is ungraded and counted.
+"""
 
 from __future__ import annotations
 
@@ -11,40 +16,37 @@ import os
 import random
 import re
 import time
-import uuid
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import aiohttp
 import msgspec
-from aiohttp.http_exceptions import LineTooLong  # of a StreamReader; no ClientError
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.errors import quoted, without_secrets
 from r3_openrlhf.rewards.answers.request import GradeRequest, Item, Outcome, Word
 from r3_openrlhf.rewards.exchange import Grade, GradingError, encode_request, grade_of
+from r3_openrlhf.rewards.functions import checked_part, combined, openrlhf_value
 
 logger = logging.getLogger(__name__)
 
-MAX_BATCH_ITEMS = 64
-MAX_BATCH_BYTES = 4 * 2**20
-REQUESTS_PER_SERVER = 4  # at the same time; while they run, items gather to the next batches
-SLOW_AFTER_S = 0.2  # a request that takes longer waits for slow items, which keep no one busy here
-MAX_REQUESTS = 64
+MAX_REQUESTS = 256  # at the same time
 CONNECT_TIMEOUT_S = 5.0
-SILENCE_S = 10.0  # without a line; the service gives a sign of life every 2 s while it grades
+MIN_ANSWER_S = 1.0
 MAX_BACKOFF_S = 5.0
-MAX_SHORT_ANSWERS = 3  # whole answers without a line for an item, before it is given up
 MAX_REASON_CHARS = 80
 _PASSING = frozenset({"closed", "unavailable"})  # a server's own trouble: ask again
-LATER = frozenset({408, 425, 429, *range(500, 600)})  # statuses that may be others in a moment
+_REFUSED = frozenset({400, 413, 422})
+_LATER = frozenset({0, 408, 425, 429, *range(500, 600)})  # statuses that may be others in a moment; 0: no answer
 
 _decode_item = msgspec.msgpack.Decoder(Item).decode
 
 
+class BadAnswer(ValueError):
+    """An answer that does not keep to the contract; the text says why."""
+
+
 class _Result(msgspec.Struct):
-    index: int
     verdict: Word
     reason: str
     score: float | None
@@ -52,252 +54,221 @@ class _Result(msgspec.Struct):
     seconds: float
 
 
-_decode_result = msgspec.json.Decoder(_Result).decode
+class _Answer(msgspec.Struct):
+    results: list[_Result]
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    body: bytes  # the item as JSON
-    deadline: float
-    future: asyncio.Future[Outcome]
-    num_short: int = 0  # answers that were whole and had no line for it
-    trouble: str = "unreachable"  # why the last request had no answer for it
+class _OurContract:
+    """POST /grade {"items": [item]} -> {"results": [result]}."""
+
+    path = "/grade"
+
+    def body(self, request: GradeRequest) -> object:
+        item = msgspec.structs.asdict(_decode_item(encode_request(request)))
+        return {"items": [item | {"num_tokens": request.num_tokens}]}
+
+    def outcome(self, answer: object) -> Outcome:
+        try:
+            results = msgspec.convert(answer, _Answer).results
+        except msgspec.ValidationError as error:
+            missing = re.search(r"missing required field `(\w+)`", str(error))
+            field = re.search(r"\.(\w+)`$", str(error))
+            known = f"missing field {missing[1]}" if missing else f"bad field {field[1]}" if field else ""
+            raise BadAnswer(known or "an answer that is not in the documented form") from error
+        if len(results) != 1:
+            raise BadAnswer(f"{len(results)} results for one item")
+        result = results[0]
+        if contradiction := _contradiction(result):
+            raise BadAnswer(contradiction)
+        reason = result.reason[:MAX_REASON_CHARS]
+        return Outcome(result.verdict, reason, result.score, result.extracted, result.seconds)
 
 
-@dataclass(slots=True)
-class _Server:
-    url: str
-    resting_until: float = 0.0  # after a failure others are asked first
+@dataclass(frozen=True, slots=True)
+class _OpenRLHFContract:
+    """POST /get_reward {"query", "prompts", "labels"}, lists of one -> {"rewards", "scores", "extra_logs"}.
 
-    @property
-    def name(self) -> str:
-        return without_secrets(self.url)
+    The reward is what the server says; its `scores`, else the reward, decide what is correct.
+    """
+
+    correct_from: float
+    path = "/get_reward"
+
+    def body(self, request: GradeRequest) -> object:
+        prompt = request.prompt or request.problem
+        label = request.references[0] if len(request.references) == 1 else list(request.references)
+        return {"query": [prompt + request.response], "prompts": [prompt], "labels": [label]}
+
+    def outcome(self, answer: object) -> Outcome:
+        if not isinstance(answer, dict) or "rewards" not in answer:
+            raise BadAnswer("missing field rewards")
+        try:
+            part = checked_part("server", openrlhf_value(answer))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise BadAnswer("bad answer") from error
+        return combined([part], [1.0], correct_from=self.correct_from)
 
 
-@dataclass(slots=True, eq=False)
-class _LoopState:
-    """Belongs to one event loop, as sessions and futures do."""
-
-    session: aiohttp.ClientSession
-    queue: deque[_Waiting] = field(default_factory=deque)
-    num_senders: int = 0
-    tasks: set[asyncio.Task] = field(default_factory=set)
+def _contradiction(result: _Result) -> str | None:
+    """Return what is wrong with a result whose fields are all there; None: nothing."""
+    score = result.score
+    if result.verdict == "ungraded":
+        return None
+    if score is None:
+        return f"{result.verdict} without a score"
+    if not math.isfinite(score):
+        return f"score {score}"
+    if not 0.0 <= score <= 1.0:
+        return f"score {score:g} outside 0 to 1"
+    return None if (result.verdict == "correct") == (score == 1.0) else f"{result.verdict} with score {score:g}"
 
 
 class RemoteGrader:
-    """Grades on `reward.urls`. The token, if the servers want one, is the environment's R3_REWARD_TOKEN.
+    """Grades on `reward.urls`, in turn. The token, if the servers want one, is the environment's R3_REWARD_TOKEN.
 
-    The reward is computed here from the server's score, so that the run's own configuration decides on it. An answer that
-    does not keep to the contract leaves its item ungraded, and the reason says what is wrong with it.
+    From a server of ours only the score counts: the run's own configuration makes the reward of it. An answer that
+    does not keep to the contract leaves its response ungraded, and the reason says what is wrong with it.
+
+    failing_since: when (monotonic) servers began to give no answer at all; None while one answers.
     """
 
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
-        self._servers = [_Server(url.rstrip("/").removesuffix("/grade") + "/grade") for url in config.urls]
-        self._turn = itertools.count(random.randrange(len(self._servers)))
-        self._states: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
+        self._contract = _OpenRLHFContract(config.correct_from) if config.asks_openrlhf_servers else _OurContract()
+        path = self._contract.path
+        self._urls = [url.rstrip("/").removesuffix(path) + path for url in config.urls]
+        self._resting_until = dict.fromkeys(self._urls, 0.0)  # after a failure others are asked first
+        self._turn = itertools.count(random.randrange(len(self._urls)))
+        self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
+        self._asking: set[asyncio.Task[Outcome]] = set()
         self._is_closed = False
-        self._said: set[tuple[str, str]] = set()  # what the log has of a server already
-        self.last_heard = time.monotonic()  # of any server: a sign of life is enough
-        self._headers = {"Content-Type": "application/json", "Accept": "application/x-ndjson"}
-        if token := os.environ.get("R3_REWARD_TOKEN"):
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._logged: set[tuple[str, str]] = set()
+        self.failing_since: float | None = None
 
     async def grade(self, request: GradeRequest) -> Grade:
-        """The grade of one response; UNGRADED with reason "unreachable", or `http_STATUS`, when no server answers in time.
+        """Grade one response; UNGRADED "unreachable", or `http_STATUS`, when no server answers in time.
 
         Raises:
             GradingError: the servers do not accept the token.
         """
-        if self._is_closed:
-            return grade_of(Outcome("ungraded", "closed"), request.num_tokens, self._config)
-        item = msgspec.structs.asdict(_decode_item(encode_request(request)))
-        # an item that is asked for again, here or at another server, has the same key
-        body = msgspec.json.encode(item | {"num_tokens": request.num_tokens, "key": uuid.uuid4().hex})
-        state = self._state()
-        waiting = _Waiting(
-            body, time.monotonic() + self._config.deadline_s, asyncio.get_running_loop().create_future()
-        )
-        state.queue.append(waiting)
-        self._start_senders(state)
-        return grade_of(await waiting.future, request.num_tokens, self._config)
-
-    def _start_senders(self, state: _LoopState) -> None:
-        if state.queue and state.num_senders < REQUESTS_PER_SERVER * len(self._servers):
-            state.num_senders += 1
-            task = asyncio.create_task(self._send_all(state))
-            state.tasks.add(task)
-            task.add_done_callback(state.tasks.discard)
-
-    def _state(self) -> _LoopState:
-        loop = asyncio.get_running_loop()
-        state = self._states.get(loop)
-        if state is None:
-            connector = aiohttp.TCPConnector(limit=MAX_REQUESTS)
-            state = self._states[loop] = _LoopState(aiohttp.ClientSession(connector=connector, headers=self._headers))
-        return state
-
-    async def _send_all(self, state: _LoopState) -> None:
-        """Sends batches until nothing waits any more. Who waits for slow items alone leaves its place to another."""
-        has_place = True
-        try:
-            while state.queue and has_place:
-                batch = _take_batch(state.queue)
-                sending = asyncio.ensure_future(self._send(state, batch))
-                try:
-                    await asyncio.wait([sending], timeout=SLOW_AFTER_S)
-                    if not sending.done() and len(state.tasks) < MAX_REQUESTS:
-                        has_place = False
-                        state.num_senders -= 1
-                        self._start_senders(state)
-                    await sending
-                except asyncio.CancelledError:
-                    sending.cancel()
-                    _answer_all(batch, "closed")
+        outcome = Outcome("ungraded", "closed")
+        if not self._is_closed:
+            body = msgspec.json.encode(self._contract.body(request))
+            asking = asyncio.ensure_future(self._ask_in_turn(body))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+            try:
+                outcome = await asking
+            except asyncio.CancelledError:
+                if not self._is_closed:
                     raise
-                except Exception as error:  # the waiting callers must hear of it, this task has no reader
-                    unanswered = [waiting for waiting in batch if not waiting.future.done()]
-                    for waiting in unanswered:
-                        waiting.future.set_exception(error)
-                    if not unanswered:
-                        logger.exception("an error after the last answer of a reward server; it is ignored")
-        finally:
-            state.num_senders -= has_place
+        return grade_of(outcome, request.num_tokens, self._config)
 
-    async def _send(self, state: _LoopState, batch: list[_Waiting]) -> None:
-        """Asks one server after the other until every item has an outcome or its deadline has passed."""
-        refused_by: set[str] = set()  # servers that will not say anything else about this batch
+    async def _ask_in_turn(self, body: bytes) -> Outcome:
+        """Ask one server after the other until one has an answer or the deadline has passed."""
+        deadline = time.monotonic() + self._config.deadline_s
+        refused_by: set[str] = set()  # servers that will not say anything else about this response
+        trouble = "unreachable"
         for attempt in itertools.count():
-            now = time.monotonic()
-            batch = [waiting for waiting in batch if not waiting.future.done()]
-            for waiting in batch:
-                if waiting.deadline <= now:
-                    _answer(waiting, waiting.trouble)
-            batch = [waiting for waiting in batch if not waiting.future.done()]
-            if not batch:
-                return
-            server = self._next_server(now, refused_by)
-            status, pause = await self._ask(state.session, server, batch)
-            if status in (400, 413, 422) and len(batch) > 1:  # one of them is to blame
-                middle = len(batch) // 2
-                await self._send(state, batch[:middle])
-                await self._send(state, batch[middle:])
-                return
-            self._settle(server, status, [waiting for waiting in batch if not waiting.future.done()], refused_by)
-            if status != 200:
-                server.resting_until = time.monotonic() + pause
-            if any(not waiting.future.done() for waiting in batch):
-                now = time.monotonic()
-                others = any(
-                    other is not server and other.url not in refused_by and other.resting_until <= now
-                    for other in self._servers
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._is_closed:
+                break
+            url = self._next_server(refused_by)
+            # half of the time: a server that says nothing leaves enough of it to another one
+            status, text, pause_s = await self._ask(url, body, min(left_s, max(MIN_ANSWER_S, left_s / 2)))
+            if status == 200:
+                outcome = self._outcome(url, text)
+                if outcome.reason not in _PASSING:
+                    return outcome
+                trouble = outcome.reason
+            elif status == 401:
+                raise GradingError(
+                    f"the reward server {without_secrets(url)} does not accept the token; set R3_REWARD_TOKEN to the"
+                    " one that it was started with"
                 )
-                backoff = min(MAX_BACKOFF_S, 0.1 * 2 ** min(attempt, 10))
-                await asyncio.sleep(0.0 if others else random.uniform(0.5, 1.0) * max(backoff, pause))
+            else:
+                trouble = f"http_{status}" if status else "unreachable"
+                self._log(url, text if status == 0 else trouble)
+                if status in _REFUSED:
+                    return Outcome("ungraded", "refused")
+                if status not in _LATER:  # a wrong path: asking it again changes nothing
+                    refused_by.add(url)
+                    if len(refused_by) == len(self._urls):
+                        break
+            self._resting_until[url] = time.monotonic() + pause_s
+            if self._resting_until[self._next_server(refused_by)] > time.monotonic():
+                backoff_s = max(pause_s, min(MAX_BACKOFF_S, 0.1 * 2 ** min(attempt, 10)))
+                await asyncio.sleep(random.uniform(0.5, 1.0) * backoff_s)
+        return Outcome("ungraded", "closed" if self._is_closed else trouble)
 
-    def _settle(self, server: _Server, status: int, left: list[_Waiting], refused_by: set[str]) -> None:
-        """What a status means for the items that it left without an answer. GradingError: a wrong token."""
-        reason = f"http_{status}" if status else "unreachable"
-        if status == 401:
-            raise GradingError(
-                f"the reward server {server.name} does not accept the token; set R3_REWARD_TOKEN to the one that it"
-                " was started with"
+    def _next_server(self, refused_by: set[str]) -> str:
+        start = next(self._turn) % len(self._urls)
+        in_turn = [url for url in self._urls[start:] + self._urls[:start] if url not in refused_by]
+        now = time.monotonic()
+        return min(in_turn, key=lambda url: max(0.0, self._resting_until[url] - now))
+
+    async def _ask(self, url: str, body: bytes, limit_s: float) -> tuple[int, str, float]:
+        """Return status, text, and for how long the server is then to rest; status 0: why there is no answer."""
+        timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_TIMEOUT_S)
+        try:
+            async with self._session().post(url, data=body, timeout=timeout) as response:
+                text = await response.text("utf-8", "replace")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self.failing_since = self.failing_since or time.monotonic()
+            return 0, f"{type(error).__name__}: {error}", 1.0
+        self.failing_since = None
+        retry_after = response.headers.get("Retry-After", "")
+        pause_s = min(float(retry_after), MAX_BACKOFF_S) if retry_after.isdecimal() else 1.0
+        return response.status, text, pause_s
+
+    def _outcome(self, url: str, text: str) -> Outcome:
+        try:
+            outcome = self._contract.outcome(json.loads(text))
+            trouble = str(outcome.extras.get("error", ""))
+        except BadAnswer as error:
+            trouble = str(error)
+            outcome = Outcome("ungraded", trouble[:MAX_REASON_CHARS])
+        except (ValueError, RecursionError):
+            trouble = "an answer that is no JSON"
+            outcome = Outcome("ungraded", trouble)
+        if trouble:
+            self._log(url, trouble, f" in the answer {quoted(text[:1000])}")
+        return outcome
+
+    def _log(self, url: str, trouble: str, where: str = "") -> None:
+        """Log each trouble of a server once: a run has thousands of responses."""
+        if (url, trouble) not in self._logged:
+            self._logged.add((url, trouble))
+            logger.warning("reward server %s: %s%s", without_secrets(url), without_secrets(trouble), where)
+
+    def _session(self) -> aiohttp.ClientSession:
+        """Return the running loop's: connections belong to one loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._sessions:
+            token = os.environ.get("R3_REWARD_TOKEN")
+            self._sessions[loop] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=MAX_REQUESTS),
+                headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             )
-        if status == 200:
-            self._note_short(server, left)
-            return
-        if status:
-            self._say(server, reason)
-        if status in (400, 413, 422):
-            _answer_all(left, "refused")
-        elif status == 0 or status in LATER:
-            for waiting in left:
-                waiting.trouble = reason
-        else:  # a wrong path or a server of another kind: asking it again changes nothing
-            refused_by.add(server.url)
-            if all(other.url in refused_by for other in self._servers):
-                _answer_all(left, reason)
-
-    def _note_short(self, server: _Server, left: list[_Waiting]) -> None:
-        """A whole answer, without a line for these items: they are asked for again, but not for ever."""
-        missing = [waiting for waiting in left if waiting.trouble not in _PASSING]
-        for waiting in missing:
-            waiting.num_short += 1
-            waiting.trouble = f"answer short by {len(missing)}"
-            if waiting.num_short >= MAX_SHORT_ANSWERS:
-                _answer(waiting, waiting.trouble)
-        if missing:
-            self._say(server, f"answer short by {len(missing)}")
-
-    def _say(self, server: _Server, what: str) -> None:
-        """Once for each server and trouble: a run has thousands of items."""
-        if (server.url, what) not in self._said:
-            self._said.add((server.url, what))
-            logger.warning("reward server %s: %s", server.name, what)
-
-    def _next_server(self, now: float, refused_by: set[str]) -> _Server:
-        start = next(self._turn)
-        in_turn = [self._servers[(start + i) % len(self._servers)] for i in range(len(self._servers))]
-        in_turn = [server for server in in_turn if server.url not in refused_by] or in_turn
-        return next((server for server in in_turn if server.resting_until <= now), in_turn[0])
-
-    async def _ask(self, session: aiohttp.ClientSession, server: _Server, batch: list[_Waiting]) -> tuple[int, float]:
-        """Delivers results as they come. Status, 0 for no whole answer, and for how long the server is then to rest."""
-        body = b'{"items":[' + b",".join(waiting.body for waiting in batch) + b"]}"
-        left = max(0.1, max(waiting.deadline for waiting in batch) - time.monotonic())
-        timeout = aiohttp.ClientTimeout(total=left, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
-        try:
-            async with session.post(server.url, data=body, timeout=timeout) as response:
-                if response.status != 200:
-                    return response.status, _retry_after(response)
-                self.last_heard = time.monotonic()
-                async for line in response.content:
-                    self.last_heard = time.monotonic()
-                    if line.strip():  # an empty one is a sign of life
-                        self._deliver(server, batch, line)
-                return 200, 0.0
-        except (aiohttp.ClientError, LineTooLong, TimeoutError, OSError) as error:
-            logger.warning("reward server %s: %s: %s", server.name, type(error).__name__, without_secrets(str(error)))
-            return 0, 1.0
-
-    def _deliver(self, server: _Server, batch: list[_Waiting], line: bytes) -> None:
-        """One line of an answer; each is judged on its own."""
-        index: int | None
-        trouble: str | None
-        result: _Result | None
-        try:
-            result = _decode_result(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            result = None
-            index, trouble = _explained(line, error)
-        else:
-            index, trouble = result.index, _contradiction(result)
-        if index is None or not 0 <= index < len(batch):
-            self._say(server, f"{trouble or f'an answer for item {index} of {len(batch)}'} in the line {quoted(line)}")
-            return
-        waiting = batch[index]
-        if result is None or trouble is not None:
-            self._say(server, f"{trouble} in the line {quoted(line)}")
-            _answer(waiting, str(trouble)[:MAX_REASON_CHARS])
-        elif result.reason in _PASSING:
-            waiting.trouble = result.reason
-        elif not waiting.future.done():
-            reason = result.reason[:MAX_REASON_CHARS]
-            waiting.future.set_result(Outcome(result.verdict, reason, result.score, result.extracted, result.seconds))
+        return self._sessions[loop]
 
     def close(self) -> None:
-        """Closes the sessions; responses that still wait are answered `ungraded: closed`. Callable from any thread."""
+        """Close the connections; what still waits is answered `ungraded: closed`. Callable from any thread."""
         self._is_closed = True
-        for loop, state in list(self._states.items()):
-            if loop.is_closed():
-                continue
-            if not loop.is_running():
-                loop.run_until_complete(_close(state))
-            elif loop is _running_loop():
-                self._closing = loop.create_task(_close(state))
-            else:
-                asyncio.run_coroutine_threadsafe(_close(state), loop)
-        self._states.clear()
+        for loop, session in list(self._sessions.items()):
+            if loop is _running_loop():
+                self._closing = loop.create_task(self._close(loop, session))
+            elif loop.is_running():
+                asyncio.run_coroutine_threadsafe(self._close(loop, session), loop)
+            elif not loop.is_closed():
+                loop.run_until_complete(self._close(loop, session))
+        self._sessions.clear()
+
+    async def _close(self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> None:
+        for task in list(self._asking):
+            if task.get_loop() is loop:
+                task.cancel()
+        await session.close()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -305,68 +276,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-async def _close(state: _LoopState) -> None:
-    for task in list(state.tasks):
-        task.cancel()
-    _answer_all(list(state.queue), "closed")
-    state.queue.clear()
-    await state.session.close()
-
-
-def _answer(waiting: _Waiting, reason: str) -> None:
-    if not waiting.future.done():
-        waiting.future.set_result(Outcome("ungraded", reason))
-
-
-def _answer_all(batch: list[_Waiting], reason: str) -> None:
-    for waiting in batch:
-        _answer(waiting, reason)
-
-
-def _take_batch(queue: deque[_Waiting]) -> list[_Waiting]:
-    batch: list[_Waiting] = []
-    num_bytes = 0
-    while queue and len(batch) < MAX_BATCH_ITEMS and (not batch or num_bytes + len(queue[0].body) <= MAX_BATCH_BYTES):
-        waiting = queue.popleft()
-        num_bytes += len(waiting.body)
-        if not waiting.future.done():  # done: the caller has gone
-            batch.append(waiting)
-    return batch
-
-
-def _contradiction(result: _Result) -> str | None:
-    """What is wrong with an answer whose fields are all there; None: nothing."""
-    score = result.score
-    if result.verdict == "ungraded":
-        return None
-    if score is None:
-        return f"{result.verdict} without a score"
-    if not 0.0 <= score <= 1.0:
-        return f"score {score:g} outside 0 to 1"
-    return None if (result.verdict == "correct") == (score == 1.0) else f"{result.verdict} with score {score:g}"
-
-
-def _explained(line: bytes, error: Exception) -> tuple[int | None, str]:
-    """The item that a line is for, if that can be seen, and what is wrong with it. JSON's NaN is Python's own invention."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None, "an answer that is no JSON"
-    if not isinstance(found, dict):
-        return None, "an answer that is no JSON object"
-    index = found.get("index")
-    place = index if type(index) is int else None
-    if missing := [name for name in _Result.__struct_fields__ if name not in found]:
-        return place, f"missing field {missing[0]}"
-    for name, value in found.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            return place, f"{name} {value}"
-    named = re.search(r"at `\$\.(\w+)`", str(error))
-    return place, f"bad field {named[1]}" if named else "an answer that is not in the documented form"
-
-
-def _retry_after(response: aiohttp.ClientResponse) -> float:
-    value = response.headers.get("Retry-After", "")
-    return min(float(value), MAX_BACKOFF_S) if value.isdecimal() else 1.0

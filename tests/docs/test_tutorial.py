@@ -75,8 +75,8 @@ def test_what_cannot_be_said_is_ungraded():
     example = load_example()
     example.is_right = lambda response, references: (None, None)
     item = example.Item(response="?", references=["1"], num_tokens=1)
-    (line,) = map(json.loads, example.lines([item]))
-    assert (line["verdict"], line["score"]) == ("ungraded", None)
+    result = example.result(item)
+    assert (result["verdict"], result["score"]) == ("ungraded", None)
 
 
 @pytest.mark.stack

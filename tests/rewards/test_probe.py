@@ -51,7 +51,7 @@ def test_a_function(name, words, refuses, tmp_path):
 
 def test_every_server():
     nobody = f"http://127.0.0.1:{free_port()}"
-    with own_server(lambda items: (200, [{"index": i} | GOOD | {"score": 0.5} for i in range(len(items))])) as server:
+    with own_server(lambda items: (200, {"results": [GOOD | {"score": 0.5}]})) as server:
         found = probe(urls=[server.url, nobody], deadline_s=0.5)
     assert [one.right for one in found.rewards] == ["ungraded (correct with score 0.5)", "ungraded (unreachable)"]
     assert [finding.refuses for finding in found.findings] == [True, False]

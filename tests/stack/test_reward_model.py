@@ -1,7 +1,6 @@
 """A reward model of OpenRLHF, served as openrlhf.cli.serve_rm does: its numbers, whatever they are, are the rewards."""
 
 import asyncio
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -46,7 +45,7 @@ def served(tmp_path_factory):
 
     def answer(body):
         rewards = proxy.get_reward(body["query"])
-        return 200, [json.dumps({"rewards": rewards, "scores": rewards, "extra_logs": {"dummy_scores": rewards}})]
+        return 200, {"rewards": rewards, "scores": rewards, "extra_logs": {"dummy_scores": rewards}}
 
     backbone = AutoModel.from_pretrained(path, dtype=torch.float32)
     head = made.score.weight.float()[0]

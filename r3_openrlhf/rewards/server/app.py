@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from r3_openrlhf import __version__
-from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.config.access import shows_token
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, Admitted, Busy
+from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, Busy
 from r3_openrlhf.rewards.server.bodies import Bodies, Refused, parse_grade_body, parse_stock_body
 from r3_openrlhf.rewards.server.metrics import LOST, Metrics
 from r3_openrlhf.rewards.server.schema import GradeAnswer, Problem, StockAnswer, body_schemas
 from r3_openrlhf.rewards.server.settings import ServerSettings
-from r3_openrlhf.rewards.server.stock_contract import stock_answer
-from r3_openrlhf.rewards.server.token_counts import load_counter
+from r3_openrlhf.rewards.server.stock_contract import load_counter, stock_answer
 
 _PROBLEMS = {
     400: "The body is no JSON",
@@ -35,8 +32,8 @@ _PROBLEMS = {
     422: "The body does not have the documented form, or its only item could not be graded",
     503: "Too much is waiting, try again after Retry-After seconds",
 }
-_LINES = "application/x-ndjson"
 _OPEN_ROUTES = ("/health", "/ready")
+_CLOSE = {"Connection": "close"}
 
 Result = TypeVar("Result")
 
@@ -51,10 +48,10 @@ def create_app(settings: ServerSettings) -> FastAPI:
     # the stock client does not say how long a response is; without a tokenizer there is no length reward for it
     count_tokens = load_counter(settings.tokenizer) if settings.tokenizer else lambda response: 0
     stock_reward = settings.reward if settings.tokenizer else replace(settings.reward, length_reward_max_tokens=None)
-
+    max_body_bytes = settings.max_body_mb * 2**20
     bodies = Bodies(
-        max_bytes=settings.max_body_bytes,
-        max_bytes_in_all=settings.max_pending_bytes,
+        max_bytes=max_body_bytes,
+        max_bytes_in_all=settings.max_pending_mb * 2**20,
         read_timeout_s=settings.read_timeout_s,
     )
 
@@ -72,30 +69,21 @@ def create_app(settings: ServerSettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.add_middleware(_Gate, token=settings.token, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(_Gate, token=settings.token, max_body_bytes=max_body_bytes)
     for error in (Busy, Refused, ClientDisconnect):
         app.add_exception_handler(error, partial(_explain, metrics))
     problems = {status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()}
-    plain = {status: problems[status] for status in (401,)}
 
     @app.post("/grade", response_model=GradeAnswer, responses=problems, openapi_extra=_body("GradeBody"))
     async def grade(request: Request) -> Response:
-        """Grades a batch of responses.
-
-        With `Accept: application/x-ndjson` the answer is one line per item, as soon as its grade is there, with its
-        `index`: then results arrive one by one, before the slowest item is done. While nothing is ready, an empty line comes every few
-        seconds: a service that says nothing at all is not there any more.
-        """
-        queue = request.app.state.queue
+        """Grades a batch of responses; one answer when all of them have a grade."""
         questions = await bodies.read(request, partial(parse_grade_body, own_task=settings.task))
-        if request.headers.get("accept") == _LINES:
-            return _Lines(queue.admit(questions, _address_of(request)), settings.reward)
-        grading = queue.grade(questions, _address_of(request), reward=settings.reward)
+        grading = request.app.state.queue.grade(questions, _address_of(request), reward=settings.reward)
         return _json({"results": await _unless_gone(request, grading)})
 
     @app.post("/get_reward", response_model=StockAnswer, responses=problems, openapi_extra=_body("StockBody"))
     async def get_reward(request: Request) -> Response:
-        """OpenRLHF's remote reward contract (`--reward.remote_url`). A single item that cannot be graded is an error."""
+        """OpenRLHF's remote reward contract (`--reward.remote_url`). A single item without a grade is an error."""
         questions = await bodies.read(
             request, partial(parse_stock_body, task=settings.task, count_tokens=count_tokens)
         )
@@ -118,13 +106,14 @@ def create_app(settings: ServerSettings) -> FastAPI:
             return _problem(503, f"the grading processes do not answer: {why}", {"Retry-After": "1"})
         return _json({"status": "ready"})
 
-    @app.get("/metrics", responses={**plain, 200: {"content": {"text/plain": {}}}}, response_class=Response)
+    in_text = {401: problems[401], 200: {"content": {"text/plain": {}}}}
+
+    @app.get("/metrics", responses=in_text, response_class=Response)
     async def read_metrics(request: Request) -> Response:
         """Prometheus metrics."""
         queue = request.app.state.queue
-        text = metrics.text(
-            pending=queue.pending_items, lost={reason: queue.pools.num_lost(reason) for reason in LOST}
-        )
+        lost = {reason: queue.pools.num_lost(reason) for reason in LOST}
+        text = metrics.text(pending=queue.items.total, lost=lost)
         return Response(text, media_type="text/plain; version=0.0.4")
 
     app.openapi = partial(_describe, app)
@@ -135,7 +124,7 @@ async def _explain(metrics: Metrics, _: Request, error: Exception) -> Response:
     """The answer to a request that ended with `error`."""
     if not isinstance(error, Busy | Refused):  # the caller has gone: no one reads it
         return Response(status_code=400)
-    headers = {"Connection": "close"} if error.unread else {}
+    headers = _CLOSE if error.unread else {}
     if isinstance(error, Refused):
         return _problem(error.status, str(error), headers)
     metrics.refused.inc()
@@ -148,28 +137,6 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         document = FastAPI.openapi(app)
         document["components"]["schemas"].update(body_schemas())
     return app.openapi_schema
-
-
-class _Lines(StreamingResponse):
-    """Grades as they come, one a line. However it ends, its places are free again."""
-
-    def __init__(self, admitted: Admitted, reward: RewardConfig) -> None:
-        super().__init__(self._lines(admitted, reward), media_type=_LINES)
-        self._admitted = admitted
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._admitted.leave()
-
-    @staticmethod
-    async def _lines(admitted: Admitted, reward: RewardConfig) -> AsyncIterator[bytes]:
-        async for graded in admitted.grades(reward):
-            if graded is not None:
-                index, grade = graded
-                yield msgspec.json.encode({"index": index, **asdict(grade)})
-            yield b"\n"
 
 
 async def _unless_gone(request: Request, work: Coroutine[None, None, Result]) -> Result:
@@ -218,31 +185,18 @@ class _Gate:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        answer = self._refusal(scope) if scope["type"] == "http" else None
+        await (answer or self._app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
         headers = dict(scope["headers"])
-        if (
-            self._token is not None
-            and scope["path"] not in _OPEN_ROUTES
-            and not shows_token(headers.get(b"authorization", b""), self._token)
-        ):
-            answer = _problem(
-                401,
-                "show the token of this service as 'Authorization: Bearer TOKEN'",
-                {"WWW-Authenticate": "Bearer", "Connection": "close"},
-            )
-            await answer(scope, receive, send)
-            return
-        if scope["method"] in ("GET", "HEAD") and (
-            headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
-        ):
-            answer = _problem(413, "this route takes no body", {"Connection": "close"})
-            await answer(scope, receive, send)
-            return
+        shown = headers.get(b"authorization", b"")
+        if self._token is not None and scope["path"] not in _OPEN_ROUTES and not shows_token(shown, self._token):
+            how = "show the token of this service as 'Authorization: Bearer TOKEN'"
+            return _problem(401, how, {"WWW-Authenticate": "Bearer", **_CLOSE})
         declared = headers.get(b"content-length", b"0")
+        if scope["method"] in ("GET", "HEAD") and (declared != b"0" or b"transfer-encoding" in headers):
+            return _problem(413, "this route takes no body", _CLOSE)
         if not declared.isdigit() or int(declared) > self._max_body_bytes:
-            answer = _problem(413, f"a body has at most {self._max_body_bytes} bytes", {"Connection": "close"})
-            await answer(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+            return _problem(413, f"a body has at most {self._max_body_bytes} bytes", _CLOSE)
+        return None

@@ -95,7 +95,7 @@ def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
             metadata=metadata if metadata[:1] == b"{" else None,
             problem=item.problem,
         )
-        questions.append(question_of(request, key=item.key))
+        questions.append(question_of(request))
     return questions
 
 

@@ -36,10 +36,6 @@ class GradeItem(Struct, forbid_unknown_fields=True):
         ),
     ] = field(default_factory=lambda: NULL)
     problem: Annotated[Text, Meta(description="math: the problem; a formula copied from it is no answer")] = ""
-    key: Annotated[
-        str,
-        Meta(max_length=200, description="The same item with the same key, as a client asks again, is graded once"),
-    ] = ""
 
 
 class GradeBody(Struct, forbid_unknown_fields=True):

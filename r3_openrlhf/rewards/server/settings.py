@@ -1,4 +1,4 @@
-"""Settings of the reward service; every default of it is written here, those of the reward itself in config.py."""
+"""Settings of the reward service; its defaults are written here, those of the reward itself in config."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ServerSettings:
     """One reward service.
 
     token: bearer token that callers must show; needed unless the service listens on loopback.
-    task: grader of the OpenRLHF route, which cannot say it; a word of answer_tasks.TASKS, or the import path of a user's own.
+    task: grader of the OpenRLHF route, which cannot say it; a word of answer_tasks.TASKS, or a user's import path.
     tokenizer: path of a tokenizer.json (or its directory), to count tokens on the OpenRLHF route; without it that
         route pays no length reward.
-    max_pending_items, max_pending_bytes: accepted and not yet answered; above it, 503. The bytes are those of whole items
+    max_pending_items, max_pending_mb: accepted and not yet answered; above it, 503. The bytes are those of whole items
         (response, references, metadata). Bodies that are still being read do not count.
     max_connections: at work at once; above it, 503. Idle ones are closed for new ones.
     read_timeout_s: for the body of a request; then 408.
@@ -32,9 +32,9 @@ class ServerSettings:
     token: str | None = None
     task: str = DEFAULT_TASK
     tokenizer: str | None = None
-    max_body_bytes: int = 32 * 2**20
+    max_body_mb: int = 32
     max_pending_items: int = 32768
-    max_pending_bytes: int = 256 * 2**20
+    max_pending_mb: int = 256
     max_connections: int = 4096
     read_timeout_s: float = 20.0
     reward: RewardConfig = field(default_factory=RewardConfig)
@@ -45,9 +45,9 @@ class ServerSettings:
             raise ConfigError(f"--port is {self.port}; use 0 (any free port) to 65535")
         check_access(self.host, self.token, variable="R3_REWARD_TOKEN", name="reward token")
         for option, value in (
-            ("--max-body-mb", self.max_body_bytes // 2**20),
+            ("--max-body-mb", self.max_body_mb),
             ("--max-pending", self.max_pending_items),
-            ("--max-pending-mb", self.max_pending_bytes // 2**20),
+            ("--max-pending-mb", self.max_pending_mb),
             ("--max-connections", self.max_connections),
         ):
             if not 1 <= value <= MAX_SIZE:

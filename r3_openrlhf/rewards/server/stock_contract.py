@@ -1,4 +1,4 @@
-"""OpenRLHF's remote reward contract: what its stock client sends, and what it makes of the answer. Pure functions.
+"""OpenRLHF's remote reward contract: what its stock client sends, and what it makes of the answer.
 
 openrlhf/utils/agent.py, SingleTurnAgentExecutor: POST {"query": [prompt + response], "prompts": [prompt],
 "labels": [label]}, one sample per request, special tokens included. From the answer it takes `rewards`, `scores` and
@@ -9,10 +9,12 @@ reward of shape (1, 1). A prompt over the length limit is cut from the left in `
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
+from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.exchange import Grade
 
@@ -89,3 +91,21 @@ def stock_answer(grades: Sequence[Grade]) -> dict:
             "extra_logs": {key: value[0] for key, value in logs.items()},
         }
     return {"rewards": rewards, "scores": scores, "extra_logs": logs}
+
+
+def load_counter(path: str) -> Callable[[str], int]:
+    """Counts tokens with a tokenizer.json. ConfigError: there is none at `path`."""
+    from tokenizers import Tokenizer
+
+    file = Path(path)
+    if file.is_dir():
+        file = file / "tokenizer.json"
+    if not file.is_file():
+        raise ConfigError(f"--tokenizer: {file} does not exist; give a tokenizer.json or the directory that holds one")
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception for whatever is wrong with the file
+        raise ConfigError(
+            f"--tokenizer: {file} is no tokenizer ({error}); give a tokenizer.json of Hugging Face"
+        ) from error
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)

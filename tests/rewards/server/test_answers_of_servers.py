@@ -15,11 +15,11 @@ GOOD = {"verdict": "correct", "reason": "correct", "score": 1.0, "extracted": No
 
 
 def own_server(answer):
-    """A server; `answer(items)` -> (status, lines)."""
+    """A server; `answer(items)`, of another contract `answer(body)` -> (status, what is sent as JSON)."""
 
     def answer_to(path, body):
-        status, lines = answer(body.get("items", body))
-        return status, "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+        status, content = answer(body.get("items", body))
+        return status, json.dumps(content)
 
     return answering(answer_to)
 
@@ -41,16 +41,12 @@ def grades(urls, *, count=3, deadline_s=60.0):
 
 
 def answers(changes):
-    """Good lines, the one of the response "1" with these changes; a value of None takes the field away."""
+    """A good result, for the response "1" with these changes; a value of "gone" takes the field away."""
 
     def answer(items):
-        lines = []
-        for index, item in enumerate(items):
-            line = {"index": index} | GOOD
-            if item["response"] == "1":
-                line = {key: value for key, value in (line | changes).items() if value != "gone"}
-            lines.append(line)
-        return 200, lines
+        (item,) = items
+        result = GOOD | (changes if item["response"] == "1" else {})
+        return 200, {"results": [{key: value for key, value in result.items() if value != "gone"}]}
 
     return answer
 
@@ -73,35 +69,35 @@ def test_an_answer_that_contradicts_itself_is_no_grade(changes, reason, caplog):
     assert [grade.reason for grade in found] == ["correct", reason, "correct"]
     assert (found[1].verdict, found[1].reward) == ("ungraded", None)
     assert f"reward server {server.url}/grade: {reason}" in caplog.text
-    assert len(server.bodies) == 1  # nothing is asked twice
+    assert len(server.bodies) == 3  # nothing is asked twice
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"results": []}, "0 results for one item"),
+        ({"results": [GOOD, GOOD]}, "2 results for one item"),
+        ({}, "missing field results"),
+        ([1], "an answer that is not in the documented form"),
+    ],
+)
+def test_an_answer_of_another_form_is_no_grade(content, reason):
+    with own_server(lambda items: (200, content)) as server:
+        assert {grade.reason for grade in grades([server.url])} == {reason}
 
 
 def test_a_wrong_path_is_no_wait_of_300_s_and_another_server_is_asked():
-    with own_server(lambda items: (404, [])) as lost, own_server(answers({})) as good:
+    with own_server(lambda items: (404, {})) as lost, own_server(answers({})) as good:
         started = time.monotonic()
         assert {grade.reason for grade in grades([lost.url])} == {"http_404"}
         assert {grade.reason for grade in grades([lost.url, good.url])} == {"correct"}
         assert time.monotonic() - started < 30
 
 
-def test_a_line_too_few_is_asked_for_again_with_pauses_and_not_for_ever():
-    with own_server(lambda items: (200, answers({})(items)[1][:-1])) as server:
-        found = grades([server.url], count=1)
-        assert found[0].reason == "answer short by 1"
-        assert len(server.bodies) == 3
-        keys = {body["items"][0]["key"] for body in server.bodies}
-    assert len(keys) == 1  # a server that keeps what it has graded need not grade it again
-
-
-def test_lines_for_nobody_are_no_grades():
-    strange = [{"index": 7} | GOOD, {"index": -1} | GOOD, "<html>\n", "[1]\n"]
-    with own_server(lambda items: (200, strange + answers({})(items)[1])) as server:
-        assert [grade.reason for grade in grades([server.url])] == ["correct"] * 3
-
-
-def test_a_server_that_is_out_of_order_says_so_at_the_deadline():
-    with own_server(lambda items: (500, [])) as server:
-        assert grades([server.url], count=1, deadline_s=0.5)[0].reason == "http_500"
+def test_a_server_that_is_out_of_order_is_named_at_the_deadline():
+    with own_server(lambda items: (500, {})) as server:
+        assert grades([server.url], count=1, deadline_s=2.5)[0].reason == "http_500"
+        assert len(server.bodies) > 1
 
 
 @pytest.mark.parametrize(
@@ -119,7 +115,7 @@ def test_a_server_that_is_out_of_order_says_so_at_the_deadline():
 def test_a_server_of_openrlhfs_own_contract(status, answer, expected):
     def answer_of(body):
         assert body == {"query": ["Q?4"], "prompts": ["Q?"], "labels": ["5"]}
-        return status, [answer]
+        return status, answer
 
     async def run(url):
         grader = make_grader(RewardConfig(urls=[url]))
