@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from r3_openrlhf.method.core.reflection import reflection_message
@@ -18,7 +17,8 @@ from r3_openrlhf.method.settings import (
     ReplaySettings,
     StateReplaySettings,
 )
-from r3_openrlhf.method.types import Context, Rollout, Verdict
+from r3_openrlhf.method.types import Context, Verdict
+from tests.method.history.samples import make_rollout
 from tests.method.test_r3 import settings_of
 
 C, W = Verdict.CORRECT, Verdict.WRONG
@@ -26,19 +26,7 @@ STEP, LAG = 9, 5
 
 
 def rollout(uid, verdict, *, ids=(1, 2, 3, 4, 5, 6, 7, 8), step=STEP - 1):
-    return Rollout(
-        uid=uid,
-        context=Context.PLAIN,
-        prompt_ids=np.array([1, 2], dtype=np.int32),
-        response_ids=np.array(ids, dtype=np.int32),
-        response_logprobs=np.full(len(ids), -0.5, dtype=np.float32),
-        verdict=verdict,
-        reward=1.0 if verdict is C else 0.0,
-        truncated=False,
-        finish_reason="stop",
-        policy_step=step,
-        epoch=1,
-    )
+    return make_rollout(uid, ids=ids, prompt=(1, 2), verdict=verdict, reward=float(verdict is C), policy_step=step)
 
 
 def problems(*uids):

@@ -12,7 +12,8 @@ from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import HistorySettings, R3Settings
-from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, PromisingState, Rollout, Verdict
+from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, PromisingState, Verdict
+from tests.method.history.samples import make_rollout
 
 C, W = Verdict.CORRECT, Verdict.WRONG
 
@@ -44,20 +45,12 @@ class Storing(R3):
 def rollout(
     verdict=W, *, number=0, uid="a", truncated=False, step=0, context=Context.PLAIN, prompt=(1, 2), bounds=None
 ):
-    return Rollout(
-        uid=uid,
-        context=context,
-        prompt_ids=np.array(prompt, dtype=np.int32),
-        response_ids=np.array([7, number], dtype=np.int32),
-        response_logprobs=np.full(2, -0.5, dtype=np.float32),
-        verdict=verdict,
-        reward=1.0 if verdict == C else 0.0,
-        truncated=truncated,
-        finish_reason="length" if truncated else "stop",
-        policy_step=step,
-        epoch=1,
-        entropy_bounds=bounds,
-    )
+    made = make_rollout(
+        uid, ids=(7, number), logprobs=(-0.5, -0.5), prompt=prompt, verdict=verdict, reward=1.0 if verdict == C else 0.0,
+        truncated=truncated, policy_step=step, context=context,
+    )  # fmt: skip
+    made.entropy_bounds = bounds
+    return made
 
 
 @pytest.fixture
@@ -148,17 +141,6 @@ def test_an_order_that_chooses_nothing_is_told_from_an_empty_store(history, tmp_
     r3 = R3(settings_of(replay__order=f"{orders}:none"), history=history)
     batch = r3.recall([rollout(W, number=i) for i in range(2)], step=6)
     assert (batch.groups[0].replay, batch.groups[0].absence) == (RecallFate.NOT_CHOSEN, None)
-
-
-def test_why_nothing_was_recalled_is_said_of_each_group_that_could_have_had_something():
-    with HistoryStore.open(":memory:") as store:
-        store.commit_step(1, 1, [rollout(W, number=3, uid="all wrong")])
-        rows = [rollout(C, uid="mixed"), rollout(W, uid="mixed", number=1)]
-        rows += [rollout(W, uid="all wrong", number=i) for i in range(2)]
-        batch = R3(settings_of(), history=store).mix(rows, step=2)
-        assert [group.absence is None for group in batch.groups] == [True, False]
-        off = R3(settings_of(replay__enabled=False), history=store).mix(rows, step=2)
-        assert [group.absence for group in off.groups] == [None, None]
 
 
 def test_nothing_is_recalled_or_ranked_where_it_is_switched_off():

@@ -11,7 +11,7 @@ import pytest
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.code_tests import read_tests, write_tests
 from r3_openrlhf.method.errors import DataError
-from r3_openrlhf.problems.code_rows import _PYTEST, first_call, limit_of, unpacked
+from r3_openrlhf.problems.code_rows import _PYTEST, limit_of, unpacked
 from r3_openrlhf.problems.sources import load_problems
 
 ADD = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}
@@ -337,13 +337,6 @@ def test_a_pickle_runs_nothing(tmp_path):
 def test_damaged_packs(damage):
     with pytest.raises(DataError):
         unpacked(damage(packed(CASES)))
-
-
-def test_first_call():
-    assert first_call("assert sorted(f(1, 2)) == [1]") == ("f", 2)
-    assert first_call("assert len([]) == 0") is None
-    assert first_call("def check(g):\n    assert g(1)\ncheck(f)") is None
-    assert first_call("from math import gcd\nassert gcd(f(1), 2) == 1") == ("f", 1)
 
 
 def test_the_contract_is_its_own_inverse():

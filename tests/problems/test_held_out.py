@@ -2,16 +2,16 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from r3_openrlhf.config import ClusterConfig, DataConfig, HeldOutConfig, R3Config, RolloutConfig
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.settings import ReflectionSettings
-from r3_openrlhf.method.types import Context, Rollout, Verdict
+from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.held_out import check_held_out_source, evaluation_line, prepare_held_out, read_prompts
 from r3_openrlhf.problems.sources import Label, problem_uid
 from r3_openrlhf.problems.training_file import prepare
+from tests.method.history.samples import make_rollout
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 SUMS = {"size": 60, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "operators": ["+"]}
@@ -73,13 +73,6 @@ def test_a_problem_that_is_trained_on_is_not_held_out(tmp_path, prepared):
     assert "\n" not in str(refusal.value)
 
 
-def test_only_problems_that_are_really_trained_on_count(tmp_path, prepared):
-    train = problems(tmp_path / "train.jsonl", range(5))
-    test = problems(tmp_path / "test.jsonl", [7, 3])
-    _, labels = prepared(config_for(train, data={"max_samples": 3}, path=test))
-    assert [label.references for label in labels] == [["7"], ["3"]]
-
-
 def test_the_same_problem_under_another_uid_is_found(tmp_path, prepared):
     train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
     for path, number in ((train, 1), (test, 9)):
@@ -127,24 +120,9 @@ def test_a_wrong_source_is_named_by_its_own_key(tmp_path, path, sentence):
     assert sentence in str(refusal.value) and "data.path" not in str(refusal.value)
 
 
-def test_without_evaluation_there_is_nothing_to_check():
-    check_held_out_source(config_for("unused"))
-
-
 def rollout(uid, verdict, *, tokens=2, truncated=False):
-    return Rollout(
-        uid=uid,
-        context=Context.PLAIN,
-        prompt_ids=np.zeros(1, dtype=np.int32),
-        response_ids=np.zeros(tokens, dtype=np.int32),
-        response_logprobs=np.zeros(tokens, dtype=np.float32),
-        verdict=verdict,
-        reward=None if verdict is U else 1.7 * (verdict is C),  # length is in the reward, and must not be in accuracy
-        truncated=truncated,
-        finish_reason="stop",
-        policy_step=3,
-        epoch=1,
-    )
+    reward = None if verdict is U else 1.7 * (verdict is C)  # length is in the reward, and must not be in accuracy
+    return make_rollout(uid, ids=[0] * tokens, verdict=verdict, reward=reward, truncated=truncated, policy_step=3)
 
 
 def line_of(rollouts):

@@ -26,10 +26,6 @@ def test_plain_text_with_worked_example(byte_tokenizer):
     assert render(byte_tokenizer, data, problem_message(data, "2 + 2")) == ("S\n\nQ: 1 + 1\n\\boxed{2}\n\nQ: 2 + 2\n")
 
 
-def test_plain_text_alone_is_left_as_it_is(byte_tokenizer):
-    assert render(byte_tokenizer, DataConfig(chat_template=False), "2 + 2 =") == "2 + 2 ="
-
-
 def test_tokens_are_counted_without_special_tokens(byte_tokenizer):
     assert count_tokens(byte_tokenizer, "äb") == 3  # two bytes and one
 

@@ -3,20 +3,20 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from r3_openrlhf.config import ClusterConfig, DataConfig, HeldOutConfig, R3Config, RewardConfig, RolloutConfig
 from r3_openrlhf.config.loading import config_from_json, config_from_yaml, config_to_json, config_to_yaml, load_config
 from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.method.settings import ReflectionSettings
-from r3_openrlhf.method.types import Context, Rollout, Verdict
+from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.problems.held_out import prepare_held_out, read_prompts
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import RunPrompts
 from r3_openrlhf.problems.sources import check_source, load_problems
 from r3_openrlhf.problems.training_file import prepare
+from tests.method.history.samples import make_rollout
 
 
 @pytest.fixture
@@ -165,26 +165,16 @@ def test_on_the_command_line(tmp_path):
         load_config("cpu_smoke", ["data.sources=[a.jsonl]", "data.path=c.jsonl", "data.task=math"])
 
 
-def rollout(uid, verdict, context=Context.PLAIN):
-    return Rollout(
-        uid=uid,
-        context=context,
-        prompt_ids=np.zeros(1, dtype=np.int32),
-        response_ids=np.zeros(2, dtype=np.int32),
-        response_logprobs=np.zeros(2, dtype=np.float32),
-        verdict=verdict,
-        reward=None if verdict is Verdict.UNGRADED else 1.0,
-        truncated=False,
-        finish_reason="stop",
-        policy_step=0,
-        epoch=1,
-    )
-
-
 def test_the_metrics_of_a_source_by_hand():
     c, w, u = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
-    rollouts = [rollout("1", c), rollout("1", w), rollout("2", c), rollout("2", u), rollout("3", u)]
-    rollouts += [rollout("1", c, Context.REFLECTION)]
+    rollouts = [
+        make_rollout("1", verdict=c),
+        make_rollout("1", verdict=w),
+        make_rollout("2", verdict=c),
+        make_rollout("2", verdict=u),
+        make_rollout("3", verdict=u),
+    ]
+    rollouts += [make_rollout("1", verdict=c, context=Context.REFLECTION)]
     assert source_metrics(["a", "a", "a", "a", "b", "a"], rollouts) == {
         "r3/source/a/problems": 2.0,
         "r3/source/a/ungraded": 1.0,

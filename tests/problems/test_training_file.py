@@ -76,16 +76,6 @@ def test_the_uid_is_the_problem_s_not_the_template_s(sums, tmp_path, byte_tokeni
     assert [label.uid for _, label in read(named)] == [row["id"] for row in ROWS]
 
 
-def test_json_and_parquet_give_the_same_as_jsonl(sums, tmp_path, byte_tokenizer):
-    import pandas
-
-    (tmp_path / "sums.json").write_text(json.dumps(ROWS))
-    pandas.DataFrame(ROWS).to_parquet(tmp_path / "sums.parquet")
-    first = read(prepare(config_for(sums), byte_tokenizer, tmp_path / "a.jsonl"))
-    for name in ("sums.json", "sums.parquet"):
-        assert read(prepare(config_for(str(tmp_path / name)), byte_tokenizer, tmp_path / f"{name}.out.jsonl")) == first
-
-
 def test_a_copy_of_a_hub_data_set(tmp_path, monkeypatch, byte_tokenizer):
     """The columns of agentica-org/DeepScaleR-Preview-Dataset: the default keys fit, the solution is not needed."""
     (tmp_path / "DeepScaleR").mkdir()
@@ -106,14 +96,6 @@ def test_a_hub_that_cannot_be_reached(monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match="data.path nobody/nothing cannot be loaded: .*nobody/nothing"):
         load_problems(DataConfig(path="nobody/nothing"))
-
-
-def test_several_references_and_numbers(tmp_path, byte_tokenizer):
-    rows = [{"problem": "a", "answer": ["1", "one"]}, {"problem": "b", "answer": ["2"]}]
-    path = write_jsonl(tmp_path / "lists.jsonl", rows)
-    assert [label.references for label in load_problems(DataConfig(path=path)).labels] == [["1", "one"], ["2"]]
-    path = write_jsonl(tmp_path / "numbers.jsonl", [{"problem": "a", "answer": 3}])
-    assert [label.references for label in load_problems(DataConfig(path=path)).labels] == [["3"]]
 
 
 LONG = "12345678901234567890123"
@@ -227,12 +209,6 @@ def test_the_check_asks_for_one_usable_row(rows, tmp_path):
         check_source(DataConfig(path=write_jsonl(tmp_path / "useless.jsonl", rows)))
 
 
-def test_equal_rows_count_once(tmp_path, byte_tokenizer):
-    path = write_jsonl(tmp_path / "twice.jsonl", ROWS + ROWS[:2])
-    prepared = prepare(config_for(path), byte_tokenizer, tmp_path / "p.jsonl")
-    assert (prepared.num_problems, prepared.num_duplicates) == (6, 2)
-
-
 def test_max_samples_takes_the_first(sums, tmp_path, byte_tokenizer):
     prepared = prepare(config_for(sums, max_samples=3), byte_tokenizer, tmp_path / "p.jsonl")
     assert [label.problem for _, label in read(prepared)] == [row["problem"] for row in ROWS[:3]]
@@ -306,20 +282,6 @@ def test_bad_rows_are_refused_with_their_place(sentence, tmp_path, byte_tokenize
     assert not (tmp_path / "p.jsonl").exists()
 
 
-def test_a_few_unusable_rows_are_left_out_and_counted(tmp_path):
-    """Of 40 rows one has no answer, one problem has two answers (which is right?), and one row is there twice."""
-    rows = [{"problem": f"{n}", "answer": f"{n + 50}"} for n in range(36)]
-    rows += [
-        {"problem": "empty", "answer": " "},
-        rows[5],
-        {"problem": "7", "answer": "8"},
-        {"problem": "x", "answer": "1"},
-    ]
-    problems = load_problems(DataConfig(path=write_jsonl(tmp_path / "few.jsonl", rows)))
-    assert [label.problem for label in problems.labels] == [f"{n}" for n in range(36) if n != 7] + ["x"]
-    assert (problems.num_duplicates, problems.num_unusable) == (1, 3)
-
-
 @given(kinds=st.lists(st.sampled_from("abcde"), min_size=1, max_size=12))
 @settings(max_examples=30, deadline=None)
 def test_every_row_is_a_problem_or_is_counted(tmp_path_factory, kinds):
@@ -372,14 +334,6 @@ def test_a_data_set_that_is_not_graded_is_refused(task):
     with pytest.raises(R3Error, match="'puzzle24', which is not graded: its scorer does not check which numbers"):
         check_source(data)
     check_source(DataConfig(path="reasoning_gym:puzzle24", task="exact", reasoning_gym={"size": 2}))
-
-
-@pytest.mark.parametrize("content", ["", "\n", "not json\n", '{"problem": "a", "answer"'])
-def test_a_file_without_usable_rows(content, tmp_path):
-    path = tmp_path / "broken.jsonl"
-    path.write_text(content)
-    with pytest.raises(DataError, match="broken.jsonl(, line 1 is not JSON| has no rows)"):
-        check_source(DataConfig(path=str(path)))
 
 
 def test_a_hub_name_is_not_looked_up_by_the_check(monkeypatch):

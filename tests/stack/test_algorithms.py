@@ -9,16 +9,13 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-torch = pytest.importorskip("torch")
-if torch.cuda.is_available():
-    pytest.skip("these runs are for the CPU platform", allow_module_level=True)
-
-from r3_openrlhf.stack.recorded_rollouts import response_key  # noqa: E402
-from r3_openrlhf.stack.samples_generator import stable_seed  # noqa: E402
-from tests.recordings import counts, playback_of, recorded, recorded_counts, story  # noqa: E402
-from tests.stack.training import lines, rollouts_of, train  # noqa: E402
+import tests.stack.cpu_only  # noqa: F401
+from r3_openrlhf.stack.recorded_rollouts import response_key
+from r3_openrlhf.stack.samples_generator import stable_seed
+from tests.recordings import counts, playback_of, recorded, recorded_counts, story
+from tests.stack.training import lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 

@@ -10,16 +10,13 @@ import sqlite3
 import subprocess
 
 import pytest
+import torch
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-torch = pytest.importorskip("torch")
-if torch.cuda.is_available():
-    pytest.skip("these runs are for the CPU platform", allow_module_level=True)
-
-from r3_openrlhf.config.algorithms import overlong_penalty  # noqa: E402
-from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
-from tests.recordings import recorded, settings_of  # noqa: E402
-from tests.stack.training import R3, Run, lines, rollouts_of, train  # noqa: E402
+import tests.stack.cpu_only  # noqa: F401
+from r3_openrlhf.config.algorithms import overlong_penalty
+from r3_openrlhf.runs.directory import RunDirectory
+from tests.recordings import recorded, settings_of
+from tests.stack.training import R3, Run, lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 QUEUE = 2

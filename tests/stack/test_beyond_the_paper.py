@@ -9,14 +9,10 @@ from collections import Counter
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-torch = pytest.importorskip("torch")
-if torch.cuda.is_available():
-    pytest.skip("these runs are for the CPU platform", allow_module_level=True)
-
-from r3_openrlhf.operations.store.verification import verify  # noqa: E402
-from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
-from tests.stack.training import ROOT, lines, rollouts_of, train  # noqa: E402
+import tests.stack.cpu_only  # noqa: F401
+from r3_openrlhf.operations.store.verification import verify
+from r3_openrlhf.runs.directory import RunDirectory
+from tests.stack.training import ROOT, lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 SHARE = 0.125  # rehearsed rows, as a share of the sampled rows of a step

@@ -21,16 +21,13 @@ import termios
 from pathlib import Path
 
 import pytest
+import torch
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-torch = pytest.importorskip("torch")
-if torch.cuda.is_available():
-    pytest.skip("these runs are for the CPU platform", allow_module_level=True)
-
-from r3_openrlhf import Run  # noqa: E402
-from r3_openrlhf.runs.stop_request import GO_ON  # noqa: E402
-from r3_openrlhf.stack.phases import Phase  # noqa: E402
-from tests.stack.training import R3, lines, r3, rollouts_of  # noqa: E402
+import tests.stack.cpu_only  # noqa: F401
+from r3_openrlhf import Run
+from r3_openrlhf.runs.stop_request import GO_ON
+from r3_openrlhf.stack.phases import Phase
+from tests.stack.training import R3, lines, r3, rollouts_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 KEYS = """step r3/groups/all_correct r3/groups/none_correct r3/groups/mixed r3/groups/collapsed_after r3/replay/recalled

@@ -20,19 +20,15 @@ import subprocess
 import httpx
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-torch = pytest.importorskip("torch")
-if torch.cuda.is_available():
-    pytest.skip("these runs are for the CPU platform", allow_module_level=True)
-
-from r3_openrlhf.config import RewardConfig  # noqa: E402
-from r3_openrlhf.problems.sources import Label  # noqa: E402
-from r3_openrlhf.rewards.answers.request import GradeRequest  # noqa: E402
-from r3_openrlhf.rewards.client import make_grader  # noqa: E402
-from r3_openrlhf.stack.phases import Phase  # noqa: E402
-from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, rollouts_of, story  # noqa: E402
-from tests.rewards.server.service import Service  # noqa: E402
-from tests.stack.training import LIMIT_S, R3, Run, train  # noqa: E402
+import tests.stack.cpu_only  # noqa: F401
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.problems.sources import Label
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.stack.phases import Phase
+from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, rollouts_of, story
+from tests.rewards.server.service import Service
+from tests.stack.training import LIMIT_S, R3, Run, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 KILLS = int(os.environ.get("R3_TEST_KILLS", "1"))  # `make soak` takes more

@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.method.core.advantages import group_advantages
-from r3_openrlhf.problems.agents.hierarchy import groups_of_steps, hierarchy_advantages, step_returns
-
-TASKS = st.lists(
-    st.lists(st.tuples(st.sampled_from("abc"), st.integers(-8, 8).map(lambda n: n / 4)), min_size=1, max_size=6),
-    min_size=1,
-    max_size=6,
-).map(lambda task: ([[state for state, _ in one] for one in task], [[value for _, value in one] for one in task]))
+from r3_openrlhf.problems.agents.hierarchy import hierarchy_advantages, step_returns
 
 
 def brute_force(states, returns, *, depth, alpha, std_norm, reading, eps):
@@ -98,48 +92,10 @@ def test_it_agrees_with_a_brute_force_in_ten_thousand_cases():
             assert mine == approx(theirs, abs=1e-9), (states, returns, options)
 
 
-@given(TASKS)
-def test_depth_0_is_the_group_of_the_same_state(task):
-    """GiGPO's step level, with the advantages that groups have everywhere here."""
-    states, returns = task
-    found = hierarchy_advantages(states, returns, depth=0, eps=1e-9)
-    for state in "abc":
-        places = [(i, t) for i, mine in enumerate(states) for t, its in enumerate(mine) if its == state]
-        if places:
-            expected = group_advantages([returns[i][t] for i, t in places], lam=1e-9)
-            assert [found[i][t] for i, t in places] == approx(expected, abs=1e-9)
-
-
-@given(TASKS, st.integers(1, 4), st.sampled_from(["paper", "code"]))
-def test_a_common_context_everywhere_reduces_to_depth_0(task, depth, reading):
-    """Every trajectory in one state all the time, none shorter than the context: all levels are one group."""
-    states, returns = [["a"] for _ in task[0]], [mine[:1] for mine in task[1]]
-    shallow = hierarchy_advantages(states, returns, depth=0, reading=reading)
-    for mine, theirs in zip(hierarchy_advantages(states, returns, depth=depth, reading=reading), shallow, strict=True):
-        assert mine == approx(theirs, abs=1e-12)
-
-
 @given(st.lists(st.integers(-8, 8).map(lambda n: n / 4), min_size=1, max_size=8), st.integers(0, 4))
 def test_one_step_from_one_state_is_grpo(rewards, depth):
     found = hierarchy_advantages([["s"]] * len(rewards), [[r] for r in rewards], depth=depth, eps=1e-9)
     assert [a for (a,) in found] == approx(group_advantages(rewards, lam=1e-9), abs=1e-9)
-
-
-@given(TASKS, st.integers(0, 3), st.sampled_from(["paper", "code"]), st.randoms())
-def test_the_order_of_the_trajectories_does_not_matter(task, depth, reading, draw):
-    states, returns = task
-    order = list(range(len(states)))
-    draw.shuffle(order)
-    moved = hierarchy_advantages([states[i] for i in order], [returns[i] for i in order], depth=depth, reading=reading)
-    found = hierarchy_advantages(states, returns, depth=depth, reading=reading)
-    for place, i in enumerate(order):
-        assert moved[place] == approx(found[i], abs=1e-9)
-
-
-@given(TASKS, st.integers(0, 3))
-def test_groups_are_nested(task, k):
-    for fine in groups_of_steps(task[0], k + 1):
-        assert any(set(fine) <= set(coarse) for coarse in groups_of_steps(task[0], k))
 
 
 def test_returns_by_hand():

@@ -13,7 +13,8 @@ from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import RecallFate
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
-from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, TurnFacts, Verdict
+from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, TurnFacts, Verdict
+from tests.method.history.samples import make_rollout
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 EQ3 = dict(alpha=1.0, lam=1e-9, scope="literal", guard="none")
@@ -26,21 +27,11 @@ TURN = TurnFacts(trajectory="t", index=0, state="s", reward=0.0, step_return=0.0
 
 
 def rollout(verdict=W, *, uid="a", reward=None, truncated=False, step=0, context=Context.PLAIN, bounds=None):
-    default = {C: 1.5, W: 0.0, U: None}[verdict]
-    return Rollout(
-        uid=uid,
-        context=context,
-        prompt_ids=np.array([1, 2], dtype=np.int32),
-        response_ids=np.array([3, 4, 5], dtype=np.int32),
-        response_logprobs=np.full(3, -0.5, dtype=np.float32),
-        verdict=verdict,
-        reward=default if reward is None else reward,
-        truncated=truncated,
-        finish_reason="length" if truncated else "stop",
-        policy_step=step,
-        epoch=1,
-        entropy_bounds=bounds,
-    )
+    made = make_rollout(
+        uid, ids=(3, 4, 5), prompt=(1, 2), verdict=verdict, reward=reward, truncated=truncated, policy_step=step, context=context
+    )  # fmt: skip
+    made.entropy_bounds = bounds
+    return made
 
 
 def group(*verdicts, **settings):
@@ -81,12 +72,6 @@ def test_collapse_is_decided_on_verdicts_not_on_rewards():
     recall(batch, stored(W))
     assert batch.groups[0].collapsed_before and not batch.groups[0].collapsed_after
     assert batch.rows[-1].rollout.verdict is W
-
-
-def test_a_mixed_group_asks_for_nothing():
-    batch = MixedBatch(group(W, C, W), ["g"] * 3)
-    recall(batch, lambda uid, verdict: pytest.fail("a mixed group was offered a replay"))
-    assert batch_metrics(batch, step=4)["r3/groups/mixed"] == 1
 
 
 def test_a_group_with_nothing_to_recall_stays_collapsed_with_zero_advantages():
@@ -142,20 +127,6 @@ def test_a_row_knows_its_place_and_the_prompt_of_its_group():
     assert [row.index for row in batch.rows] == list(range(6)) and batch.groups[0].rows == [0, 1, 4, 5]
     assert [batch.first_of(row).index for row in batch.rows] == [0, 0, 2, 2, 0, 0]
     assert [batch.has_own_prompt(row) for row in batch.rows] == [True] * 5 + [False]
-
-
-def test_lengths_alone_tell_an_all_correct_group_apart():
-    rows = [rollout(C, reward=r) for r in (1.875, 1.75)] + group(W, C, uid="b")
-    batch = MixedBatch(rows, ["g", "g", "h", "h"])
-    assert batch.advantages(**EQ3)[:2] == approx([0.7071, -0.7071], abs=1e-4)
-
-
-def test_all_correct_groups_may_be_left_alone():
-    batch = MixedBatch(group(C, C) + group(W, W, uid="b"), ["g", "g", "h", "h"])
-    batch.recall(lambda uid, verdict: [rollout(verdict, uid=uid)], mode="add", rng=random.Random(0), failures=False)
-    assert [(g.wanted, len(g.recalled)) for g in batch.groups] == [(False, 0), (True, 1)]
-    metrics = batch_metrics(batch, step=4)
-    assert (metrics["r3/replay/hits"], metrics["r3/replay/misses"], metrics["r3/groups/collapsed_after"]) == (1, 0, 1)
 
 
 @pytest.mark.parametrize(("turn", "fate"), [(None, RecallFate.RECALLED), (TURN, RecallFate.STARTS_ELSEWHERE)])
@@ -239,15 +210,6 @@ def test_the_centred_guard_makes_being_truncated_worth_nothing():
     assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.25, -0.25, 0.0])
     recall(batch, stored(C, reward=1.0))  # rewards .25, -.25, 0, 1: mean .25, sample std .5401
     assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.0, -0.9258, -0.4629, 1.3887], abs=1e-4)
-
-
-def test_ranked_failures_stay_failures_where_a_reward_function_pays_those_less_than_nothing():
-    """All three earn -1; the ranking tells two of them apart and pays neither for being truncated."""
-    rows = [rollout(W, reward=-1.0, truncated=cut) for cut in (True, True, False)]
-    batch = MixedBatch(rows, ["g"] * 3)
-    batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
-    assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.25, -0.25, 0.0])
-    assert [row.reward for row in batch.rows] == [-0.75, -1.25, -1.0]
 
 
 def test_the_guard_leaves_a_verified_difference_alone():

@@ -4,7 +4,6 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, text
-from pytest import approx
 
 from r3_openrlhf.method.core.reflection import (
     CUT,
@@ -88,10 +87,6 @@ def test_a_shortened_attempt_keeps_its_beginning_and_its_end():
     assert 150 < num_tokens(found) <= 200  # and uses the room
 
 
-def test_the_attempt_has_a_limit_of_its_own():
-    assert 80 < num_tokens(fit(ATTEMPT, max_prompt_tokens=10**6, max_attempt_tokens=100)) <= 100
-
-
 def test_none_when_the_problem_leaves_no_room():
     assert fit(ATTEMPT, max_prompt_tokens=ROOM) is None
     assert fit(ATTEMPT, max_prompt_tokens=1) is None
@@ -128,7 +123,3 @@ def test_refuses_a_limit_below_one(name):
     limits = {"max_prompt_tokens": 10, "max_attempt_tokens": 10, name: 0}
     with pytest.raises(ValueError, match=f"{name} is 0"):
         fit("attempt", **limits)
-
-
-def test_the_count_in_these_tests_is_not_monotone():
-    assert num_tokens("abcd") < num_tokens("ab cd") and num_tokens("a+b") == approx(3)

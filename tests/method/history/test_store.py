@@ -1,7 +1,6 @@
 """The store's promises, one by one, on examples that can be followed by hand."""
 
 import dataclasses
-import os
 import random
 
 import numpy as np
@@ -110,52 +109,6 @@ def test_counters_and_mean_reward_by_hand():
     assert store.shares_right(["p", "q", "never"]) == {"p": 2 / 3}
 
 
-def test_ungraded_rollouts_are_never_recalled():
-    store = open_memory()
-    store.commit_step(1, 1, [make_rollout(verdict=Verdict.UNGRADED)])
-    assert store.recall("p", Verdict.UNGRADED, k=9, step=1, max_policy_lag=9) == []
-
-
-def test_eviction_does_not_touch_the_counters():
-    store = open_memory(max_per_problem_and_verdict=2)
-    for step in range(1, 6):
-        store.commit_step(step, 1, [make_rollout(ids=[step])])
-    assert wrong_ids(store) == [4, 5]
-    assert store.counts("p")[Context.PLAIN, Verdict.WRONG][0] == 5
-
-
-def test_recall_looks_at_the_age_of_the_weights():
-    store = open_memory()
-    store.commit_step(10, 1, [make_rollout(ids=[n], policy_step=n) for n in (6, 7, 8)])
-    assert wrong_ids(store, step=12, lag=5) == [7, 8]
-    assert wrong_ids(store, step=12, lag=6) == [6, 7, 8]
-    assert wrong_ids(store, step=12, lag=3) == []
-
-
-def test_recall_looks_at_uid_verdict_and_context():
-    store = open_memory()
-    store.commit_step(
-        1,
-        1,
-        [
-            make_rollout(ids=[1]),
-            make_rollout(ids=[2], context=Context.REFLECTION),
-            make_rollout(ids=[3], verdict=Verdict.CORRECT),
-            make_rollout("q", ids=[4]),
-        ],
-    )
-    assert wrong_ids(store) == [1]
-    assert wrong_ids(store, contexts=(Context.REFLECTION,)) == [2]
-    assert wrong_ids(store, contexts=tuple(Context)) == [1, 2]
-
-
-def test_newest_first():
-    store = open_memory()
-    store.commit_step(1, 1, [make_rollout(ids=[n], policy_step=n) for n in (3, 1, 2)])
-    found = store.recall("p", Verdict.WRONG, k=2, step=3, max_policy_lag=9, order="newest")
-    assert [stored.rollout.policy_step for stored in found] == [3, 2]
-
-
 def best_two_first(candidates, k, rng):
     return sorted(candidates, key=lambda one: (one.reward, one.num_tokens), reverse=True)[:k]
 
@@ -208,14 +161,6 @@ def test_many_requests_are_answered_in_their_order():
     requests = [RecallRequest(uid=u, verdict=Verdict.WRONG, k=1, step=1, max_policy_lag=9) for u in ("c", "x", "a")]
     answers = store.recall_many(requests)
     assert [[stored.rollout.uid for stored in answer] for answer in answers] == [["c"], [], ["a"]]
-
-
-def test_duplicates_are_one_row_with_a_count():
-    store = open_memory()
-    store.commit_step(1, 1, [make_rollout(ids=[1]), make_rollout(ids=[1]), make_rollout(ids=[2])])
-    found = store.recall("p", Verdict.WRONG, k=9, step=1, max_policy_lag=9)
-    assert sorted((int(s.rollout.response_ids[0]), s.copies) for s in found) == [(1, 2), (2, 1)]
-    assert sum(count for count, _ in store.counts("p").values()) == 3
 
 
 def test_a_later_duplicate_brings_its_own_logprobs_and_age():
@@ -279,44 +224,6 @@ def test_the_order_of_arrival_leaves_no_trace(tmp_path):
     assert dumps[0] == dumps[1]
 
 
-def test_rolling_back_brings_evicted_rows_and_old_counters_back(tmp_path):
-    path = tmp_path / "history.sqlite"
-    with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=2)) as store:
-        for step in (1, 2):
-            store.commit_step(step, 1, [make_rollout(ids=[step], policy_step=step)])
-        before = dump(path)
-        for step in (3, 4):
-            store.commit_step(step, 2, [make_rollout(ids=[step]), make_rollout("new", ids=[step])])
-        assert wrong_ids(store) == [3, 4]
-        assert store.roll_back(2) == 4
-        assert wrong_ids(store) == [1, 2]
-        assert store.last_step == 2
-        assert store.counts("new") == {}
-    assert dump(path) == before
-
-
-def test_a_roll_back_to_the_newest_step_or_beyond_changes_nothing(tmp_path):
-    path = tmp_path / "history.sqlite"
-    with HistoryStore.open(path) as store:
-        store.commit_step(3, 1, [make_rollout()])
-        before = dump(path)
-        assert store.roll_back(3) == 0
-        assert store.roll_back(7) == 0
-    assert dump(path) == before
-
-
-def test_above_the_floor_a_roll_back_still_finds_everything():
-    store = open_memory(max_per_problem_and_verdict=1)
-    for step in range(1, 7):
-        store.commit_step(step, 1, [make_rollout(ids=[step])])
-    store.set_rollback_floor(3)
-    with pytest.raises(HistoryError, match="cannot roll .* back to step 2: .* resume from step 3"):
-        store.roll_back(2)
-    store.roll_back(3)
-    assert wrong_ids(store) == [3]
-    assert store.counts("p")[Context.PLAIN, Verdict.WRONG][0] == 3
-
-
 def test_below_the_floor_space_is_reused(quick_path):
     """With the floor at every step the file stops growing; without it every row stays for a roll-back."""
     sizes = {}
@@ -334,19 +241,6 @@ def test_below_the_floor_space_is_reused(quick_path):
     assert sizes[False, "late"] > 3 * sizes[False, "early"]
 
 
-def test_what_a_row_below_the_floor_left_to_a_later_one_goes_with_it(tmp_path):
-    """Step 3 samples again what step 2 evicted, the floor removes the old row, and then step 3 is undone."""
-    path = tmp_path / "history.sqlite"
-    with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=1)) as store:
-        for step, first in ((1, 7), (2, 8), (3, 7)):
-            store.commit_step(step, 1, [make_rollout(ids=[first], prompt=[first])])
-        store.set_rollback_floor(2)
-        store.roll_back(2)
-        assert wrong_ids(store) == [8]
-    assert [len(dump(path)[table]) for table in ("rollouts", "responses", "prompts", "logprobs")] == [1, 1, 1, 1]
-    assert verify(path).findings == []
-
-
 def test_the_floor_only_rises():
     store = open_memory()
     store.set_rollback_floor(0)  # an empty store has nothing to promise
@@ -360,19 +254,6 @@ def test_the_floor_only_rises():
         store.set_rollback_floor(9)
 
 
-def test_a_store_can_be_emptied_whatever_the_floor(tmp_path):
-    path = tmp_path / "history.sqlite"
-    with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=1)) as store:
-        for step in (1, 2, 3):
-            store.commit_step(step, 1, [make_rollout(ids=[step])])
-        store.set_rollback_floor(3)
-        store.roll_back(0)
-        assert store.last_step is None and store.mean_rewards(["p"]) == {}
-        store.commit_step(1, 1, [make_rollout()])
-        store.roll_back(1)
-    assert verify(path).findings == []
-
-
 def test_a_lower_cap_binds_from_the_next_commit_on(tmp_path):
     path = tmp_path / "history.sqlite"
     with HistoryStore.open(path) as store:
@@ -384,13 +265,6 @@ def test_a_lower_cap_binds_from_the_next_commit_on(tmp_path):
         store.roll_back(1)
         assert len(store.recall("q", Verdict.WRONG, k=99, step=2, max_policy_lag=9)) == 6
     assert verify(path).findings == []
-
-
-def test_what_cannot_be_kept_is_still_counted():
-    store = open_memory(max_per_problem_and_verdict=2)
-    store.commit_step(1, 1, [make_rollout(ids=[n]) for n in range(5)])
-    assert len(wrong_ids(store)) == 2
-    assert sum(count for count, _ in store.counts("p").values()) == 5
 
 
 @pytest.mark.parametrize("step", [3, 2])
@@ -455,21 +329,6 @@ def test_bad_requests_are_named():
     ):
         with pytest.raises((HistoryError, ConfigError), match=sentence):
             store.recall("p", Verdict.WRONG, **{"k": 1, "step": 1, "max_policy_lag": 1, **options})
-
-
-def test_a_forked_child_is_refused_and_leaves_the_store_alone(tmp_path):
-    with HistoryStore.open(tmp_path / "history.sqlite") as store:
-        child = os.fork()
-        if child == 0:
-            try:
-                with pytest.raises(HistoryError, match="a forked child cannot use it"):
-                    store.commit_step(1, 1, [make_rollout()])
-                store.close()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        store.commit_step(1, 1, [make_rollout()])
 
 
 def test_a_closed_store_says_so():
