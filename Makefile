@@ -57,9 +57,9 @@ smoke: setup ## the whole stack on a tiny model: all three mechanisms in a minut
 	@.venv/bin/r3 train experiment=cpu_smoke
 
 lab: setup ## six algorithms x five seeds on a million-parameter model, compared; about an hour on two cores
-	@r3 lab study --out runs/lab
+	@python -m research study --out runs/lab
 	@r3 compare runs/lab --out runs/lab/comparison
-	@r3 lab controls --out runs/lab/controls.json
+	@python -m research controls --out runs/lab/controls.json
 
 # Three at a time: some tests wait, for Slurm, for a browser, for the end of a time limit, while others compute.
 # A file's tests stay together, for what they share.
@@ -76,7 +76,7 @@ soak: setup ## the reward service at full load: 256 clients, 5,000 items under S
 	@python -m pytest -m soak
 	@R3_TEST_KILLS=5 python -m pytest tests/stack/test_resume.py
 	@python benchmarks/chaos.py
-	@R3_TEST_NEW_EXAMPLES=1 python -m pytest $$(grep -rl "^from hypothesis import" tests --include "test_*.py")
+	@R3_TEST_NEW_EXAMPLES=1 python -m pytest $$(grep -rl "^from hypothesis import" tests research/tests --include "test_*.py")
 
 cluster-check: setup ## tests/operations/cluster on a real Slurm and a real Ray, and a run as two Ray jobs with the whole stack
 	@python -m pytest -m "soak or not soak" tests/operations/cluster

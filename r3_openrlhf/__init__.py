@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from r3_openrlhf import method
+    from r3_openrlhf.comparison.frames import Run, compare
     from r3_openrlhf.config import R3Config
     from r3_openrlhf.evaluation.frame import evaluate
     from r3_openrlhf.method.core.advantages import group_advantages
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
     from r3_openrlhf.rewards.answers.grading import grade
     from r3_openrlhf.rewards.answers.references import read_reference
-    from r3_openrlhf.study.run import Run, compare
 
 __version__ = "0.2.0"
 __all__ = [
@@ -83,10 +83,10 @@ _HOME = {
     "MixedBatch": "method.core.mixed_batch",
     "R3Config": "config",
     "Rollout": "method.types",
-    "Run": "study.run",
+    "Run": "comparison.frames",
     "Verdict": "method.types",
     "batch_metrics": "method.core.batch_metrics",
-    "compare": "study.run",
+    "compare": "comparison.frames",
     "entropy_statistics": "method.core.entropy",
     "evaluate": "evaluation.frame",
     "grade": "rewards.answers.grading",

@@ -30,11 +30,9 @@ ELSEWHERE = {
     "attack-rewards": ("r3_openrlhf.evaluation.attacks.cli", "attack_rewards"),
     "eval": ("r3_openrlhf.evaluation.cli", "evaluate"),
     "doctor": ("r3_openrlhf.operations.doctor.cli", "doctor"),
-    "compare": ("r3_openrlhf.study.comparison.cli", "compare"),
-    "evidence": ("r3_openrlhf.study.comparison.cli", "evidence"),
+    "compare": ("r3_openrlhf.comparison.cli", "compare"),
     "history": ("r3_openrlhf.operations.store.cli", "history"),
     "plan": ("r3_openrlhf.runs.planning.cli", "plan"),
-    "lab": ("r3_openrlhf.study.lab.cli", "lab"),
     "submit": ("r3_openrlhf.operations.cluster.cli", "submit"),
     "status": ("r3_openrlhf.operations.cluster.cli", "status"),
     "report": ("r3_openrlhf.view.cli", "report"),
@@ -44,12 +42,10 @@ ELSEWHERE = {
 # What a command needs beyond the smallest installation: an extra of pyproject.toml. `r3 train` needs the whole stack.
 EXTRAS = {
     "attack-rewards": "eval",
-    "compare": "lab",
+    "compare": "notebook",
     "config": "config",
     "eval": "eval",
-    "evidence": "lab",
     "history": "view",
-    "lab": "lab",
     "plan": "cluster",
     "report": "view",
     "serve-rewards": "serve",
@@ -59,7 +55,9 @@ EXTRAS = {
     "view": "view",
 }
 # These read runs of others, and run no code that a run's settings name.
-LOOKING = {"compare", "evidence", "history", "report", "show", "status", "view"}
+LOOKING = {"compare", "history", "report", "show", "status", "view"}
+# Commands that have another name now.
+MOVED = {"lab": "python -m research", "evidence": "python -m research evidence"}
 STACK = ("deepspeed", "openrlhf", "ray", "vllm")
 
 
@@ -78,7 +76,11 @@ class R3Group(click.Group):
         return super().get_command(context, name)
 
     def resolve_command(self, context: click.Context, args: list[str]):
-        """Commands in LOOKING run within `looking_only`."""
+        """Commands in LOOKING run within `looking_only`; one of MOVED is answered with its new name."""
+        if args[0] in MOVED:
+            raise click.ClickException(
+                f"r3 {args[0]} is `{MOVED[args[0]]}` now, in a checkout of r3_openrlhf (docs/lab.md)"
+            )
         name, command, rest = super().resolve_command(context, args)
         if name in LOOKING:
             context.with_resource(looking_only())
@@ -199,7 +201,6 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     stock OpenRLHF    ppo, grpo, dapo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline
     this project      r3, r3_paper, r3_earned, rrl
     trajectories      hgpo, gigpo, agent_grpo (for experiments with agents.environment)
-    the lab's arms    r3_no_ccr, r3_no_isr, r3_no_serr (docs/algorithms.md)
 
     `r3 config` lists every key with its default and unit.
     """

@@ -26,7 +26,8 @@ FLOORS = (
     {"config", "machine"},
     {"rewards", "problems"},
     {"runs"},
-    {"stack", "study", "evaluation", "view", "operations"},
+    {"comparison"},
+    {"stack", "evaluation", "view", "operations"},
     {"cli"},
 )
 MOST_ARROWS = 40

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.runs.directory import RunDirectory
-from tests.runs.comparison.synthetic import config_text
+from tests.comparison.synthetic import config_text
 
 ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
@@ -222,10 +222,8 @@ WRONG_VALUES = {
     "bytes that are not UTF-8": [*TRAIN, "run_dir=/tmp/\udcff"],
     "--target": ["compare", "{run}", "--target", "nan"],
     "cannot be written": ["compare", "{run}", "--out", "{file}"],
-    "run_dir {file} cannot be written": ["lab", "train", "run_dir={file}"],
-    "--out {file}": ["lab", "study", "--out", "{file}", "--arms", "grpo", "--seeds", "1", "--jobs", "1"],
-    "--model {missing}": ["lab", "controls", "--model", "{missing}"],
-    "--out {missing}/deep": ["lab", "controls", "--out", "{missing}/deep/out.json"],
+    "r3 lab is `python -m research` now": ["lab", "study", "--arms", "grpo"],
+    "r3 evidence is `python -m research evidence` now": ["evidence", "docs"],
     "is not UTF-8 text": ["serve-rewards", "--token-file", "{binary}"],
     "is no tokenizer": ["serve-rewards", "--tokenizer", "{broken_tokenizer}"],
     "--max-body-mb is -1": ["serve-rewards", "--max-body-mb", "-1"],

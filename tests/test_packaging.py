@@ -29,6 +29,7 @@ from r3_openrlhf import __version__, ranking_rewards
 from r3_openrlhf.cli import EXTRAS
 from r3_openrlhf.operations.doctor.packages import normal, pins
 from r3_openrlhf.runs.commit import commit_of, version_line
+from tests.comparison.synthetic import write_run
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -302,9 +303,7 @@ def test_the_smallest_installation_has_every_help_and_says_what_is_missing(small
         "compare": ["x"],
         "config": [],
         "eval": ["x", "--benchmark", "math500"],
-        "evidence": ["."],
         "history": ["export", "history.sqlite", "--output", "x.parquet"],
-        "lab": ["study"],
         "plan": ["experiment=quickstart"],
         "report": ["x", "--out", "x.html"],
         "serve-rewards": [],
@@ -404,14 +403,12 @@ def test_eval_is_enough_to_read_stored_responses(installed_with, byte_tokenizer,
 
 
 @pytest.mark.slow
-def test_torch_is_enough_for_a_loop_and_lab_for_a_study(installed_with, tmp_path):
+def test_torch_is_enough_for_a_loop_and_notebook_for_a_comparison(installed_with, tmp_path):
     loop = f"import runpy; print(runpy.run_path({str(REPOSITORY / 'examples' / 'own_loop.py')!r})['train'](3)[-1]['accuracy'])"
     assert 0 <= float(run(installed_with("torch") / "python", "-c", loop, cwd=tmp_path)) <= 1
-    r3 = installed_with("lab") / "r3"
-    sizes = ("data.reasoning_gym.size=8", "held_out.reasoning_gym.size=8", "held_out.max_samples=8")
-    sizes += ("rollout.batch_size=4", "rollout.n_samples_per_prompt=4", "train.micro_batch_size=8")
-    study = (r3, "lab", "study", "--arms", "grpo,r3", "--seeds", "1", "--jobs", "1", "--out", "study")
-    run(*study, "model.path=tiny", "train.max_generated_tokens=300", *sizes, cwd=tmp_path)
+    r3 = installed_with("notebook") / "r3"
+    for arm in ("grpo", "r3"):
+        write_run(tmp_path / "study" / arm, arm=arm)
     comparison = json.loads(run(r3, "compare", "study", "--json", "--out", "comparison", cwd=tmp_path))
     assert [arm["name"] for arm in comparison["arms"]] == ["grpo", "r3"]
     assert (tmp_path / "comparison" / "accuracy_tokens.png").is_file()
@@ -432,6 +429,7 @@ def test_a_source_archive_makes_the_same_wheel_without_git(checkout, wheel, tmp_
             files.append({name: content.read(name) for name in content.namelist() if ".dist-info/" not in name})
     assert files[0] == files[1]
     assert {"r3_openrlhf/commit.txt", "r3_openrlhf/configs/train.yaml"} <= set(files[0])
+    assert {name.partition("/")[0] for name in files[0]} == {"r3_openrlhf"}  # no research/, no tests/
 
 
 def test_a_changed_checkout_says_so(checkout, tmp_path):

@@ -1,8 +1,8 @@
 """Experiment name + overrides -> a checked R3Config, through Hydra.
 
-Hydra composes configs/train.yaml, configs/experiment/NAME.yaml, where `algo=NAME` is given configs/algo/NAME.yaml or
-configs/lab/NAME.yaml (arms that only the lab compares), and the other overrides. The result is merged into a fresh structured R3Config: Hydra itself lets "+replay.max_lag=3" through
-even where a schema is registered.
+Hydra composes configs/train.yaml, configs/experiment/NAME.yaml (or a file of yours), where `algo=NAME` is given
+configs/algo/NAME.yaml, and the other overrides. The result is merged into a fresh structured R3Config: Hydra itself lets
+"+replay.max_lag=3" through even where a schema is registered.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def experiments() -> list[str]:
 
 
 def presets() -> list[str]:
-    """The names that `algo=NAME` takes: those of configs/algo, and the lab's arms of configs/lab."""
-    return sorted(file.stem for group in ("algo", "lab") for file in (CONFIGS / group).glob("*.yaml"))
+    """The names that `algo=NAME` takes."""
+    return sorted(file.stem for file in (CONFIGS / "algo").glob("*.yaml"))
 
 
 def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[str]]:
@@ -58,7 +58,7 @@ def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[
 
 
 def load_config(experiment: str, overrides: list[str]) -> R3Config:
-    """Compose and check. Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
+    """Compose and check. `experiment`: a name of configs/experiment, or the path of a YAML file. Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
 
     "algo=NAME" is no plain key here: it puts the preset of that name between the experiment and the other
     overrides, and "_NAME" after the experiment's run_dir, so that arms of one experiment have different directories.
@@ -66,11 +66,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     Raises ConfigError with one sentence: unknown experiment, preset or key (with the nearest known one), a value of the
     wrong type or out of range, a key without a value, keys that exclude each other.
     """
-    known = experiments()
-    if experiment not in known:
-        raise ConfigError(
-            f"experiment {quoted(experiment)} does not exist in configs/experiment; {nearest(experiment, known)}"
-        )
+    settings = _experiment_of(experiment)
     parsed = [(_check_override(override), override) for override in overrides]
     chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
     # one of ours is a preset; an algorithm of a user is the key alone, which Hydra takes for a group
@@ -80,10 +76,8 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         raise ConfigError(
             f"algo is {quoted(preset)}, which does not exist in configs/algo; {nearest(preset, presets())}"
         )
-    settings = [f"+experiment={experiment}"]
     if preset:
-        group = "algo" if (CONFIGS / "algo" / f"{preset}.yaml").exists() else "lab"
-        settings.append(f"+{group}={preset}")
+        settings.append(f"+algo={preset}")
     # "++" sets a key whether or not a YAML file names it; that it is one of ours was checked just now.
     settings += [f"++{text.lstrip('+')}" for override, text in parsed if override.key_or_group != "algo"]
     try:
@@ -105,11 +99,27 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         and all(override.key_or_group != "run_dir" for override, _ in parsed)
     ):
         values["run_dir"] = f"{values['run_dir']}_{preset}"
-    config = _checked(values, source=f"configs/experiment/{experiment}.yaml")
+    config = _checked(
+        values, source=experiment if experiment.endswith(".yaml") else f"configs/experiment/{experiment}.yaml"
+    )
     if not config.run_dir.strip():
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # Ray's workers have other working directories
     return config
+
+
+def _experiment_of(experiment: str) -> list[str]:
+    """The overrides with which Hydra composes an experiment: a name of configs/experiment, or a YAML file elsewhere."""
+    if experiment.endswith(".yaml"):
+        file = Path(experiment).expanduser().absolute()
+        if not file.is_file():
+            raise ConfigError(f"the experiment {experiment} is a file that does not exist")
+        return [f"hydra.searchpath=['file://{file.parents[1]}']", f"+{file.parent.name}={file.stem}"]
+    if experiment not in (known := experiments()):
+        raise ConfigError(
+            f"experiment {quoted(experiment)} does not exist in configs/experiment; {nearest(experiment, known)}"
+        )
+    return [f"+experiment={experiment}"]
 
 
 _TRACKERS = re.compile("trackio|mlflow|swanlab|comet|neptune|clearml|aim", re.IGNORECASE)

@@ -157,7 +157,7 @@ def _allowed(schema: type) -> dict[str, tuple[str, ...]]:
 @functools.cache
 def _set_by() -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
-    for group in ("experiment", "algo", "lab"):
+    for group in ("experiment", "algo"):
         for file in sorted((CONFIGS / group).glob("**/*.yaml")):
             values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
             values.pop("defaults", None)

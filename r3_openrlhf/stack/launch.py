@@ -47,7 +47,7 @@ from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.first_page import FirstPage, num_steps
 from r3_openrlhf.runs.kept_files import keep_functions
 from r3_openrlhf.runs.lock import held
-from r3_openrlhf.runs.models.locate import BUILDERS, locate_model, resolve_model
+from r3_openrlhf.runs.models.locate import is_built, locate_model, resolve_model
 from r3_openrlhf.runs.planning.history_forecast import history_warnings
 from r3_openrlhf.runs.planning.shapes import known_shape
 from r3_openrlhf.runs.planning.verdict import check_split
@@ -79,7 +79,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         run, killed_before = RunDirectory(config.run_dir), memory_kills()
         block.push(listen(run, console))
         platform = platform_of(config)
-        if config.model.path in BUILDERS and not Path(locate_model(config.model.path)).is_dir():
+        if is_built(config.model.path) and not Path(locate_model(config.model.path)).is_dir():
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path)
         check_context(config, model, platform=platform)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from r3_openrlhf.comparison.arms import DEFAULT_REFERENCE, Comparison, compare
+from r3_openrlhf.comparison.intervals import SeedEstimate, paired_difference
+from r3_openrlhf.comparison.runs import read_run
+from r3_openrlhf.comparison.table import reading, table_rows
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.runs.comparison.arms import DEFAULT_REFERENCE, Comparison, compare
-from r3_openrlhf.runs.comparison.intervals import SeedEstimate, paired_difference
-from r3_openrlhf.runs.comparison.runs import read_run
-from r3_openrlhf.runs.comparison.table import reading, table_rows
 from r3_openrlhf.view.evaluation_reader import EvaluationReader
 from r3_openrlhf.view.links import Links
 from r3_openrlhf.view.run_reader import RunReader

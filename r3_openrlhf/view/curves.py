@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from r3_openrlhf.runs.comparison.intervals import t_quantile
-from r3_openrlhf.runs.comparison.runs import arm_of
+from r3_openrlhf.comparison.intervals import t_quantile
+from r3_openrlhf.comparison.runs import arm_of
 from r3_openrlhf.view.run_reader import Row, RunReader, stamp_of
 from r3_openrlhf.view.step_groups import groups_of
 from r3_openrlhf.view.words import meanings

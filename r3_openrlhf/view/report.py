@@ -12,9 +12,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from r3_openrlhf.comparison.table import table_rows
 from r3_openrlhf.config.loading import config_to_yaml
 from r3_openrlhf.method.errors import R3Error, without_secrets
-from r3_openrlhf.runs.comparison.table import table_rows
 from r3_openrlhf.runs.effect import Effect, effect_of
 from r3_openrlhf.view.compare_page import comparison_of
 from r3_openrlhf.view.curves import counts_of, curves_of

@@ -22,10 +22,12 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.study.lab.study import CONTROLS, settings_of
+from research import load
+from research.__main__ import main as research
+from research.study import ABLATIONS, CONTROLS, settings_of
+from tests.comparison.synthetic import metrics_of, write_run
 from tests.docs.pages import DATA, PAGES, PYTHON, REPOSITORY, SHELL, Block, blocks_of
 from tests.method.history.samples import make_rollout
-from tests.runs.comparison.synthetic import metrics_of, write_run
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 UID = "1f6d0c3f5a0be2b4"  # the problem that the documents look at
@@ -96,7 +98,7 @@ def executed(language: str) -> list[Block]:
 def visitor(tmp_path_factory) -> Path:
     """A directory as a reader has it: the repository's files, and runs/ with a quickstart and a small study."""
     place = tmp_path_factory.mktemp("visitor")
-    for name in ("benchmarks", "configs", "docs", "examples", "tests", "tools", "Makefile", "README.md"):
+    for name in ("benchmarks", "configs", "docs", "examples", "research", "tests", "tools", "Makefile", "README.md"):
         (place / name).symlink_to(REPOSITORY / name)
     run = RunDirectory(place / "runs" / "quickstart")
     run.create(load_config("quickstart", [f"run_dir={run.path}"]))
@@ -154,7 +156,8 @@ def test_the_python_blocks_of_a_page_run_one_after_the_other(page, visitor):
 def calls_of(block: Block, place: Path) -> list[list[str]]:
     """What the programs are called with when the block runs with stand-ins for all of them."""
     programs = place / "programs"
-    scripts = [path.relative_to(REPOSITORY) for path in (REPOSITORY / "examples").rglob("*.sh")]
+    folders = (REPOSITORY / "examples", REPOSITORY / "research")
+    scripts = [path.relative_to(REPOSITORY) for folder in folders for path in folder.rglob("*.sh")]
     for name in [*(f"programs/{program}" for program in PROGRAMS), ".venv/bin/python", *scripts]:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(STAND_IN)
@@ -187,7 +190,9 @@ def wrong_with(call: list[str]) -> Iterator[str]:
     program, *words = call
     program = program.removeprefix(".venv/bin/")
     if program == "r3":
-        yield from wrong_with_r3(words)
+        yield from wrong_with_command(main, words)
+    elif program.startswith("python") and words[:2] == ["-m", "research"]:
+        yield from wrong_with_command(research, words[2:])
     elif program == "make":
         targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
         yield from (f"make has no target {word}" for word in words if "=" not in word and word not in targets)
@@ -208,14 +213,15 @@ def wrong_with(call: list[str]) -> Iterator[str]:
         yield from [] if (REPOSITORY / script).is_file() else [f"there is no file {script}"]
 
 
-def wrong_with_r3(words: list[str]) -> Iterator[str]:
-    command: click.Command = main
-    context = click.Context(main, info_name="r3")
+def wrong_with_command(command: click.Command, words: list[str]) -> Iterator[str]:
+    """`command`: r3, or the one of research/, which also knows the experiments of that directory by name."""
+    find = load if command is research else load_config
+    context = click.Context(command)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name, *words = words
         found = command.get_command(context, name)
         if found is None:
-            yield f"r3 has no command {name}"
+            yield f"there is no command {name}"
             return
         command, context = found, click.Context(found, info_name=name, parent=context)
     try:
@@ -225,27 +231,27 @@ def wrong_with_r3(words: list[str]) -> Iterator[str]:
     except click.ClickException as error:
         yield error.format_message()
         return
-    arms = parsed.get("arms") or ""
-    yield from (f"there is no arm {arm}" for arm in arms.split(",") if arm and arm not in {*presets(), *CONTROLS})
+    arms, known = parsed.get("arms") or "", {*presets(), *ABLATIONS, *CONTROLS}
+    yield from (f"there is no arm {arm}" for arm in arms.split(",") if arm and arm not in known)
     own_arms = parsed.get("own_arms") or ()
     settings = [word for word in words if SETTING.fullmatch(word) and word not in own_arms]
     experiments = [word.partition("=")[2] for word in settings if word.startswith("experiment=")]
     experiment = (experiments or [parsed.get("experiment") or "cpu_smoke"])[0]
     if experiment != "NAME":
         yield from wrong_settings(
-            [word for word in settings if not word.startswith("experiment=")], experiment=experiment
+            [word for word in settings if not word.startswith("experiment=")], experiment=experiment, find=find
         )
     for text in own_arms:
         try:
             composed = settings_of(experiment, text, 1, Path("runs"), [])
-            load_config(composed[0], composed[1:])
+            load(composed[0], composed[1:])
         except R3Error as error:
             yield str(error)
 
 
-def wrong_settings(settings: list[str], *, experiment: str) -> Iterator[str]:
+def wrong_settings(settings: list[str], *, experiment: str, find=load_config) -> Iterator[str]:
     try:
-        load_config(experiment, [word for word in settings if word != "algo=NAME"])
+        find(experiment, [word for word in settings if word != "algo=NAME"])
     except R3Error as error:
         yield str(error)
 
@@ -284,9 +290,10 @@ def test_python_that_is_not_executed_can_be_read(block):
         "r3 train experiment=gone",
         "for algo in grpo gone; do r3 train experiment=cpu_smoke algo=$algo; done",
         "r3 train experiment=quickstart \\\n    replay.kk=4",
-        "r3 lab study --arms grpo --seed 1",
-        "r3 lab study --arms grpo,r3_gone",
-        "r3 lab study ranking.max_rewards=0.2",
+        "r3 train experiment=lab_own_skills",
+        "python -m research study --arms grpo --seed 1",
+        "python -m research study --arms grpo,r3_gone",
+        "python -m research study ranking.max_rewards=0.2",
         "r3 history stat RUN",
         "make quickstrat",
         "python benchmarks/gone.py",

@@ -73,7 +73,11 @@ def unknown_names(page) -> list[str]:
                 found.append(f"{page.name}:{line}: there is no key {key[1]}")
             elif word.startswith("algo=") and word[5:] not in {*presets(), "NAME"}:
                 found.append(f"{page.name}:{line}: there is no preset {word[5:]}")
-            elif word.startswith("experiment=") and word[11:] not in {*experiments(), "NAME"}:
+            elif (
+                word.startswith("experiment=")
+                and word[11:] not in {*experiments(), "NAME"}
+                and not (REPOSITORY / word[11:]).is_file()
+            ):
                 found.append(f"{page.name}:{line}: there is no experiment {word[11:]}")
     return found
 

@@ -1,15 +1,11 @@
 """Rehearsal of stored successes, and what a recalled row's ratio is taken against."""
 
-import numpy as np
 import pytest
-import torch
 
 from r3_openrlhf.method.core.batch_metrics import batch_metrics, trained_tokens
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.study.lab.update import TrainedRow, accumulate_gradient
 from tests.method.test_r3 import C, W, rollout, settings_of
-from tests.study.lab.conftest import model, tokenizer  # noqa: F401
 
 ON = {"replay__rehearse__share": 1.0, "replay__enabled": False}
 
@@ -66,31 +62,6 @@ def test_the_same_seed_step_and_history_rehearse_the_same_rows(history):
     assert [chosen(step) for step in range(4, 12)] != before[1:]
     history.roll_back(3)
     assert [chosen(step) for step in range(3, 12)] == before
-
-
-def test_the_gradient_is_that_of_the_loss_as_it_is_written(history, model):  # noqa: F811
-    """loss = -(sum over fresh tokens of A ln p + coef * sum over rehearsed tokens of ln p) / all tokens."""
-    batch = mixed(history)
-    rows = [
-        TrainedRow(prompt_ids=row.rollout.prompt_ids, response_ids=row.rollout.response_ids, advantage=row.advantage)
-        for row in batch.trained
-    ]
-    model.zero_grad()
-    accumulate_gradient(model, rows, temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=8)
-    found = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    total = 0.0
-    for row in rows:
-        ids = torch.from_numpy(np.concatenate([row.prompt_ids, row.response_ids]).astype(np.int64))
-        logp = model(ids[None]).logits[0].log_softmax(-1)
-        total = total + row.advantage * sum(
-            logp[len(row.prompt_ids) - 1 + i, ids[len(row.prompt_ids) + i]] for i in (0, 1)
-        )
-    (-total / 6).backward()
-    assert max(row.advantage for row in rows) == 1.0
-    for gradient, parameter in zip(found, model.parameters(), strict=True):
-        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-6)
-    model.zero_grad()
 
 
 @pytest.mark.parametrize(("old_logprobs", "stored"), [("behaviour", [C, W]), ("recompute", [])])

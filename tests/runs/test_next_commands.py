@@ -4,11 +4,11 @@ import shlex
 
 import pytest
 
+from r3_openrlhf.comparison.arms import compare
+from r3_openrlhf.comparison.runs import read_run
 from r3_openrlhf.config.loading import load_config, split_settings
-from r3_openrlhf.runs.comparison.arms import compare
-from r3_openrlhf.runs.comparison.runs import read_run
 from r3_openrlhf.runs.next_commands import next_commands
-from tests.runs.comparison.synthetic import write_run
+from tests.comparison.synthetic import write_run
 
 OWN = (
     "data.path=examples/own_problems.jsonl",
@@ -60,7 +60,7 @@ def test_the_pair_keeps_data_and_reward_and_drops_what_belongs_to_the_arm(tmp_pa
 def test_the_suggested_pair_can_be_compared(tmp_path, algo):
     """As far as settings decide: two runs with the configurations that the commands name."""
     settings = (f"algo={algo}", *HELD_OUT, f"run_dir={tmp_path}/one")
-    *_, train, _ = commands("lab", *settings)
+    *_, train, _ = commands("cpu_smoke", *settings)
     runs = []
     for name, words in (("one", settings), ("other", train[3:])):
         overrides = [word for word in words if not word.startswith(("algo=", "run_dir="))]

@@ -13,11 +13,9 @@ from openrlhf.models.loss import PolicyLoss  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
 from r3_openrlhf.config.algorithms import ALGORITHMS  # noqa: E402
-from r3_openrlhf.method.core.mixed_batch import MixedBatch  # noqa: E402
 from r3_openrlhf.method.errors import ConfigError  # noqa: E402
 from r3_openrlhf.method.types import Verdict  # noqa: E402
 from r3_openrlhf.stack.experience_values import explained_variance  # noqa: E402
-from r3_openrlhf.study.lab.estimators import ESTIMATORS, set_advantages  # noqa: E402
 from tests.recordings import MODEL, STORY, recorded  # noqa: E402
 from tests.stack.test_arguments import checked  # noqa: E402
 from tests.stack.test_experience_maker import G, Recording, Stock, by_row, maker, sample  # noqa: E402
@@ -189,13 +187,3 @@ def test_the_flags_of_each_reach_openrlhf():
     assert [(args.algo.kl.use_loss, args.algo.kl.estimator) for args in found.values()] == [
         (False, "k1"), (True, "k3"), (True, "k3"),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("algo", [name for name, one in ALGORITHMS.items() if one.estimator in ESTIMATORS])
-def test_the_labs_advantages_are_upstreams(rollouts, algo):
-    stock = by_row(experiences_of(Stock, rollouts, algo), "advantages")
-    batch = MixedBatch([one.r3_rollout for one in samples_of(rollouts)], [i // G for i in range(len(rollouts))])
-    set_advantages(batch, ALGORITHMS[algo].estimator)
-    assert [row.fresh_source for row in batch.rows] == list(range(len(rollouts)))
-    for row, values in zip(batch.rows, stock, strict=True):
-        assert values.tolist() == pytest.approx([row.advantage] * len(values), abs=1e-5)

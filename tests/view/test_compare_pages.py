@@ -6,10 +6,10 @@ import statistics
 
 import pytest
 
-from r3_openrlhf.runs.comparison.arms import compare
-from r3_openrlhf.runs.comparison.intervals import estimate
-from r3_openrlhf.runs.comparison.runs import read_run
-from r3_openrlhf.runs.comparison.table import table_rows
+from r3_openrlhf.comparison.arms import compare
+from r3_openrlhf.comparison.intervals import estimate
+from r3_openrlhf.comparison.runs import read_run
+from r3_openrlhf.comparison.table import table_rows
 from r3_openrlhf.view.curves import arms_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.report import report

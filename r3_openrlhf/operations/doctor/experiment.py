@@ -123,14 +123,14 @@ def _line(what: str, found: str, wanted: str, look: Callable[[], dict[str, str]]
 
 
 def _model(config: R3Config, path: str) -> dict[str, str]:
-    from r3_openrlhf.runs.models.locate import BUILDERS, locate_model
+    from r3_openrlhf.runs.models.locate import is_built, locate_model
     from r3_openrlhf.runs.models.own_code import check_own_code
 
     located = locate_model(path)
     if Path(located).is_dir():
         check_own_code(config.model, located)
         return {"found": f"{path} ({located})" if located != path else path}
-    if path in BUILDERS:
+    if is_built(path):
         return {"found": f"{path}, not built yet", "status": NOTE, "remedy": "the first run builds it"}
     return _of_hub(path, "config.json", "model")
 

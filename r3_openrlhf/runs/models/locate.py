@@ -1,7 +1,8 @@
 """model.path -> a directory that Transformers, OpenRLHF and vLLM can load, or the name of a model on the hub.
 
 Models that are built on the spot and kept in a cache: "smollm2" (real, 135M parameters), "tiny", "tiny_agent" and "tiny_code"
-(trained in seconds; the second plays problems/agents/vault.py, the third writes programs), "lab" and the others of the lab (trained in minutes, for learning experiments).
+(trained in seconds; the second plays problems/agents/vault.py, the third writes programs), and "package.module:build", a
+function of yours that writes a model into the directory that it is given.
 A directory in the cache is complete by construction: it is written under another name and renamed at the end. Its name
 ends in a hash of the code that built it, so a changed recipe is never answered with the old model.
 """
@@ -10,21 +11,18 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import importlib
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import is_import_path, load_object
 
 # name -> modules of this package that make the model, the one with build(directory) first
-BUILDERS = {"smollm2": ("smollm2",), "tiny": ("tiny", "pretraining"), "lab": ("lab", "pretraining")}
-# what the lab's worlds ask: lab_worlds:NAME is the model NAME of that module
-WORLDS = ("table", "no_room", "walk", "filler", "reflects")
-BUILDERS |= {f"lab_{name}": (f"lab_worlds:{name}", "pretraining") for name in WORLDS}
+BUILDERS = {"smollm2": ("smollm2",), "tiny": ("tiny", "pretraining")}
 BUILDERS |= {name: (name, "tiny", "pretraining") for name in ("tiny_agent", "tiny_code")}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -36,11 +34,10 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     These names are always the built models; a directory of such a name is "./tiny".
     Raises ConfigError for anything else.
     """
-    if path in BUILDERS:
-        modules = [module.partition(":")[0] for module in BUILDERS[path]]
-        code = b"".join(Path(__file__).with_name(f"{module}.py").read_bytes() for module in modules)
-        recipe = hashlib.sha256(code).hexdigest()[:10]
-        return str((cache_dir or default_cache_dir()) / f"{path}-{recipe}")
+    if sources := _sources_of(path):
+        recipe = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:10]
+        name = re.sub(r"[^\w.-]", "_", path)
+        return str((cache_dir or default_cache_dir()) / f"{name}-{recipe}")
     directory = Path(path).expanduser()
     if path and directory.is_dir():
         if not (directory / "config.json").is_file():
@@ -53,22 +50,40 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     raise ConfigError(
         f"model.path is '{path}', which does not exist"
         + (f"; did you mean '{near[0]}'?" if near else ".")
-        + f" Use a directory in Hugging Face format, {' or '.join(map(repr, BUILDERS))}, or a hub name (org/name)."
+        + f" Use a directory in Hugging Face format, {' or '.join(map(repr, BUILDERS))}, a hub name (org/name), "
+        "or package.module:build."
     )
 
 
 def resolve_model(path: str, *, cache_dir: Path | None = None) -> str:
-    """`locate_model`, and build the model if its name is one of BUILDERS and the cache does not have it yet.
+    """`locate_model`, and build the model if it is built here and the cache does not have it yet.
 
-    A build takes about 20 s on two cores, that of "lab" some minutes. Raises ConfigError as `locate_model` does, and when the weights of "smollm2"
-    are not installed or the cache cannot be written.
+    A build takes about 20 s on two cores. Raises ConfigError as `locate_model` does, and when the weights of "smollm2"
+    are not installed, a builder of yours cannot be imported or the cache cannot be written.
     """
     located = locate_model(path, cache_dir=cache_dir)
-    if path in BUILDERS and not Path(located).is_dir():
-        module, _, name = BUILDERS[path][0].partition(":")
-        build = importlib.import_module(f"r3_openrlhf.runs.models.{module}").build
-        _build(partial(build, name=name) if name else build, Path(located))
+    if is_built(path) and not Path(located).is_dir():
+        own = f"r3_openrlhf.runs.models.{BUILDERS[path][0]}:build" if path in BUILDERS else path
+        _build(load_object("model.path", own), Path(located))
     return located
+
+
+def is_built(path: str) -> bool:
+    """True for a name of BUILDERS and for the import path of a builder: `resolve_model` makes such a model."""
+    return bool(_sources_of(path))
+
+
+def _sources_of(path: str) -> list[Path]:
+    """The files whose code makes the model; [] where `path` names no builder. Nothing is imported."""
+    here = Path(__file__)
+    if path in BUILDERS:
+        return [here.with_name(f"{module}.py") for module in BUILDERS[path]]
+    if not is_import_path(path):
+        return []
+    module = path.rpartition(":")[0]
+    file = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
+    sources = [source for folder in (".", *sys.path) if (source := Path(folder, file)).is_file()]
+    return [*sources[:1], here.with_name("pretraining.py")] if sources else []
 
 
 def default_cache_dir() -> Path:

@@ -186,6 +186,20 @@ class TestCache:
         assert locate_model("tiny", cache_dir=tmp_path) != before
 
 
+def test_a_builder_of_a_user_is_called_once_for_each_state_of_its_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "def build(directory):\n    (directory / 'config.json').write_text('{}')\n"
+    for name in ("my_models.py", "others.py"):
+        (tmp_path / name).write_text(code)
+    built = [resolve_model(path, cache_dir=tmp_path / "cache") for path in ("my_models:build", "others.py:build")]
+    assert all((Path(directory) / "config.json").is_file() for directory in built)
+    assert locate_model("my_models:build", cache_dir=tmp_path / "cache") == built[0]
+    (tmp_path / "my_models.py").write_text(code + "# changed")
+    assert locate_model("my_models:build", cache_dir=tmp_path / "cache") != built[0]
+    with pytest.raises(ConfigError, match="model.path is 'gone:build', which does not exist"):
+        locate_model("gone:build")
+
+
 class TestSmolLM2:
     def test_it_is_found_without_importing_llama_cpp(self):
         import subprocess

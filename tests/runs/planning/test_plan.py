@@ -248,8 +248,6 @@ def test_every_experiment_can_be_planned():
     from r3_openrlhf.config.loading import experiments
 
     for name in experiments():
-        if name.startswith("lab"):
-            continue
         config = load_config(name, [])
         shape = shape_of(config.model.path)
         plan = make_plan(config, shape, H100, num_problems=num_problems_of(config) or 10)

@@ -1,0 +1,162 @@
+"""A run as data frames, for a notebook. Nothing is written, and no code that the run's settings name is imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from r3_openrlhf.comparison import arms
+from r3_openrlhf.comparison.runs import find_runs, read_run
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.runs import effect
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.files import ProblemLine, read_lines
+from r3_openrlhf.runs.report import LEVELS, summary
+
+
+class Run:
+    """One run directory.
+
+        run = Run("runs/quickstart")
+        run.metrics["reward_mean"].plot()
+        run.rollouts(step=8).query("verdict == 'wrong'").text
+
+    Args:
+        path: the directory, which may belong to a run that is still training.
+
+    Raises:
+        R3Error: the directory holds no run; here and in every attribute, a file that no run has written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.directory = RunDirectory.open(path)
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.directory.path
+
+    @property
+    def config(self) -> R3Config:
+        """The settings in config.yaml."""
+        return self.directory.load_config()
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """metrics.jsonl: one row per step, indexed by `step`, one column per key (docs/metrics.md)."""
+        return _by_step(self.directory.read_metrics())
+
+    @property
+    def evaluations(self) -> pd.DataFrame:
+        """evaluations.jsonl: one row per evaluation of held-out problems, indexed by `step`."""
+        return _by_step(self.directory.read_evaluations())
+
+    @property
+    def problems(self) -> pd.DataFrame:
+        """The training problems, indexed by `uid`: `problem`, `references` (a list) and the other columns of the run's file."""
+        return _problems_in(self.directory.data)
+
+    def rollouts(self, step: int | None = None, uid: str = "", *, held_out: bool = False) -> pd.DataFrame:
+        """Rollouts with their problem: the columns of runs/rollout_files.py, `problem` and `references`.
+
+        Args:
+            step: of this step; default: of all, which is gigabytes for a long run.
+            uid: of the problems whose uid begins with it.
+            held_out: the kept responses to held-out problems instead; `step` is that of the evaluation.
+
+        Raises:
+            R3Error: there are none.
+        """
+        rows = pd.DataFrame(self.directory.read_rollouts(step=step, uid_start=uid, held_out=held_out))
+        if rows.empty:
+            where = "" if step is None else f" of step {step}"
+            kind = "held-out rollouts" if held_out else "rollouts"
+            raise R3Error(f"{self.path} has no {kind}{where}{' of problem ' + uid if uid else ''}")
+        problems = _problems_in(self.directory.held_out) if held_out else self.problems
+        return rows.join(problems[["problem", "references"]], on="uid")
+
+    def effect(self, against: Run | None = None) -> effect.Effect:
+        """What replay, reflection and ranking changed (`r3 show RUN --effect`). `against`: a run without replay."""
+        return effect.effect_of(self.directory, against=None if against is None else against.directory)
+
+    def plot(self, *keys: str, window: int = 1) -> Axes:
+        """Draw metrics against steps; without keys the held-out accuracy.
+
+        Args:
+            keys: of metrics.jsonl.
+            window: steps of a trailing mean.
+        """
+        if keys:
+            lines = self.metrics
+            if unknown := [key for key in keys if key not in lines]:
+                raise R3Error(f"{self.path} has no metric {unknown[0]}; it has {', '.join(lines)}")
+            return lines[list(keys)].rolling(window, min_periods=1).mean().plot(xlabel="step", title=self.path.name)
+        lines = self.evaluations
+        if lines.empty:
+            raise R3Error(f"{self.path} has no evaluations; name metrics to draw, or train with held_out.path=...")
+        return lines[["pass_at_1"]].plot(xlabel="step", ylabel="held-out accuracy", title=self.path.name)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """The first and the last level of a run, as a notebook shows it."""
+        found = summary(self.directory)
+        rows = [
+            (name, f"{found['first'][key]:{form}}", f"{found['last'][key]:{form}}")
+            for name, key, form in LEVELS
+            if key in found["first"] and key in found["last"]
+        ]
+        cells = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        heading = f"<b>{escape(self.path.name)}</b>: {found['steps']} steps"
+        return f"{heading}<table><tr><th></th><th>first</th><th>last</th></tr>{cells}</table>"
+
+
+def compare(
+    runs: Sequence[Run | str | Path], *, reference: str | None = None, target: float | None = None
+) -> pd.DataFrame:
+    """`r3 compare` as a data frame: one row per arm, the reference first.
+
+    Args:
+        runs: finished runs, or directories that hold some.
+        reference: an arm; default: grpo, or the only one.
+        target: held-out accuracy that the arms are to reach.
+
+    Returns:
+        For each quantity of `r3 compare` its mean over seeds, and `QUANTITY_less_reference` with `_low` and `_high`: the paired
+        difference to the reference and its 95% interval. NaN: not measured, or fewer than two seeds.
+
+    Raises:
+        R3Error: runs that cannot be compared.
+    """
+    paths, _ = find_runs([run.path if isinstance(run, Run) else run for run in runs])
+    found = arms.compare([read_run(path) for path in paths], reference=reference, target=target)
+    rows = []
+    for arm in found.arms:
+        row: dict[str, Any] = {"arm": arm.name, "seeds": len(arm.runs)}
+        row |= {quantity: mean.mean for quantity, mean in arm.estimates.items() if mean is not None}
+        for quantity, less in arm.differences.items():
+            if less is not None:
+                name = f"{quantity}_less_reference"
+                row |= {name: less.mean, f"{name}_low": less.low, f"{name}_high": less.high}
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("arm")
+
+
+def _problems_in(file: Path) -> pd.DataFrame:
+    labels = [json.loads(line["label"]) for line in read_lines(file, ProblemLine)]
+    return pd.DataFrame(labels, columns=None if labels else ["uid", "problem", "references"]).set_index("uid")
+
+
+def _by_step(lines: list[dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(lines, columns=None if lines else ["step"]).set_index("step")

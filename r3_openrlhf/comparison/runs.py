@@ -1,0 +1,241 @@
+"""Run directories -> runs that may be compared. What makes a comparison meaningless is refused here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.comparison.intervals import Curve
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.loading import flatten
+from r3_openrlhf.method.errors import R3Error, without_secrets
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.files import read_text
+
+EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name are compared
+# What an accuracy depends on other than the training: it must be equal in all runs.
+SAME_SETTINGS = ("data.", "model.path", "held_out.", "rollout.max_new_tokens", "rollout.temperature")
+SAME_IN_EVALUATIONS = ("num_problems", "n_samples", "temperature", "max_new_tokens", "problems_sha256")
+PROBLEMS = "problems_sha256"
+DRAWN = ("data.reasoning_gym", "held_out.reasoning_gym")  # with `seed`: may be the run's own
+MAY_DIFFER_WITHIN_ARM = ("train.seed", "run_dir", "arm")  # arm: its name is equal, be it from `arm` or from `algo`
+SHOWN = 3  # differences in one message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run, as far as a comparison looks at it."""
+
+    path: Path  # as it was named
+    arm: str
+    seed: int
+    finished: bool
+    settings: dict[str, Any]  # {"replay.k": 2, ...}
+    evaluations: list[dict[str, Any]]  # by step, at least one
+    metrics: list[dict[str, Any]]  # by step
+    training_problems: str | None  # a hash; None: the run directory has no data/problems.jsonl
+    code_state: str | None
+
+    @property
+    def by_tokens(self) -> Curve:
+        """Held-out accuracy (pass@1) against tokens generated so far."""
+        return self._accuracy_against("generated_tokens")
+
+    @property
+    def by_steps(self) -> Curve:
+        """Held-out accuracy (pass@1) against optimizer steps."""
+        return self._accuracy_against("step")
+
+    def _accuracy_against(self, key: str) -> Curve:
+        points = [(line[key], line["pass_at_1"]) for line in self.evaluations]
+        return Curve(*(tuple(axis) for axis in zip(*points, strict=True)))
+
+
+def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
+    """(run directories, paths without one). A path is a run directory, or a directory that holds some at any depth.
+
+    Raises R3Error for a path that does not exist, and when there is no run at all.
+    """
+    runs: dict[Path, Path] = {}  # the same directory may be named twice
+    without = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise R3Error(f"{path} does not exist; name run directories, or directories that hold some")
+        found = list(_runs_below(path))
+        for run in found:
+            runs.setdefault(run.resolve(), run)
+        if not found:
+            without.append(path)
+    if not runs:
+        raise R3Error(f"there is no run in {', '.join(map(str, without))}; a run directory has a config.yaml")
+    return sorted(runs.values()), without
+
+
+def _runs_below(path: Path) -> Iterable[Path]:
+    for folder, folders, files in os.walk(path):
+        if "config.yaml" in files:
+            folders.clear()
+            yield Path(folder)
+        folders.sort()
+
+
+def read_run(path: Path, *, unfinished: bool = False) -> Run:
+    """Raises R3Error when the run has not ended (unless `unfinished`), was never evaluated, or contradicts itself."""
+    directory = RunDirectory.open(path)
+    config = directory.load_config()
+    finished = directory.finished.is_file()
+    if not finished and not unfinished:
+        raise R3Error(
+            f"{path} has not finished; the command that started it continues it, --unfinished takes it as it is"
+        )
+    evaluations = _by_step(line for line in directory.read_evaluations() if line.get("name", EVALUATION) == EVALUATION)
+    if not evaluations:
+        raise R3Error(
+            f"{path} has no evaluations of held-out problems (evaluations.jsonl); train it with held_out.path=..."
+        )
+    metrics = _by_step(directory.read_metrics())
+    _check_numbers(directory.evaluations, evaluations, ("generated_tokens", "pass_at_1"))
+    _check_numbers(directory.metrics, metrics, ("generated_tokens_total",))
+    _check_alike(directory.evaluations, evaluations)
+    code_state = directory.code_state
+    return Run(
+        path=path,
+        arm=arm_of(config),
+        seed=config.train.seed,
+        finished=finished,
+        settings=json.loads(without_secrets(json.dumps(flatten(config)))),
+        evaluations=evaluations,
+        metrics=metrics,
+        training_problems=hash_of_lines(directory.data) if directory.data.is_file() else None,
+        code_state=read_text(code_state) if code_state.is_file() else None,
+    )
+
+
+def arm_of(config: R3Config) -> str:
+    """What the runs of a comparison share that differ in their seed only."""
+    return config.arm or config.algorithm_name
+
+
+def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A step that was repeated after a resume counts as it was the last time."""
+    latest = {line["step"]: line for line in lines}
+    return [latest[step] for step in sorted(latest)]
+
+
+def _check_numbers(file: Path, lines: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
+    """Every line has these keys, and the first of them, a count of tokens, grows."""
+    for line in lines:
+        for key in keys:
+            if not isinstance(line.get(key), (int, float)):
+                raise R3Error(f"{file}, step {line['step']} has no number under {key}")
+    for before, after in pairwise(lines):
+        if after[keys[0]] <= before[keys[0]]:
+            raise R3Error(
+                f"{file} has {keys[0]} {before[keys[0]]} at step {before['step']} and {after[keys[0]]} at step "
+                f"{after['step']}; every step samples something, so the count must grow"
+            )
+
+
+def _check_alike(file: Path, evaluations: list[dict[str, Any]]) -> None:
+    first = evaluations[0]
+    for line in evaluations[1:]:
+        for key in SAME_IN_EVALUATIONS:
+            if line.get(key) != first.get(key):
+                raise R3Error(
+                    f"{file} has {key} {first.get(key)} at step {first['step']} and {line.get(key)} at step "
+                    f"{line['step']}; the evaluations of one run must be alike"
+                )
+
+
+def check_comparable(runs: Sequence[Run]) -> None:
+    """Raises R3Error, in one sentence that says in what they differ: runs whose data, model or evaluation are not
+    the same; a seed twice in one arm; runs of one arm that differ in more than the seed.
+
+    Where the problems are drawn with the run's seed (data.reasoning_gym.seed=${train.seed}), runs of one seed must have the
+    same ones.
+    """
+    runs = sorted(runs, key=lambda run: (run.arm, run.seed, str(run.path)))
+    anew = all(_problem_seed(run) == run.seed for run in runs)
+    alike = [[run for run in runs if run.seed == seed] for seed in {run.seed for run in runs}] if anew else [runs]
+    for some, seeds_differ in [(runs, anew), *((group, False) for group in alike)]:
+        _check_data(some, seeds_differ=seeds_differ)
+    for before, run in pairwise(runs):
+        if before.arm != run.arm:
+            continue
+        if before.seed == run.seed:
+            raise R3Error(
+                f"{before.path} and {run.path} are both seed {run.seed} of arm {run.arm}; leave one of them out"
+            )
+        differences = [
+            found
+            for found in _differences(before.settings, run.settings)
+            if found[0] not in (*MAY_DIFFER_WITHIN_ARM, *(DRAWN if anew else ()))
+        ]
+        if differences:
+            raise R3Error(
+                f"{before.path} and {run.path} are both of arm {run.arm} but differ in more than the seed: "
+                f"{_named(differences)}; an arm of its own is named with arm=NAME"
+            )
+
+
+def _check_data(runs: Sequence[Run], *, seeds_differ: bool) -> None:
+    for run in runs[1:]:
+        here, there = (_must_be_same(one, without_seed=seeds_differ) for one in (runs[0], run))
+        if differences := _differences(here, there):
+            raise R3Error(
+                f"{runs[0].path} and {run.path} cannot be compared, their data, model or evaluation differ: "
+                f"{_named(differences)}"
+            )
+    with_problems = [run for run in runs if run.training_problems and not seeds_differ]
+    for before, run in pairwise(with_problems):
+        if before.training_problems != run.training_problems:
+            raise R3Error(
+                f"{before.path} and {run.path} cannot be compared, their data differ: data/problems.jsonl holds other "
+                "problems or prompts in one than in the other"
+            )
+
+
+def _problem_seed(run: Run) -> int | None:
+    return (run.settings.get(DRAWN[0]) or {}).get("seed")
+
+
+def settings_that_differ(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """{key: {arm: value}} of every key in which arms differ, their seeds and directories apart."""
+    arms = {run.arm: run.settings for run in sorted(runs, key=lambda run: run.arm)}
+    keys = sorted({key for settings in arms.values() for key in settings} - set(MAY_DIFFER_WITHIN_ARM))
+    values = {key: {arm: settings.get(key) for arm, settings in arms.items()} for key in keys}
+    return {key: found for key, found in values.items() if len(set(map(repr, found.values()))) > 1}
+
+
+def _must_be_same(run: Run, *, without_seed: bool) -> dict[str, Any]:
+    settings = {key: value for key, value in run.settings.items() if key.startswith(SAME_SETTINGS)}
+    evaluation = {f"{key} in evaluations.jsonl": run.evaluations[0].get(key) for key in SAME_IN_EVALUATIONS}
+    if without_seed:
+        drawn = {key: {**(settings.get(key) or {}), "seed": None} for key in DRAWN}
+        return settings | drawn | evaluation | {f"{PROBLEMS} in evaluations.jsonl": None}
+    return settings | evaluation
+
+
+def _differences(left: dict[str, Any], right: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(key, here, there)"""
+    keys = sorted(left.keys() | right.keys())
+    return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
+
+
+def _named(differences: list[tuple[str, Any, Any]]) -> str:
+    shown = ", ".join(
+        f"{key} is {here} in the first and {there} in the second" for key, here, there in differences[:SHOWN]
+    )
+    more = len(differences) - SHOWN
+    return shown + (f", and {more} more" if more > 0 else "")
+
+
+def hash_of_lines(file: Path) -> str:
+    """The same for the same lines in any order."""
+    return hashlib.sha256(b"\n".join(sorted(file.read_bytes().splitlines()))).hexdigest()

@@ -1,0 +1,206 @@
+"""A comparison as Markdown: one table for reading, and what one needs to check it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from r3_openrlhf.comparison.arms import TARGET_SHARES, ArmResult, Comparison
+from r3_openrlhf.comparison.intervals import (
+    CONFIDENCE,
+    MAX_SEEDS_NEEDED,
+    Crossing,
+    SeedEstimate,
+    seeds_needed,
+)
+
+NOTHING = "–"
+HALF_WIDTH = 0.02  # of an interval around a difference of accuracies: what a study is planned for
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """One row per quantity, one column per arm; above it how to read it, below it what to know about these runs."""
+    head, *body = table_rows(comparison)
+    rows = [head, ["---", *("---:" for _ in comparison.arms)], *body]
+    lines = [f"| {' | '.join(_escaped(cell) for cell in row)} |" for row in rows]
+    return "\n".join([*reading(comparison), "", *lines, *_notes(comparison)]) + "\n"
+
+
+def table_rows(comparison: Comparison) -> list[list[str]]:
+    """The cells of the table, its head first."""
+    reference = comparison.reference
+    head = ["", *(f"{arm.name} (reference)" if arm.name == reference else arm.name for arm in comparison.arms)]
+    return [head, *([label, *(cell(arm) for arm in comparison.arms)] for label, cell in _rows(comparison))]
+
+
+def details(comparison: Comparison) -> str:
+    """Every run by itself, and every setting in which the arms differ."""
+    names = [arm.name for arm in comparison.arms]
+    lines = [
+        "## Runs",
+        "",
+        "| arm | seed | run | at equal tokens | mean | final | generated tokens | steps |",
+    ]
+    lines.append("|---|---:|---|---:|---:|---:|---:|---:|")
+    for arm in comparison.arms:
+        for run in arm.runs:
+            value = run.values
+            cells = [
+                arm.name,
+                str(run.seed),
+                run.path + ("" if run.finished else " (unfinished)"),
+                f"{value['accuracy_at_equal_tokens']:.3f}",
+                f"{value['mean_accuracy']:.3f}",
+                f"{value['final_accuracy']:.3f}",
+                f"{value['generated_tokens']:,.0f}",
+                f"{value['steps']:,.0f}",
+            ]
+            lines.append(f"| {' | '.join(map(_escaped, cells))} |")
+    lines += ["", "## Settings in which the arms differ", ""]
+    if not comparison.settings:
+        return "\n".join([*lines, "None."]) + "\n"
+    lines += [f"| key | {' | '.join(map(_escaped, names))} |", f"|---|{'---|' * len(names)}"]
+    for key, values in comparison.settings.items():
+        lines.append(f"| `{key}` | {' | '.join(_escaped(_setting(values[name])) for name in names)} |")
+    return "\n".join(lines) + "\n"
+
+
+def reading(comparison: Comparison) -> list[str]:
+    """How the table is read, in two paragraphs."""
+    how = comparison.evaluation
+    target = f"{comparison.target_accuracy:.3f}"
+    return [
+        f"Held-out accuracy is pass@1 on {how['num_problems']} problems, {how['n_samples']} responses each at temperature "
+        f"{how['temperature']}, at most {how['max_new_tokens']} tokens. Numbers are means over seeds with the "
+        f"{CONFIDENCE:.0%} interval of Student's t; below two seeds there is none. Equal generated tokens are "
+        f"{comparison.equal_tokens:,.0f}, the most that all runs reached ({comparison.limited_by} ends there); between two "
+        "evaluations accuracy is interpolated linearly by generated tokens. Groups are counted over the steps up to "
+        "there, entropy, length and truncation over the last quarter of these steps. Intervals of the mean curve are a "
+        "bootstrap over seeds.",
+        f"The target accuracy is {target}, "
+        + ("as asked" if comparison.target_is_given else f"the mean final accuracy of {comparison.reference}")
+        + ".",
+    ]
+
+
+def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]]:
+    at = f"{comparison.equal_tokens:,.0f} generated tokens"
+    span = f"{comparison.start_tokens:,.0f} to {comparison.equal_tokens:,.0f}" if comparison.start_tokens else at
+
+    def level(quantity: str, form: str) -> Callable[[ArmResult], str]:
+        return lambda arm: _estimate(arm.estimates[quantity], form, num_runs=len(arm.runs))
+
+    def difference(quantity: str) -> Callable[[ArmResult], str]:
+        return lambda arm: _estimate(arm.differences.get(quantity), "+.3f", num_runs=None)
+
+    rows: list[tuple[str, Callable[[ArmResult], str]]] = [("seeds", _seeds)]
+    for quantity, label in (
+        ("accuracy_at_equal_tokens", f"held-out accuracy at {at}"),
+        ("mean_accuracy", f"its mean over {span} (area under the curve)"),
+        ("final_accuracy", "final held-out accuracy"),
+    ):
+        rows.append((label, level(quantity, ".3f")))
+        rows.append((f"{NOTHING} less {comparison.reference}'s, paired by seed", difference(quantity)))
+        if quantity == "accuracy_at_equal_tokens":
+            rows.append(
+                (
+                    f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it",
+                    lambda arm: seeds_text(arm.differences.get("accuracy_at_equal_tokens")),
+                )
+            )
+    rows += [(_crossing_label(comparison, place), _crossing_cell(place)) for place in range(len(comparison.levels))]
+    rows += [
+        ("effective groups (not collapsed) of all sampled, before replay", level("effective_before", ".1%")),
+        ("effective groups (not collapsed) of all sampled, after replay", level("effective_after", ".1%")),
+        ("generated tokens in mixed groups", level("tokens_in_mixed", ".1%")),
+        (f"{NOTHING} in all-correct groups", level("tokens_in_all_correct", ".1%")),
+        (f"{NOTHING} in none-correct groups", level("tokens_in_none_correct", ".1%")),
+        (f"{NOTHING} in reflection groups", level("tokens_in_reflection", ".1%")),
+        (f"{NOTHING} in groups that started from a state", level("tokens_in_prefix", ".1%")),
+        (f"{NOTHING} elsewhere (dropped or not graded)", level("tokens_elsewhere", ".1%")),
+        ("trained tokens, prompts included, every pass", level("trained_tokens", ",.0f")),
+        ("seconds of the steps", level("seconds", ",.0f")),
+        ("groups dropped by dynamic sampling per step", level("dropped_per_step", ".2f")),
+        ("solve-all groups per step, of those kept", level("solve_all_per_step", ".2f")),
+        ("solve-none groups per step, of those kept", level("solve_none_per_step", ".2f")),
+        ("collapsed groups per step after replay", level("collapsed_after_per_step", ".2f")),
+        ("entropy (nats per token)", level("entropy", ".3f")),
+        ("tokens per response", level("response_length", ".1f")),
+        ("truncated", level("truncated", ".1%")),
+        ("generated tokens in the whole run", level("generated_tokens", ",.0f")),
+        ("steps in the whole run", level("steps", ",.0f")),
+    ]
+    return rows
+
+
+def _crossing_label(comparison: Comparison, place: int) -> str:
+    level, reference = comparison.levels[place], comparison.reference
+    if comparison.target_is_given:
+        what = "as asked"
+    elif TARGET_SHARES[place] == 1:
+        what = f"{reference}'s final accuracy"
+    else:
+        what = f"{TARGET_SHARES[place]:.0%} of {reference}'s gain"
+    return f"tokens at which the mean curve has {level:.3f} ({what}), over {reference}'s whole runs"
+
+
+def _crossing_cell(place: int) -> Callable[[ArmResult], str]:
+    def cell(arm: ArmResult) -> str:
+        found, text = arm.crossings[place], crossing_text(arm.crossings[place])
+        return text if found is None or found.num == len(arm.runs) else f"{text}, {found.num} of {len(arm.runs)} runs"
+
+    return cell
+
+
+def crossing_text(crossing: Crossing | None) -> str:
+    """ "0.77 [0.67, >1.00]": where the curve is never there, it is beyond its end."""
+    if crossing is None:
+        return NOTHING
+    beyond = f">{crossing.limit:.2f}"
+    ratio, low, high = (
+        beyond if value is None else f"{value:.2f}" for value in (crossing.ratio, crossing.low, crossing.high)
+    )
+    return f"{ratio} [{low}, {high}]" if crossing.num > 1 else ratio
+
+
+def interval_text(estimate: SeedEstimate | None, form: str) -> str:
+    """ "0.412 [0.380, 0.444]"; a dash for None."""
+    if estimate is None:
+        return NOTHING
+    return f"{estimate.mean:{form}}" + (
+        "" if estimate.low is None else f" [{estimate.low:{form}}, {estimate.high:{form}}]"
+    )
+
+
+def seeds_text(estimate: SeedEstimate | None) -> str:
+    """How many seeds an interval of ±HALF_WIDTH takes; a dash where there is none yet."""
+    if estimate is None or estimate.low is None:
+        return NOTHING
+    number = seeds_needed(estimate, half_width=HALF_WIDTH)
+    return f">{MAX_SEEDS_NEEDED:,}" if number is None else f"{number:,}"
+
+
+def _estimate(found: SeedEstimate | None, form: str, *, num_runs: int | None) -> str:
+    """With the number of runs or pairs where it is not all runs of the arm."""
+    text = interval_text(found, form)
+    if found is None:
+        return text
+    if num_runs is None:
+        return f"{text}, {found.num} pair{'s' if found.num > 1 else ''}"
+    return text if found.num == num_runs else f"{text}, {found.num} of {num_runs} runs"
+
+
+def _seeds(arm: ArmResult) -> str:
+    return f"{len(arm.runs)}: {', '.join(str(run.seed) for run in arm.runs)}"
+
+
+def _setting(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    return ["", *(f"* {note}" for note in comparison.notes)] if comparison.notes else []
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,1 +1,0 @@
-"""Several runs, in arms by seeds, into one table and plots."""

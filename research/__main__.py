@@ -1,0 +1,383 @@
+"""`python -m research`: learning experiments on two cores, and the tables of their evidence."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from r3_openrlhf.method.errors import ConfigError, R3Error, quoted
+from research import load
+
+MODEL = "making the model"
+
+
+class ErrorsAreSentences(click.Group):
+    """Print an R3Error as its sentence."""
+
+    def invoke(self, context: click.Context):
+        """Raise what `click` prints for an R3Error."""
+        try:
+            return super().invoke(context)
+        except R3Error as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=ErrorsAreSentences)
+def main() -> None:
+    """Arms x seeds of a million-parameter model, and controls that could show R³ to be useless.
+
+    \b
+    python -m research study                                     six arms x five seeds into runs/lab
+    python -m research study --arms grpo,r3 --seeds 1,2 --jobs 1 replay.k=4
+    python -m research study --arms r3 --arm "slow=grpo train.learning_rate=1e-4"
+    r3 compare runs/lab
+    python -m research agents                                    estimators of trajectories, in a small world
+    python -m research controls                                  on the model that the study starts from
+    python -m research shares --experiment lab_own_skills        which regime a run starts in
+    python -m research train algo=r3 train.seed=1 run_dir=runs/try
+
+    The same experiment on the whole stack: r3 train experiment=research/experiments/lab.yaml algo=r3.
+    """
+
+
+@main.command()
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--experiment", default="lab", show_default=True, help="A file of research/experiments or configs/experiment."
+)
+def train(settings: tuple[str, ...], experiment: str) -> None:
+    """One run in this process. The same command again does nothing once it has finished."""
+    from r3_openrlhf.runs.directory import RunDirectory
+    from research.loop import Lab
+
+    config = load(experiment, list(settings))
+    RunDirectory(config.run_dir).check(config)  # before the model, which takes a minute to build
+    with _display() as display:
+        display.phase(MODEL)
+        lab = Lab(config)
+        display.phase("training")
+        budget, started = config.train.max_generated_tokens, time.monotonic()
+
+        def progress(tokens: int) -> None:
+            left = (time.monotonic() - started) * (budget / tokens - 1) if budget and tokens else None
+            display.progress(tokens, f"{tokens:,} tokens" + (f" of {budget:,}" if budget else ""), left_s=left)
+
+        run = lab.train(progress=progress)
+    for line in run.read_evaluations():
+        click.echo(
+            f"step {line['step']}, {line['generated_tokens']} tokens: held-out accuracy {line['pass_at_1']:.3f}"
+        )
+
+
+@main.command()
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--experiment", default="lab", show_default=True, help="A file of research/experiments or configs/experiment."
+)
+@click.option(
+    "--arms", default=None, help="Comma-separated presets of configs/algo, ablations or controls (docs/lab.md)."
+)
+@click.option(
+    "--arm",
+    "own_arms",
+    multiple=True,
+    metavar="'NAME=PRESET [KEY=VALUE]...'",
+    help="An arm with settings of its own, like its learning rate; may be repeated.",
+)
+@click.option("--seeds", default=None, help="Comma-separated whole numbers.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Runs at the same time.")
+@click.option("--out", default="runs/lab", show_default=True, help="Directory of the run directories.")
+@click.option(
+    "--evidence",
+    "keep",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File that keeps what is left of every run; such runs are not repeated. `python -m research evidence` reads it.",
+)
+@click.option("--tuning", is_flag=True, help="With --evidence: these runs choose a rate, and are not reported.")
+def study(
+    settings: tuple[str, ...],
+    experiment: str,
+    arms: str | None,
+    own_arms: tuple[str, ...],
+    seeds: str | None,
+    jobs: int,
+    out: str,
+    keep: Path | None,
+    tuning: bool,
+) -> None:
+    """Every arm with every seed. Finished runs are kept; `r3 compare OUT` draws the result.
+
+    KEY=VALUE applies to all arms, the settings in --arm to that arm. The default is six arms.
+    """
+    from research.study import ARMS, SEEDS, run_study
+
+    wanted_arms = [*(arms.split(",") if arms else [] if own_arms else ARMS), *own_arms]
+    try:
+        wanted_seeds = [int(seed) for seed in seeds.split(",")] if seeds else SEEDS
+    except ValueError as error:
+        raise ConfigError(
+            f"--seeds is {quoted(seeds)}; use whole numbers with commas between them, like 1,2,3"
+        ) from error
+    if Path(out).exists() and not Path(out).is_dir():
+        raise ConfigError(f"--out {out} is a file; choose a directory")
+    with _display() as display:
+        display.phase("checking the settings, making the model")
+        ended, began = 0, None
+
+        def done(path: str, number: int, of: int) -> None:
+            nonlocal ended
+            ended = number
+            display.line(f"{number} of {of}: {path}")
+
+        def progress(share: float) -> None:
+            nonlocal began
+            display.phase("training")
+            began = (time.monotonic(), share) if began is None else began  # an earlier start has done a part
+            seconds, more = time.monotonic() - began[0], share - began[1]
+            left = seconds * (1 - share) / more if more > 0 else None
+            display.progress(ended, f"{ended} runs ended, {share:.0%} of all", left_s=left)
+
+        paths = run_study(
+            experiment,
+            arms=wanted_arms,
+            seeds=wanted_seeds,
+            directory=Path(out).absolute(),
+            jobs=jobs,
+            overrides=settings,
+            keep=keep,
+            tuning=tuning,
+            done=done,
+            progress=progress,
+        )
+    for path in paths:
+        click.echo(path)
+
+
+@main.command()
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--experiment", default="lab", show_default=True, help="A file of research/experiments or configs/experiment."
+)
+@click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
+@click.option("--n", default=16, show_default=True, type=click.IntRange(min=2), help="Responses per problem.")
+@click.option("--out", default=None, help="Write the numbers to this JSON file as well.")
+@click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object.")
+def controls(
+    settings: tuple[str, ...], experiment: str, model: str | None, n: int, out: str | None, as_json: bool
+) -> None:
+    """Compare reflection with resampling, and the entropy rank with later outcomes, on held-out problems."""
+    import tempfile
+    from dataclasses import asdict
+
+    from r3_openrlhf.runs.directory import RunDirectory
+    from research.controls import entropy_rank_against_outcome, reflection_against_resampling
+    from research.loop import Lab, held_out_problems
+
+    config = load(experiment, list(settings))
+    if model is not None and not Path(model).is_dir():
+        raise ConfigError(f"--model {model} is no directory; give one in Hugging Face format, like RUN/final_model")
+    if out is not None and (Path(out).is_dir() or not Path(out).absolute().parent.is_dir()):
+        raise ConfigError(f"--out {out} cannot be written: it is a directory, or its directory does not exist")
+    with _display() as display:
+        display.phase(MODEL)
+        policy = Lab(config, model_dir=model)
+        with tempfile.TemporaryDirectory() as scratch:
+            labels = held_out_problems(config, policy.tokenizer, RunDirectory(scratch))
+        if not labels:
+            raise ConfigError("held_out.path is not set; the controls need held-out problems")
+        display.phase(f"reflection against resampling, {len(labels)} problems")
+        reflection = reflection_against_resampling(policy, labels, n=n, hard_below=config.reflection.threshold)
+        display.phase(f"entropy rank against outcome, {len(labels)} problems")
+        estimates = {"reflection": reflection, "entropy_rank": entropy_rank_against_outcome(policy, labels, n=n)}
+    plain = {name: {key: asdict(value) for key, value in part.items()} for name, part in estimates.items()}
+    if as_json:
+        click.echo(json.dumps(plain))
+    else:
+        click.echo("| control | quantity | mean over problems [95% interval] | problems |\n|---|---|---|---|")
+        for name, intervals in estimates.items():
+            for quantity, interval in intervals.items():
+                click.echo(f"| {name} | {quantity} | {interval} | {interval.num_problems} |")
+    if out:
+        Path(out).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+
+
+@main.command()
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--experiment", default="lab", show_default=True, help="A file of research/experiments or configs/experiment."
+)
+@click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
+@click.option("--n", default=4, show_default=True, type=click.IntRange(min=1), help="Groups for each problem.")
+@click.option("--json", "as_json", is_flag=True, help="The shares as one JSON object.")
+def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int, as_json: bool) -> None:
+    """Shares of all-wrong and all-right groups and of truncated responses on the training problems, before training; and in a
+    world that knows the right steps, the share of right answers that are earned."""
+    from dataclasses import asdict
+
+    from r3_openrlhf.problems.sources import load_problems
+    from research.controls import shares as shares_of
+    from research.loop import Lab
+
+    config = load(experiment, list(settings))
+    if model is not None and not Path(model).is_dir():
+        raise ConfigError(f"--model {model} is no directory; give one in Hugging Face format, like RUN/final_model")
+    labels = load_problems(config.data).labels
+    with _display() as display:
+        display.phase(MODEL)
+        policy = Lab(config, model_dir=model)
+        display.phase(f"sampling {n} groups of {len(labels)} problems")
+        measured = asdict(shares_of(policy, labels, n=n))
+    if as_json:
+        click.echo(json.dumps(measured))
+        return
+    for name, share in measured.items():
+        click.echo(f"{name}: " + ("nothing to count" if share is None else f"{share:.1%}"))
+
+
+@main.command()
+@click.option(
+    "--variants",
+    default="history,state",
+    show_default=True,
+    help="history: the keys must be remembered; state: shown.",
+)
+@click.option("--arms", default=None, help="Comma-separated; default: all of them (docs/agents.md).")
+@click.option(
+    "--policy",
+    default="table",
+    show_default=True,
+    type=click.Choice(("table", "network")),
+    help="The policy: a table of logits, or a recurrent network of 35,000 parameters.",
+)
+@click.option(
+    "--seeds", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of each arm: seeds 1, 2, ..."
+)
+@click.option("--first-seed", default=1, show_default=True, help="To tune on seeds that are not reported.")
+@click.option("--trajectories", default=8, show_default=True, type=click.IntRange(min=2), help="Of a task in a step.")
+@click.option("--minibatches", default=1, show_default=True, type=click.IntRange(min=1), help="Updates of a step.")
+@click.option("--rescale/--no-rescale", default=True, help="Divide advantages by their root mean square in an update.")
+@click.option("--forgets", default=None, type=click.FloatRange(0, 1), help="How often the first policy forgets.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="A key of agents, for all arms.")
+@click.option("--tokens", default=None, type=click.IntRange(min=1), help="Generated tokens of a run.")
+@click.option("--learning-rate", default=None, type=click.FloatRange(min=0, min_open=True))
+@click.option(
+    "--out",
+    default="runs/lab_agents",
+    show_default=True,
+    help="Directory of the results; runs in it are not repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run.")
+def agents(
+    variants: str,
+    arms: str | None,
+    policy: str,
+    seeds: int,
+    first_seed: int,
+    trajectories: int,
+    minibatches: int,
+    rescale: bool,
+    forgets: float | None,
+    changes: tuple[str, ...],
+    tokens: int | None,
+    learning_rate: float | None,
+    out: str,
+    as_json: bool,
+) -> None:
+    """Estimators of trajectories in a small world: half a second a run on one core, five with the network."""
+    from dataclasses import asdict
+
+    import yaml
+
+    from research.agents import TOKENS, run_study, table
+    from research.agents_table import ARMS, FORGETS, Recipe
+
+    if wrong := [change for change in changes if "=" not in change]:
+        raise ConfigError(f"--set {quoted(wrong[0])} has no value; use KEY=VALUE")
+    recipe = Recipe(
+        trajectories=trajectories,
+        minibatches=minibatches,
+        rescale=rescale,
+        forgets=FORGETS if forgets is None else forgets,
+        settings={key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in changes)},
+    )
+    if Path(out).exists() and not Path(out).is_dir():
+        raise ConfigError(f"--out {out} is a file; choose a directory")
+    if policy == "network":
+        import torch
+
+        torch.set_num_threads(1)  # matrices as small as these only wait for a second thread
+    with _display() as display:
+        display.phase("training")
+        started = time.monotonic()
+
+        def progress(number: int, of: int) -> None:
+            left = (time.monotonic() - started) * (of / number - 1)
+            display.progress(number, f"{number} of {of} runs ended", left_s=left)
+
+        runs = run_study(
+            Path(out),
+            variants=variants.split(","),
+            arms=arms.split(",") if arms else list(ARMS),
+            seeds=range(first_seed, first_seed + seeds),
+            policy=policy,
+            recipe=recipe,
+            tokens=tokens or TOKENS,
+            learning_rate=learning_rate,
+            progress=progress,
+        )
+    if as_json:
+        for run in runs:
+            click.echo(json.dumps(asdict(run)))
+    else:
+        click.echo(table(runs))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--reference", metavar="ARM", help="The arm that the others are compared with. [default: grpo]")
+@click.option("--tuning", is_flag=True, help="The runs that chose a rate, instead of those that are reported.")
+@click.option(
+    "--add",
+    multiple=True,
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="A run of `r3 train` that has finished is put into FILE first. May be given several times.",
+)
+@click.option(
+    "--without", multiple=True, type=int, metavar="SEED", help="Leave this seed out. May be given several times."
+)
+@click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object.")
+def evidence(
+    file: Path, reference: str | None, tuning: bool, add: tuple[Path, ...], without: tuple[int, ...], as_json: bool
+) -> None:
+    """Compare the runs in a file of evidence: one row for each arm.
+
+    \b
+    python -m research evidence research/evidence/lab_own_skills.jsonl.zst
+    python -m research evidence my_experiment.jsonl.zst --add runs/grpo-1 --add runs/r3-1
+    """
+    from dataclasses import asdict
+
+    from r3_openrlhf.runs.directory import RunDirectory
+    from research import evidence as files
+
+    for run in add:
+        files.add(file, RunDirectory.open(run), tuning=tuning)
+    regime = files.read_regime(file, tuning=tuning, without=without, reference=reference)
+    click.echo(json.dumps(asdict(regime), allow_nan=False) if as_json else files.regime_table(regime))
+
+
+def _display():
+    from r3_openrlhf.runs.display import (
+        Ticking,
+    )  # rich is no part of the smallest installation, which shows every --help
+
+    return Ticking(sys.stderr)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m research")

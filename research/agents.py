@@ -1,0 +1,229 @@
+"""The lab for agents: estimators x seeds in the vault (problems/agents/vault.py), with a policy that is a table or a small network.
+
+The policy reads the prompt that its memory gives, as a model would. Colours are named by their part in the goal, so what is
+learned in one task holds in all. It begins as a player that knows what to do and often forgets what it has done
+(`forgetful_probabilities`). The table (agents_table.py) is given what its memory means for its keys; the network
+(agents_network.py) has to find out by itself what in its memory matters, and what it learns in one place changes what it does
+in others. Trajectories, memory and advantages are those of the stack.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.problems.agents.advantages import advantages_of_task, steps_alone
+from research.agents_table import (
+    FORGETS,
+    NUM_TASKS,
+    Played,
+    Policy,
+    Recipe,
+    Row,
+    TablePolicy,
+    agents_config,
+)
+
+POLICIES = ("table", "network")
+VARIANTS = ("history", "state")  # is what is best a matter of the history, or of the current state alone?
+REPLAYS = ("hgpo_k2_replay",)
+LEARNING_RATES = {"table": 5.0, "network": 3e-3}
+RESAMPLES = 2000
+DEEPEST = 4  # level up to which lone steps are counted
+TOKENS = 40_000  # of a run
+TASKS = 4  # of a step
+
+
+@dataclass(slots=True)
+class AgentRun:
+    """What one run found."""
+
+    variant: str
+    arm: str
+    seed: int
+    learning_rate: float
+    tokens: list[int] = field(default_factory=list)  # generated before each step
+    success: list[float] = field(default_factory=list)  # of the trajectories of each step
+    alone: list[float] = field(default_factory=list)  # share of steps in groups of one, by level; mean over steps
+    collapsed: float = 0.0  # share of task groups that all failed or all succeeded
+    recalled: int = 0  # trajectories
+    policy: str = "table"
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def area(self) -> float:
+        """Mean success rate over the generated tokens (trapezoids)."""
+        points = list(zip(self.tokens, self.success, strict=True))
+        parts = [(b - a) * (p + q) / 2 for (a, p), (b, q) in zip(points, points[1:], strict=False)]
+        return sum(parts) / (self.tokens[-1] - self.tokens[0])
+
+    @property
+    def final(self) -> float:
+        """Mean success rate over the last tenth of the steps."""
+        return fmean(self.success[-max(1, len(self.success) // 10) :])
+
+
+def num_tokens(played: Played) -> int:
+    """Words of the actions, and an end for each."""
+    return sum(len(choice.action.split()) + 1 for choice in played.choices)
+
+
+def recall(group: list[Played], stored: Sequence[Played], rng: random.Random) -> Played | None:
+    """For a task whose trajectories all failed: a whole stored success. None where none is needed or there is none."""
+    if any(one.trajectory.success for one in group) or not stored:
+        return None
+    return rng.choice(list(stored))
+
+
+def make_policy(kind: str, *, variant: str, seed: int, forgets: float = FORGETS) -> Policy:
+    """The policy with which a run begins. ConfigError: no such kind."""
+    if kind not in POLICIES:
+        raise ConfigError(f"the policy {quoted(kind)} does not exist; known: {', '.join(POLICIES)}")
+    if kind == "table":
+        return TablePolicy(forgets)
+    from research.agents_network import imitator  # with torch
+
+    return imitator(seed, shows_keys=variant == "state", forgets=forgets)
+
+
+def train(
+    variant: str,
+    arm: str,
+    seed: int,
+    *,
+    policy: str = "table",
+    tokens: int = TOKENS,
+    learning_rate: float | None = None,
+    recipe: Recipe | None = None,
+) -> AgentRun:
+    """One run until so many tokens are generated. The same arguments give the same run.
+
+    learning_rate: None is that of LEARNING_RATES.
+    ConfigError: no such variant, arm, policy or key of `recipe.settings`.
+    """
+    if variant not in VARIANTS:
+        raise ConfigError(f"the variant {quoted(variant)} does not exist; known: {', '.join(VARIANTS)}")
+    recipe = recipe or Recipe()
+    settings, num = agents_config(arm, recipe.settings), recipe.trajectories
+    rng = random.Random(f"{variant}/{seed}")
+    player = make_policy(policy, variant=variant, seed=seed, forgets=recipe.forgets)
+    rate = learning_rate or LEARNING_RATES[policy]
+    run = AgentRun(variant, arm, seed, rate, policy=policy, recipe=asdict(recipe))
+    successes: dict[str, list[Played]] = defaultdict(list)
+    alone, collapsed, groups, generated = [], 0, 0, 0
+    while generated < tokens:
+        rows: list[Row] = []
+        fresh: list[Played] = []
+        before = generated
+        for task in rng.sample(range(NUM_TASKS), TASKS):
+            group = player.play_group(settings, seed=task, num=num, shows_keys=variant == "state", rng=rng)
+            fresh += group
+            num_right = sum(bool(one.trajectory.success) for one in group)
+            collapsed += num_right in (0, num)
+            groups += 1
+            uid = group[0].trajectory.task_uid
+            found = recall(group, successes[uid], rng) if arm in REPLAYS else None
+            members = [*group, found] if found else group
+            run.recalled += found is not None
+            advantages = advantages_of_task([one.trajectory for one in members], settings)
+            rows += [(one, of_turns, one is found) for one, of_turns in zip(members, advantages, strict=True)]
+            successes[uid] = [*successes[uid], *(one for one in group if one.trajectory.success)][-16:]
+        if recipe.minibatches > 1:
+            rng.shuffle(rows)
+            rows = [(one, of_turns, True) for one, of_turns, _ in rows]
+        for first in range(recipe.minibatches):
+            player.update(rows[first :: recipe.minibatches], learning_rate=rate, rescale=recipe.rescale)
+        generated += sum(map(num_tokens, fresh))
+        run.tokens.append(before)
+        run.success.append(fmean(bool(one.trajectory.success) for one in fresh))
+        alone.append(steps_alone([one.trajectory for one in fresh], depth=DEEPEST))
+    run.alone = [fmean(level) for level in zip(*alone, strict=True)]
+    run.collapsed = collapsed / groups
+    return run
+
+
+def run_study(
+    directory: Path,
+    *,
+    variants: Sequence[str],
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    policy: str,
+    tokens: int,
+    learning_rate: float | None,
+    recipe: Recipe | None = None,
+    progress: Callable[[int, int], None] = lambda number, of: None,
+) -> list[AgentRun]:
+    """Every combination; one that is in `directory` already is read, not run. `progress(number, of)` is called as runs end.
+    ConfigError: as `train`."""
+    if policy not in POLICIES:
+        raise ConfigError(f"the policy {quoted(policy)} does not exist; known: {', '.join(POLICIES)}")
+    rate = learning_rate or LEARNING_RATES[policy]
+    recipe = recipe or Recipe()
+    found = []
+    for variant in variants:
+        for arm in arms:
+            agents_config(arm, recipe.settings)
+            for seed in seeds:
+                name = f"{variant}-{arm}-{seed}-{tokens}-{rate:g}{recipe.changed}"
+                file = directory / f"{name if policy == 'table' else f'{policy}-{name}'}.json"
+                if not file.is_file():
+                    run = train(variant, arm, seed, policy=policy, tokens=tokens, learning_rate=rate, recipe=recipe)
+                    directory.mkdir(parents=True, exist_ok=True)
+                    unfinished = file.with_suffix(".part")
+                    unfinished.write_text(json.dumps(asdict(run)) + "\n", encoding="utf-8")
+                    unfinished.rename(file)
+                found.append(AgentRun(**json.loads(file.read_text(encoding="utf-8"))))
+                progress(len(found), len(variants) * len(arms) * len(seeds))
+    return found
+
+
+def by_arm(runs: Sequence[AgentRun]) -> Mapping[tuple[str, str], list[AgentRun]]:
+    """(variant, arm) -> its runs by seed."""
+    found: dict[tuple[str, str], list[AgentRun]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.seed):
+        found[run.variant, run.arm].append(run)
+    return found
+
+
+def interval(values: Sequence[float]) -> str:
+    """Mean and its 95% percentile bootstrap interval over runs, as text."""
+    array = np.asarray(values, dtype=np.float64)
+    draws = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
+    low, high = np.percentile(array[draws].mean(axis=1), [2.5, 97.5])
+    return f"{array.mean():.3f} [{low:.3f}, {high:.3f}]"
+
+
+def table(runs: Sequence[AgentRun], *, against: Sequence[str] = ("gigpo", "hgpo_k0")) -> str:
+    """One line per variant and arm, in Markdown. Differences are between runs of the same seed."""
+    groups = by_arm(runs)
+    differences = " | ".join(f"area - {other}" for other in against)
+    lines = [
+        f"| variant | arm | seeds | area | {differences} | first step | last tenth | alone at k = 0 ... {DEEPEST} | collapsed "
+        "| recalled |",
+        f"|{'---|' * (8 + len(against))}",
+    ]
+    for (variant, arm), mine in groups.items():
+        cells = [variant, arm, str(len(mine)), interval([run.area for run in mine])]
+        for other in against:
+            theirs = {run.seed: run.area for run in groups.get((variant, other), [])}
+            found = [run.area - theirs[run.seed] for run in mine if run.seed in theirs]
+            cells.append("" if arm == other or not found else interval(found))
+        cells += [
+            f"{fmean(run.success[0] for run in mine):.2f}",
+            interval([run.final for run in mine]),
+            " ".join(f"{fmean(run.alone[k] for run in mine):.2f}" for k in range(DEEPEST + 1)),
+            f"{fmean(run.collapsed for run in mine):.2f}",
+            f"{fmean(run.recalled for run in mine):.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

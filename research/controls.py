@@ -1,0 +1,352 @@
+"""Questions to a policy that could show a mechanism of R³ to be useless, each with an interval.
+
+reflection: does a stored error in the prompt help more than the tokens of another plain sample?
+entropy rank: do truncated responses that rank high turn out right more often when they may go on?
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from r3_openrlhf.method.core.entropy import entropy_statistics
+from r3_openrlhf.method.core.groups import GroupState, group_state
+from r3_openrlhf.method.core.ranking import mean_logprob, ranking_rewards
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.types import Context, Rollout, Verdict
+from r3_openrlhf.problems.training_file import Label
+from research.loop import Lab, Sampled, by_group, replace_group
+from research.worlds import WORLDS, is_earned
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlEstimate:
+    """A mean over problems and its 95% percentile bootstrap interval; problems are drawn, never single responses."""
+
+    mean: float
+    low: float
+    high: float
+    num_problems: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def bootstrap(values: Sequence[float]) -> ControlEstimate:
+    """ValueError: no values."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.size == 0:
+        raise ValueError("an interval needs values")
+    draws = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
+    low, high = np.percentile(array[draws].mean(axis=1), [2.5, 97.5])
+    return ControlEstimate(mean=float(array.mean()), low=float(low), high=float(high), num_problems=len(array))
+
+
+def by_uid(sampled: Sequence[Sampled]) -> dict[str, list[Sampled]]:
+    """The rollouts of each problem."""
+    found = defaultdict(list)
+    for one in sampled:
+        found[one.rollout.uid].append(one)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Where on the map a model and its problems are: of groups, then of responses."""
+
+    all_wrong: float
+    all_correct: float
+    truncated: float
+    truncated_of_wrong: float | None  # of the wrong responses; None where none is wrong
+    correct: float
+    earned: float | None = (
+        None  # of the right responses, by their steps; None where no world says what a right step is
+    )
+
+
+def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:
+    """`n` groups of rollout.n_samples_per_prompt responses to each problem, from the plain prompt. Counted for no run."""
+    size = lab.config.rollout.n_samples_per_prompt
+    asked = [(label, lab.plain_prompt(label), Context.PLAIN) for label in labels for _ in range(n)]
+    sampled = lab.ask(asked, n=size, generator=torch.Generator().manual_seed(seed))
+    states = [group_state(one.rollout.verdict for one in group) for group in by_group(sampled)]
+    wrong = [one.rollout.truncated for one in sampled if one.rollout.verdict is Verdict.WRONG]
+    right = [one.rollout for one in sampled if one.rollout.verdict is Verdict.CORRECT]
+    earned, world = None, lab.config.data.reasoning_gym.get("world")
+    if world in WORLDS and right:
+        follow, problems = is_earned(world), {label.uid: label.problem for label in labels}
+        earned = fmean(follow(problems[rollout.uid], rollout.text) for rollout in right)
+    return Shares(
+        all_wrong=fmean(state is GroupState.NONE_CORRECT for state in states),
+        all_correct=fmean(state is GroupState.ALL_CORRECT for state in states),
+        truncated=fmean(one.rollout.truncated for one in sampled),
+        truncated_of_wrong=fmean(wrong) if wrong else None,
+        correct=accuracy(sampled),
+        earned=earned,
+    )
+
+
+def accuracy(sampled: Sequence[Sampled]) -> float:
+    """Share of correct rollouts. Raises StatisticsError for none."""
+    return fmean(one.rollout.verdict is Verdict.CORRECT for one in sampled)
+
+
+# ── (a) reflection against resampling ──
+
+
+def reflection_against_resampling(
+    lab: Lab, labels: list[Label], *, n: int, hard_below: float, seed: int = 0
+) -> dict[str, ControlEstimate]:
+    """Both get one response of the same token limit per stored error: P(correct | reflection prompt) and P(correct |
+    plain prompt), mean over problems, and the difference problem by problem.
+
+    "hard" are the problems whose first n plain samples were right less often than `hard_below`; the plain samples that
+    are compared are drawn anew, so a problem that is hard by bad luck only does not favour either side.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first = by_uid(
+        lab.ask([(label, lab.plain_prompt(label), Context.PLAIN) for label in labels], n=n, generator=generator)
+    )
+    reflect, plain, num_errors = [], [], {}
+    for label in labels:
+        errors = [one.rollout for one in first[label.uid] if one.rollout.verdict is Verdict.WRONG]
+        num_errors[label.uid] = len(errors)
+        for error in errors:
+            prompt = lab.render.reflection(label, error)
+            if prompt is not None:
+                reflect.append((label, prompt, Context.REFLECTION))
+                plain.append((label, lab.plain_prompt(label), Context.PLAIN))
+    reflected = by_uid(lab.ask(reflect, n=1, generator=generator))
+    resampled = by_uid(lab.ask(plain, n=1, generator=generator))
+    tokens = {
+        name: fmean(one.rollout.num_tokens for group in groups.values() for one in group)
+        for name, groups in (("reflection", reflected), ("resampling", resampled))
+    }
+    result: dict[str, ControlEstimate] = {}
+    hard = {uid for uid, group in first.items() if accuracy(group) < hard_below}
+    for name, uids in (("all", set(reflected)), ("hard", hard & set(reflected))):
+        if not uids:
+            continue
+        pairs = [(accuracy(reflected[uid]), accuracy(resampled[uid])) for uid in sorted(uids)]
+        result[f"{name}/reflection"] = bootstrap([a for a, _ in pairs])
+        result[f"{name}/resampling"] = bootstrap([b for _, b in pairs])
+        result[f"{name}/difference"] = bootstrap([a - b for a, b in pairs])
+    result["tokens/reflection"] = bootstrap([tokens["reflection"]])
+    result["tokens/resampling"] = bootstrap([tokens["resampling"]])
+    return result
+
+
+# ── (b) does the entropy rank mean anything? ──
+
+
+def entropy_rank_against_outcome(
+    lab: Lab, labels: list[Label], *, n: int, seed: int = 0
+) -> dict[str, ControlEstimate]:
+    """Truncated responses go on to twice the limit. Within each problem, over all pairs of one that then is right and
+    one that then is wrong: how often did the right one have the higher score (ties count half)? 0.5 is chance.
+
+    Scores: the ranking reward, peak entropy, falling global entropy, mean log-prob (ranking.score=logprob), the same of
+    the last quarter of the tokens, the least likely token's log-prob, a random number. All truncated responses have the
+    same length, so a rank by length is 0.5 by construction.
+
+    Sampling 2L tokens and looking at the first L of those that are longer is the same as sampling L and going on.
+    """
+    config = lab.config
+    limit = config.rollout.max_new_tokens
+    sampled = by_uid(
+        lab.ask(
+            [(label, lab.plain_prompt(label), Context.PLAIN) for label in labels],
+            n=n,
+            max_new_tokens=2 * limit,
+            generator=torch.Generator().manual_seed(seed),
+        )
+    )
+    rng = np.random.default_rng(seed)
+    areas: dict[str, list[float]] = defaultdict(list)
+    right_of_truncated, tied = [], []
+    for uid in sorted(sampled):
+        group = [one for one in sampled[uid] if one.rollout.num_tokens > limit]
+        if len(group) < 2:
+            continue
+        right = np.array([one.rollout.verdict is Verdict.CORRECT for one in group])
+        right_of_truncated.append(right.mean())
+        statistics = [
+            entropy_statistics(one.entropies[:limit], peak_fraction=config.ranking.peak_fraction) for one in group
+        ]
+        peaks, globals_ = zip(*statistics, strict=True)
+        rewards = ranking_rewards(peaks, globals_, max_reward=config.ranking.max_reward)
+        tied.append(len(set(rewards)) == 1)
+        scores: dict[str, ArrayLike] = {
+            "ranking reward": rewards,
+            "peak entropy": peaks,
+            "low global entropy": [-value for value in globals_],
+            "mean log-prob": [mean_logprob(one.rollout.response_logprobs[:limit]) for one in group],
+            "mean log-prob of the last quarter": [
+                mean_logprob(one.rollout.response_logprobs[limit - max(1, limit // 4) : limit]) for one in group
+            ],
+            "lowest log-prob": [float(one.rollout.response_logprobs[:limit].min()) for one in group],
+            "random": rng.random(len(group)),
+            "length": [limit] * len(group),
+        }
+        if 0 < right.sum() < len(group):
+            for name, values in scores.items():
+                areas[name].append(area_under_curve(values, right))
+    result = {f"auc/{name}": bootstrap(values) for name, values in areas.items()}
+    if right_of_truncated:
+        result["right after twice the limit"] = bootstrap(right_of_truncated)
+        result["groups without any order"] = bootstrap([float(value) for value in tied])
+    return result
+
+
+def area_under_curve(scores: ArrayLike, right: ArrayLike) -> float:
+    """P(a right one scores higher than a wrong one), ties half. ValueError: no pair of a right and a wrong one."""
+    values, is_right = np.asarray(scores, dtype=np.float64), np.asarray(right, dtype=bool)
+    high, low = values[is_right][:, None], values[~is_right][None, :]
+    if high.size == 0 or low.size == 0:
+        raise ValueError("an area needs right and wrong responses")
+    return float(((high > low) + 0.5 * (high == low)).mean())
+
+
+# ── (d) replay of shuffled verdicts ──
+
+
+class ShuffledRecall(R3):
+    """Recalls rollouts of the problem whatever their verdict and gives them the reward of the one that was asked for."""
+
+    def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
+        """As many as of the verdict that was asked for, of both verdicts."""
+        asked_for = super().stored(uid, verdict, step=step)
+        if not asked_for:
+            return []
+        other = Verdict.WRONG if verdict is Verdict.CORRECT else Verdict.CORRECT
+        pool = asked_for + super().stored(uid, other, step=step)
+        rewards = [rollout.reward for rollout in asked_for]
+        drawn = random.Random(f"{self.seed}/shuffled/{step}/{uid}").sample(pool, len(asked_for))
+        for rollout, reward in zip(drawn, rewards, strict=True):
+            rollout.verdict, rollout.reward = verdict, reward
+        return drawn
+
+
+class ShuffledReplay(Lab):
+    """As many off-policy rows as real replay, without its information. It must not help."""
+
+    r3_class = ShuffledRecall
+
+
+class KnownRecall(R3):
+    """Recall that knows one success of every problem beforehand."""
+
+    known: dict[str, Rollout]
+
+    def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
+        """What is stored, else the success that was known."""
+        found = super().stored(uid, verdict, step=step)
+        if not found and verdict is Verdict.CORRECT and uid in self.known:
+            return [replace(self.known[uid])]
+        return found
+
+
+class KnownSuccesses(Lab):
+    """Replay at its best: for every problem one success of the first policy is known before training starts, sampled
+    until there was one (MAX_TRIES times at most) and not counted. What it gains over `r3` is what perfect recall would."""
+
+    MAX_TRIES = 4096
+    _N = 32
+    r3_class = KnownRecall
+
+    def prepare_history(self, labels: list[Label], r3: R3) -> None:
+        """Samples until every problem has a success, MAX_TRIES times at most."""
+        assert isinstance(r3, KnownRecall)
+        generator = torch.Generator().manual_seed(self.config.train.seed)
+        self.known = r3.known = {}
+        for _ in range(self.MAX_TRIES // self._N):
+            missing = [label for label in labels if label.uid not in self.known]
+            if not missing:
+                return
+            asked = [(label, self.plain_prompt(label), Context.PLAIN) for label in missing]
+            for one in self.ask(asked, n=self._N, generator=generator):
+                if one.rollout.verdict is Verdict.CORRECT:
+                    self.known.setdefault(one.rollout.uid, one.rollout)
+
+
+class SuccessRecall(R3):
+    """Recalls successes alone."""
+
+    def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
+        """Nothing for an all-correct group."""
+        return super().stored(uid, verdict, step=step) if verdict is Verdict.CORRECT else []
+
+
+class SuccessesOnly(Lab):
+    """Half of replay: an all-wrong group gets past successes, an all-correct one nothing."""
+
+    r3_class = SuccessRecall
+
+
+class FreeCollapsed(Lab):
+    """Selection at its best: every batch is full of groups with mixed verdicts, and the others cost nothing, as if somebody had
+    known beforehand which they are. Their tokens are not counted, and they leave no trace. (What the length reward would
+    teach in an all-correct group goes with them.)
+
+    Groups behind a reflection prompt stay, and are counted. R3Error: MAX_ROUNDS draws gave no group that teaches.
+    """
+
+    MAX_ROUNDS = 64
+
+    def complete(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
+        """Draws further problems until the batch is full, MAX_ROUNDS times at most."""
+        wanted, dropped = self.config.rollout.batch_size, 0
+        kept: list[list[Sampled]] = []
+        others = [one for one in sampled if one.rollout.context is not Context.PLAIN]
+        sampled = [one for one in sampled if one.rollout.context is Context.PLAIN]
+        for _ in range(self.MAX_ROUNDS):
+            for group in by_group(sampled):
+                if self.teaches(group):
+                    kept.append([replace_group(one, (*one.group, len(kept))) for one in group])
+                else:
+                    dropped += 1
+                    self.tokens -= sum(one.rollout.num_sampled_tokens for one in group)
+            missing = wanted - len(kept)
+            if not missing:
+                break
+            sampled, _ = self.sample_step(self.further_problems(missing, labels), R3(self.config))
+        else:
+            self.tokens -= sum(one.rollout.num_sampled_tokens for one in sampled)  # drawn, and not looked at
+        if not kept:
+            raise R3Error(
+                f"step {self.step}: {self.MAX_ROUNDS} draws of {wanted} problems gave no group that teaches anything; this "
+                "control needs a model that is sometimes right and sometimes wrong"
+            )
+        return [one for group in kept for one in group] + others, dropped
+
+    def teaches(self, group: Sequence[Sampled]) -> bool:
+        """Is there a right and a wrong response in it?"""
+        return group_state(one.rollout.verdict for one in group) is GroupState.MIXED
+
+
+class KnownAndFree(KnownSuccesses, FreeCollapsed):
+    """Both at their best: all-wrong groups have a success, known for nothing, and what collapses all the same is free."""
+
+    def teaches(self, group: Sequence[Sampled]) -> bool:
+        """An all-wrong group does where a success is known."""
+        wrong = group_state(one.rollout.verdict for one in group) is GroupState.NONE_CORRECT
+        return super().teaches(group) or (wrong and group[0].rollout.uid in self.known)
+
+
+LAB_OF_CONTROL: dict[str, type[Lab]] = {
+    "r3_shuffled_replay": ShuffledReplay,
+    "r3_known_successes": KnownSuccesses,
+    "r3_recall_successes": SuccessesOnly,
+    "r3_free_collapsed": FreeCollapsed,
+    "r3_known_free": KnownAndFree,
+}

@@ -1,0 +1,407 @@
+"""The training loop of the lab: one process, a model of a million parameters, the same core modules as the real stack.
+
+Problems, prompts, history store, reflection prompts, mixed groups, rankings and advantages are the very functions that
+the OpenRLHF adapter calls; sampling and update are plain torch. research/tests/test_agrees_with_the_stack.py compares the
+update with the real stack's on the same rollouts. The run directory is that of `r3 train`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.algorithms import ALGORITHMS, overlong_penalty
+from r3_openrlhf.config.words import LossAggregation
+from r3_openrlhf.method.core.batch_metrics import trained_tokens
+from r3_openrlhf.method.core.groups import GroupState, group_state
+from r3_openrlhf.method.core.mixed_batch import MixedBatch
+from r3_openrlhf.method.core.rewards import outcome_reward
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.types import Context, Rollout, Verdict
+from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, prepare_held_out, read_prompts
+from r3_openrlhf.problems.prompts import RunPrompts, r3_of
+from r3_openrlhf.problems.training_file import Label, prepare
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.models.locate import resolve_model
+from research.estimators import ESTIMATORS, set_advantages
+from research.sampling import Sample, sample
+from research.sums import is_right
+from research.update import TrainedRow, accumulate_gradient, make_optimizer, step
+
+MAX_GRAD_NORM = 1.0  # OpenRLHF's default
+NO_KL = {
+    "algo": {"kl": {"use_loss": False, "estimator": "k1"}}
+}  # flags of reinforce_pp, which say nothing where kl_coef is 0
+
+
+@dataclass(slots=True)
+class Sampled:
+    """One rollout of the step, with what the store does not keep."""
+
+    rollout: Rollout
+    group: tuple  # rollouts with the same value are one group
+    entropies: np.ndarray  # nats, per token
+
+
+class Update(NamedTuple):
+    """What the passes of one step did."""
+
+    loss: float  # mean over the passes
+    ratio_max: float  # the largest ratio of a recalled token in the first pass
+    least_likely_weight: float  # the smallest ratio of each recalled success there, on average
+    grad_norm: float  # before clipping, of the last pass
+    grad_norm_max: float  # of all passes
+
+
+class Lab:
+    """One run. `train` does everything; the parts are methods so that experiments can use them on their own."""
+
+    r3_class: type[R3] = R3  # a control may have another
+
+    def __init__(self, config: R3Config, *, model_dir: str | None = None) -> None:
+        check(config)
+        self.config = config
+        directory = model_dir or resolve_model(config.model.path)
+        self.tokenizer = AutoTokenizer.from_pretrained(directory)
+        self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        room = getattr(self.model.config, "r3_room", "")  # a world's model says what of it is trained
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(name.startswith(room))
+        self.generator = torch.Generator().manual_seed(config.train.seed)
+        self.rng = random.Random(config.train.seed)
+        self.optimizer = make_optimizer(self.model, learning_rate=config.train.learning_rate)
+        self.step = 0
+        self.epoch = 1
+        self.tokens = 0  # response tokens sampled for training so far
+        self.render = RunPrompts(config, self.tokenizer)
+        self._prompt_ids: dict[str, np.ndarray] = {}
+        self._judged: dict[tuple[str, bytes], tuple[str, bool]] = {}  # (uid, response) -> text, is it right
+
+    # ── sampling ──
+
+    def encode(self, prompt: str) -> np.ndarray:
+        """Token ids of a rendered prompt, int32 [T]. Kept: a problem is asked again and again."""
+        if prompt not in self._prompt_ids:
+            ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+            self._prompt_ids[prompt] = np.array(ids, dtype=np.int32)
+        return self._prompt_ids[prompt]
+
+    def r3_with(self, history: HistoryStore | None) -> R3:
+        """The method as the configuration says, on this history."""
+        return r3_of(self.config, history, kind=self.r3_class)
+
+    def plain_prompt(self, label: Label) -> str:
+        """The problem in the templates of `data`."""
+        return self.render.plain(label)
+
+    def ask(
+        self,
+        asked: list[tuple[Label, str, Context]],
+        *,
+        n: int,
+        temperature: float | None = None,
+        max_new_tokens: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> list[Sampled]:
+        """`n` graded rollouts of each (problem, prompt, context), prompt by prompt."""
+        samples = sample(
+            self.model,
+            [self.encode(prompt) for _, prompt, _ in asked],
+            n=n,
+            max_new_tokens=max_new_tokens or self.config.rollout.max_new_tokens,
+            temperature=temperature or self.config.rollout.temperature,
+            eos=self.tokenizer.eos_token_id,
+            generator=generator or self.generator,
+        )
+        return [self._graded(found, *asked[found.prompt], place=found.prompt) for found in samples]
+
+    def _graded(self, found: Sample, label: Label, prompt: str, context: Context, *, place: int) -> Sampled:
+        response_ids = found.response_ids
+        known = label.uid, response_ids.tobytes()
+        if known not in self._judged:
+            text = self.tokenizer.decode(response_ids.tolist(), skip_special_tokens=True)
+            self._judged[known] = text, is_right(text, tuple(label.references))
+        text, correct = self._judged[known]
+        rollout = Rollout(
+            uid=label.uid,
+            context=context,
+            prompt_ids=self.encode(prompt),
+            response_ids=response_ids,
+            response_logprobs=found.logprobs,
+            verdict=Verdict.CORRECT if correct else Verdict.WRONG,
+            reward=outcome_reward(
+                float(correct), len(response_ids), max_tokens=self.config.reward.length_reward_max_tokens
+            ),
+            truncated=found.truncated,
+            finish_reason="length" if found.truncated else "stop",
+            policy_step=self.step,
+            epoch=self.epoch,
+            text=text,
+        )
+        return Sampled(rollout=rollout, group=(label.uid, context, place), entropies=found.entropies)
+
+    # ── one step ──
+
+    def sample_step(self, labels: list[Label], r3: R3) -> tuple[list[Sampled], dict[str, float]]:
+        """The groups that R3 asks for these problems, and its metrics of them."""
+        prompts = r3.prompts(labels, step=self.step, epoch=self.epoch, render=self.render)
+        asked = [(one.problem, one.prompt, one.context) for one in prompts]
+        sampled = self.ask(asked, n=self.config.rollout.n_samples_per_prompt)
+        self.tokens += sum(one.rollout.num_sampled_tokens for one in sampled)
+        return sampled, prompts.metrics()
+
+    def mixed_batch(self, sampled: list[Sampled], r3: R3) -> MixedBatch:
+        """Recall, rank, advantages, as on the whole stack."""
+        batch = r3.recall([one.rollout for one in sampled], step=self.step, groups=[one.group for one in sampled])
+        if self.config.algorithm.overlong_penalty:  # the stack's is OpenRLHF's own
+            for row in batch.rows:
+                row.outcome_reward -= overlong_penalty(
+                    row.rollout.num_tokens, max_tokens=self.config.rollout.max_new_tokens
+                )
+        r3.assign_advantages(batch, [one.entropies for one in sampled])
+        if self.config.algorithm.estimator in ESTIMATORS:
+            set_advantages(batch, self.config.algorithm.estimator)
+        return batch
+
+    def prepare_history(self, labels: list[Label], r3: R3) -> None:
+        """Before the first step. Nothing here; a control knows more."""
+
+    def update(self, batch: MixedBatch) -> Update:
+        """train.inner_epochs passes over the trained rows of the mixed groups, one optimizer step each.
+
+        A row without stored log-probs has ratio 1 in the first pass. In the others its ratio is taken against the log-probs
+        from before the first one, as OpenRLHF's is (ppo_actor.py:175, 244).
+        """
+        config = self.config
+        rows = []
+        for row in batch.trained:
+            asked = (row if batch.has_own_prompt(row) else batch.first_of(row)).rollout
+            rows.append(
+                TrainedRow(
+                    prompt_ids=asked.prompt_ids,
+                    response_ids=row.rollout.response_ids,
+                    advantage=row.advantage,
+                    old_logprobs=row.old_logprobs,
+                )
+            )
+        losses, norms, ratio_max = [], [], 0.0
+        smallest: list[float] = []
+        for number in range(config.train.inner_epochs):
+            gradient = accumulate_gradient(
+                self.model,
+                rows,
+                temperature=config.rollout.temperature,
+                eps_clip_low=config.train.eps_clip_low,
+                eps_clip_high=config.train.eps_clip_high,
+                micro_batch_size=config.train.micro_batch_size,
+                dual_clip=config.dual_clip,
+            )
+            if number == 0:
+                ratio_max = gradient.ratio_max
+                smallest = [
+                    float(np.exp(logprobs - row.rollout.response_logprobs).min())
+                    for row, logprobs in zip(batch.trained, gradient.logprobs, strict=True)
+                    if row.recalled and not row.rehearsed and row.rollout.verdict is Verdict.CORRECT
+                    if logprobs is not None and batch.has_own_prompt(row)
+                ]
+                for trained, logprobs in zip(rows, gradient.logprobs, strict=True):
+                    trained.old_logprobs = logprobs if trained.old_logprobs is None else trained.old_logprobs
+            losses.append(gradient.loss)
+            norms.append(step(self.model, self.optimizer, max_grad_norm=MAX_GRAD_NORM))
+        least = fmean(smallest) if smallest else 0.0
+        return Update(fmean(losses), ratio_max, least, grad_norm=norms[-1], grad_norm_max=max(norms))
+
+    # ── the run ──
+
+    def train(self, *, progress=None) -> RunDirectory:
+        """Train until train.num_epochs, max_steps or max_generated_tokens is reached; a run directory remembers it.
+
+        A finished run is left as it is; an unfinished one starts again from nothing (it takes minutes).
+        `progress(tokens)` is called after every step.
+        """
+        config, run = self.config, RunDirectory(self.config.run_dir)
+        if run.is_finished(config):
+            return run
+        for leftover in (run.metrics, run.evaluations, run.history):
+            leftover.unlink(missing_ok=True)
+        run.create(config)
+        held_out = held_out_problems(config, self.tokenizer, run)
+        labels = [Label.from_json(label) for label in read_prompts(run.data)[1]]
+        history = None
+        if config.keeps_history:
+            history = HistoryStore.open(":memory:", limits=config.history, seed=config.train.seed)
+        r3 = self.r3_with(history)
+        if history is not None:
+            self.prepare_history(labels, r3)
+        self._evaluate(run, held_out)
+        for batch_labels in self._batches(labels):
+            started = time.perf_counter()
+            before = self.tokens
+            sampled, asked = self.sample_step(batch_labels, r3)
+            sampled, dropped = self.complete(sampled, labels)
+            sampling_s = time.perf_counter() - started
+            batch = self.mixed_batch(sampled, r3)
+            metrics = r3.metrics(batch, step=self.step) | asked
+            metrics["trained_tokens"] = trained_tokens(batch, passes=config.train.inner_epochs)
+            update = self.update(batch)
+            r3.remember([one.rollout for one in sampled], step=self.step, epoch=self.epoch)
+            self.step += 1
+            entropies = np.concatenate([one.entropies for one in sampled])
+            run.append_metrics(
+                {
+                    "step": self.step,
+                    "epoch": self.epoch,
+                    **metrics,
+                    "r3/replay/ratio_max": update.ratio_max,
+                    "r3/replay/least_likely_weight": update.least_likely_weight,
+                    "loss": update.loss,
+                    "grad_norm": update.grad_norm,
+                    "grad_norm_max": update.grad_norm_max,
+                    "r3/entropy/estimate": float(entropies.mean()),
+                    "r3/filter/dropped_groups": dropped,
+                    "generated_tokens": self.tokens - before,
+                    "generated_tokens_total": self.tokens,
+                    "time/sampling_s": sampling_s,
+                    "time/step_s": time.perf_counter() - started,
+                }
+            )
+            last = self._is_last()
+            if last or self.step % config.held_out.every_steps == 0:
+                self._evaluate(run, held_out)
+            if progress is not None:
+                progress(self.tokens)
+            if last:
+                break
+        else:
+            if self.step % config.held_out.every_steps:
+                self._evaluate(run, held_out)
+        if history is not None:
+            history.close()
+        self.model.save_pretrained(run.final_model)
+        self.tokenizer.save_pretrained(run.final_model)
+        run.mark_finished()
+        return run
+
+    def _is_last(self) -> bool:
+        train = self.config.train
+        return (train.max_steps is not None and self.step >= train.max_steps) or (
+            train.max_generated_tokens is not None and self.tokens >= train.max_generated_tokens
+        )
+
+    def _batches(self, labels: list[Label]) -> Iterator[list[Label]]:
+        """Every problem once an epoch, in an order of the seed and the epoch; an incomplete last batch is dropped."""
+        size = self.config.rollout.batch_size
+        self._spare: list[Label] = []
+        for epoch in range(1, self.config.train.num_epochs + 1):
+            self.epoch = epoch
+            order = list(labels)
+            random.Random(f"{self.config.train.seed}/epoch/{epoch}").shuffle(order)
+            while len(order) >= size:
+                batch, order = order[:size], order[size:]
+                self._spare = order  # dynamic sampling takes from here
+                yield batch
+                order = self._spare
+
+    def complete(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
+        """What a step trains on, and how many groups were dropped: under dynamic sampling (`dapo`), else all that was sampled.
+        labels: all training problems."""
+        return self._filtered(sampled, labels) if self.config.algorithm.filters_groups else (sampled, 0)
+
+    def further_problems(self, count: int, labels: list[Label]) -> list[Label]:
+        """The epoch's next ones, and any where it has no more."""
+        further, self._spare = self._spare[:count], self._spare[count:]
+        return further + self.rng.sample(labels, count - len(further))
+
+    def _filtered(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
+        """Dynamic sampling: groups whose verdicts are all equal give way to groups of further problems until the
+        batch is full. Every token is counted. Upstream ends an epoch that runs out of problems with a short batch;
+        here problems are asked again, so that every batch is full."""
+        wanted, dropped = self.config.rollout.batch_size, 0
+        kept: list[list[Sampled]] = []
+        while True:
+            for group in by_group(sampled):
+                if group_state([one.rollout.verdict for one in group]) is GroupState.MIXED:
+                    kept.append([replace_group(one, (*one.group, len(kept))) for one in group])
+                else:
+                    dropped += 1
+            missing = wanted - len(kept)
+            out_of_budget = self._is_last()
+            if missing <= 0 or (out_of_budget and kept):
+                return [one for group in kept[:wanted] for one in group], dropped
+            sampled, _ = self.sample_step(self.further_problems(missing, labels), R3(self.config))
+
+    def _evaluate(self, run: RunDirectory, labels: list[Label]) -> None:
+        if labels:
+            run.append_evaluation(self.evaluate(labels))
+
+    def evaluate(self, labels: list[Label]) -> dict[str, float | int | str | None]:
+        """Accuracy on these problems. The random state is the same every time, and apart from the training's."""
+        settings = self.config.held_out
+        sampled = self.ask(
+            [(label, self.plain_prompt(label), Context.PLAIN) for label in labels],
+            n=settings.n_samples,
+            temperature=HELD_OUT_TEMPERATURE,
+            generator=torch.Generator().manual_seed(0),
+        )
+        return evaluation_line(
+            [one.rollout for one in sampled],
+            config=self.config,
+            step=self.step,
+            epoch=self.epoch,
+            generated_tokens=self.tokens,
+        )
+
+
+def by_group(sampled: list[Sampled]) -> list[list[Sampled]]:
+    """The groups, in the order in which they were sampled."""
+    groups: dict[tuple, list[Sampled]] = {}
+    for one in sampled:
+        groups.setdefault(one.group, []).append(one)
+    return list(groups.values())
+
+
+def replace_group(one: Sampled, group: tuple) -> Sampled:
+    """The same rollout in another group."""
+    return Sampled(rollout=one.rollout, group=group, entropies=one.entropies)
+
+
+def held_out_problems(config: R3Config, tokenizer, run: RunDirectory) -> list[Label]:
+    """The problems of `held_out`, less those that are trained on; the run's two data files are written.
+
+    Raises DataError as data.prepare and held_out.prepare_held_out do.
+    """
+    prepare(config, tokenizer, run.data)
+    if config.held_out.path is None:
+        return []
+    prepare_held_out(config, tokenizer, run.data, run.held_out)
+    return [Label.from_json(label) for label in read_prompts(run.held_out)[1]]
+
+
+def check(config: R3Config) -> None:
+    """ConfigError for what the light loop does not do; the real stack does it all."""
+    if not config.algorithm.in_lab:
+        known = ", ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.in_lab)
+        raise ConfigError(f"algo is {config.algo}; the lab's loop knows {known}, `r3 train` all of them")
+    if config.data.task != "exact":
+        raise ConfigError(
+            f"data.task is {config.data.task}; the lab grades in its own process, so use data.task=exact"
+        )
+    if config.train.batch_size is not None or config.train.kl_coef > 0:
+        raise ConfigError(
+            "the lab's loop does one update a pass over the step's rollouts, without KL; use r3 train for other settings"
+        )
+    if config.train.loss_aggregation != LossAggregation.TOKEN_MEAN or config.openrlhf not in ({}, NO_KL):
+        raise ConfigError(
+            "the lab's loop has the token-mean loss and none of OpenRLHF's own flags; use r3 train for them"
+        )

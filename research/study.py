@@ -1,0 +1,186 @@
+"""Arms x seeds, each a run of its own, several processes side by side. A finished run is not run again."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import shlex
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.models.locate import resolve_model
+from research import evidence, load
+
+CONTROLS = (
+    "r3_shuffled_replay",
+    "r3_known_successes",
+    "r3_recall_successes",
+    "r3_free_collapsed",
+    "r3_known_free",
+)
+# arm -> what it sets on top of r3: the paper's ablations
+ABLATIONS = {
+    "r3_no_ccr": "replay.enabled=false",
+    "r3_no_isr": "reflection.enabled=false",
+    "r3_no_serr": "ranking.enabled=false",
+}
+ARMS = ("grpo", "dapo", "r3", *ABLATIONS)
+SEEDS = (1, 2, 3, 4, 5)
+LOOK_S = 1.0  # between two looks at how far the runs are
+SET_BY_THE_STUDY = ("algo", "arm", "run_dir", "train.seed")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A preset or a control under a name of its own, with settings of its own."""
+
+    name: str
+    preset: str
+    settings: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Arm:
+        """ "NAME=PRESET KEY=VALUE ...", or a preset alone, which is its own name.
+
+        ConfigError: a name that cannot be part of a directory, a part that sets nothing, a key that a study sets itself.
+        """
+        try:
+            parts = shlex.split(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"the arm {quoted(text)} cannot be read: {error}; use NAME=PRESET KEY=VALUE ..."
+            ) from error
+        name, _, preset = parts[0].partition("=") if parts else ("", "", "")
+        settings = parts[1:]
+        if not re.fullmatch(r"\w[\w.+-]*", name):
+            raise ConfigError(
+                f"the arm {quoted(text)} has no usable name; begin with NAME=PRESET, a name of letters and digits"
+            )
+        for setting in settings:
+            key, equals, _ = setting.partition("=")
+            if not equals:
+                raise ConfigError(f"the arm {quoted(text)} holds {quoted(setting)}, which sets nothing; use KEY=VALUE")
+            if key in SET_BY_THE_STUDY:
+                raise ConfigError(f"the arm {quoted(text)} sets {key}, which the study sets itself; leave it out")
+        return cls(name, preset or name, tuple(settings))
+
+
+def settings_of(experiment: str, arm: Arm | str, seed: int, directory: Path, overrides: Iterable[str]) -> list[str]:
+    """What `r3 train` would be given for this run, the experiment first. The arm's own settings win over `overrides`."""
+    arm = Arm.parse(arm) if isinstance(arm, str) else arm
+    # a control is no algorithm: run_one finds it by the name of the arm
+    preset = [f"algo={'r3' if arm.preset in (*CONTROLS, *ABLATIONS) else arm.preset}", f"arm={arm.name}"]
+    preset += [ABLATIONS[arm.preset]] if arm.preset in ABLATIONS else []
+    run_dir = f"run_dir={directory / f'{arm.name}-{seed}'}"
+    return [experiment, *preset, f"train.seed={seed}", *overrides, *arm.settings, run_dir]
+
+
+def run_one(settings: list[str], control: str | None = None) -> str:
+    """One run on one thread, in a process of its own; `control`: one of CONTROLS."""
+    import torch
+
+    from research.controls import LAB_OF_CONTROL
+    from research.loop import Lab
+
+    torch.set_num_threads(1)
+    config = load(settings[0], settings[1:])
+    return str((LAB_OF_CONTROL[control] if control else Lab)(config).train().path)
+
+
+def run_study(
+    experiment: str,
+    *,
+    arms: Iterable[Arm | str],
+    seeds: Iterable[int],
+    directory: Path,
+    jobs: int,
+    overrides: Iterable[str] = (),
+    keep: Path | None = None,
+    tuning: bool = False,
+    done: Callable[[str, int, int], None] = lambda path, number, of: None,
+    progress: Callable[[float], None] = lambda share: None,
+) -> list[str]:
+    """The run directories, arm by arm. `done(path, number, of)` is called as runs end, and about once a second `progress(share)`
+    with the share of the study's tokens that are generated, in [0, 1].
+
+    Every configuration is checked before the first run starts. A run that fails stops the study with its error;
+    what has finished stays, and the same call goes on from there. `keep`: a file of evidence that gets each run;
+    a run that is in it is not run again, and is not in the result. `tuning`: see Evidence.
+
+    Raises R3Error as `evidence.is_in` and `evidence.write` do.
+    """
+    overrides, seeds = list(overrides), list(seeds)
+    wanted = [Arm.parse(arm) if isinstance(arm, str) else arm for arm in arms]
+    twice = [name for name, count in Counter(arm.name for arm in wanted).items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"there are several arms called {twice[0]}; give each a name of its own, NAME=PRESET KEY=VALUE ..."
+        )
+    pairs = [(arm, seed) for arm in wanted for seed in seeds]
+    todo = [settings_of(experiment, arm, seed, directory, overrides) for arm, seed in pairs]
+    controls = [arm.preset if arm.preset in CONTROLS else None for arm, _ in pairs]
+    configs = [load(settings[0], settings[1:]) for settings in todo]
+    records = [] if keep is None else evidence.read(keep)
+    kept = [keep is not None and evidence.is_in(records, config, file=keep, tuning=tuning) for config in configs]
+    for path in {config.model.path for config, is_kept in zip(configs, kept, strict=True) if not is_kept}:
+        resolve_model(path)  # once, before several processes would build it
+    # "spawn": a forked child inherits torch's threads in whatever state they are
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=jobs, mp_context=spawn, initializer=_end_with_the_study) as pool:
+        # seed by seed: a study that is stopped early has every arm of the seeds that it has
+        by_seed = sorted(range(len(pairs)), key=lambda i: seeds.index(pairs[i][1]))
+        futures = [pool.submit(run_one, todo[i], controls[i]) for i in by_seed if not kept[i]]
+        config_of = dict(zip(futures, (configs[i] for i in by_seed if not kept[i]), strict=True))
+        pending = set(futures)
+        try:
+            while pending:
+                ended, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+                for number, future in enumerate(ended, start=len(futures) - len(pending) - len(ended) + 1):
+                    path = future.result()
+                    if keep is not None:
+                        evidence.add(keep, RunDirectory.open(path), tuning=tuning)
+                    done(path, number, len(futures))
+                # only of runs at work: to look at every run of a large study each second took 0.4 of a core
+                begun = sum(share_done(config_of[future]) for future in pending if future.running())
+                progress((len(futures) - len(pending) + begun) / len(futures))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return [config.run_dir for config, is_kept in zip(configs, kept, strict=True) if not is_kept]
+
+
+def share_done(config: R3Config) -> float:
+    """How much of an unfinished run is done, in [0, 1]: by its generated tokens, or by its steps where no number of tokens ends it."""
+    run = RunDirectory(config.run_dir)
+    if not run.metrics.is_file():
+        return 0.0
+    last = run.metrics.read_bytes().splitlines()[-2:]  # a process that is writing may have half a line there
+    if len(last) < 2:
+        return 0.0
+    line = json.loads(last[0])
+    if config.train.max_generated_tokens is not None:
+        return min(1.0, line["generated_tokens_total"] / config.train.max_generated_tokens)
+    return min(1.0, line["step"] / config.train.max_steps) if config.train.max_steps is not None else 0.0
+
+
+def _end_with_the_study() -> None:
+    """In a worker: it ends as soon as the study's process is gone, however that went. Otherwise it would go on with its run,
+    beside the next study of the same directory. A run that has not finished starts again there."""
+    study = multiprocessing.parent_process()
+    if study is None:
+        raise RuntimeError("a worker of a study is a process of its own")
+
+    def end() -> None:
+        study.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()

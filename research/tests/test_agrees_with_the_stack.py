@@ -1,0 +1,72 @@
+"""The lab's update and advantages against those of the real stack, on the same rows."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+
+from r3_openrlhf.config.algorithms import ALGORITHMS  # noqa: E402
+from r3_openrlhf.method.core.mixed_batch import MixedBatch  # noqa: E402
+from research.estimators import ESTIMATORS, set_advantages  # noqa: E402
+from research.update import TrainedRow, accumulate_gradient  # noqa: E402
+from tests.stack.mixed_rows import log_ratios, mixed_rows, save_model  # noqa: E402
+from tests.stack.test_any_number_of_rows import LEARNING_RATE, ROWS, run_ranks  # noqa: E402
+from tests.stack.test_baselines import experiences_of, rollouts, samples_of  # noqa: E402, F401
+from tests.stack.test_experience_maker import G, Stock, by_row  # noqa: E402
+
+pytestmark = [pytest.mark.stack]
+
+
+def logprobs_of(policy, row):
+    """[response tokens], under the policy now."""
+    ids = torch.tensor([row["tokens"]])
+    with torch.no_grad():
+        logp = policy(ids).logits[0, row["prompt"] - 1 : -1].log_softmax(-1)
+    return logp.gather(1, ids[0, row["prompt"] :, None])[:, 0].numpy()
+
+
+@pytest.mark.parametrize("dual_clip", [None, 3.0])
+def test_one_gradient_in_the_lab_and_on_the_stack(dual_clip, tmp_path):
+    """Once on fresh rows, once with recalled ones among them, whose ratios lie beyond each bound."""
+    from transformers import AutoModelForCausalLM
+
+    model, off_policy = save_model(tmp_path / "model"), dual_clip is not None
+    settings = dict(ranks=1, stage=2, dynamic=False, offload=False, dual_clip=dual_clip)
+    stack = run_ranks(tmp_path, model, off_policy=off_policy, **settings)
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    start = {name: parameter.detach().clone() for name, parameter in policy.named_parameters()}
+    for num_rows, status in zip(ROWS, stack["statuses"], strict=True):
+        rows = [
+            TrainedRow(
+                prompt_ids=np.array(row["tokens"][: row["prompt"]]),
+                response_ids=np.array(row["tokens"][row["prompt"] :]),
+                advantage=row["advantage"],
+                old_logprobs=logprobs_of(policy, row) - ratio if off_policy else None,
+            )
+            for row, ratio in zip(mixed_rows(num_rows, seed=num_rows), log_ratios(num_rows), strict=True)
+        ]
+        bounds = dict(eps_clip_low=0.2, eps_clip_high=0.2, dual_clip=dual_clip)
+        accumulate_gradient(policy, rows, temperature=1.0, micro_batch_size=4, **bounds)
+        gradients = [parameter.grad for parameter in policy.parameters()]
+        norm = torch.sqrt(sum((gradient**2).sum() for gradient in gradients)).item()
+        assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
+        with torch.no_grad():  # the optimizer of that test: learning rate times gradient, nearly
+            for parameter, gradient in zip(policy.parameters(), gradients, strict=True):
+                parameter -= LEARNING_RATE * gradient / (gradient.abs() + 1e4)
+        policy.zero_grad()
+    moved = {name: parameter.detach() - start[name] for name, parameter in policy.named_parameters()}
+    stack_moved = torch.cat([(stack["weights"][name] - start[name]).flatten() for name in start])
+    lab_moved = torch.cat([moved[name].flatten() for name in start])
+    assert torch.nn.functional.cosine_similarity(stack_moved, lab_moved, dim=0) > 0.995
+    assert stack_moved.norm().item() == pytest.approx(lab_moved.norm().item(), rel=0.02)
+
+
+@pytest.mark.parametrize("algo", [name for name, one in ALGORITHMS.items() if one.estimator in ESTIMATORS])
+def test_the_labs_advantages_are_upstreams(rollouts, algo):  # noqa: F811
+    stock = by_row(experiences_of(Stock, rollouts, algo), "advantages")
+    batch = MixedBatch([one.r3_rollout for one in samples_of(rollouts)], [i // G for i in range(len(rollouts))])
+    set_advantages(batch, ALGORITHMS[algo].estimator)
+    assert [row.fresh_source for row in batch.rows] == list(range(len(rollouts)))
+    for row, values in zip(batch.rows, stock, strict=True):
+        assert values.tolist() == pytest.approx([row.advantage] * len(values), abs=1e-5)

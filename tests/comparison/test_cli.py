@@ -1,0 +1,106 @@
+"""`r3 compare` as a user calls it: what goes to stdout, to stderr and into files; and what it loads."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from tests.comparison.synthetic import write_run
+
+PACKAGE = Path(__file__).parents[2] / "r3_openrlhf" / "comparison"
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, ["compare", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    lab = tmp_path_factory.mktemp("lab")
+    for seed in (1, 2):
+        write_run(lab / f"grpo_{seed}", seed=seed, accuracies=(0.1, 0.2, 0.3 + seed / 10))
+        write_run(lab / f"r3_{seed}", arm="r3", seed=seed, accuracies=(0.1, 0.5, 0.6 + seed / 10))
+    return lab
+
+
+def test_the_table_is_all_that_goes_to_stdout(lab):
+    result = call(lab)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("Held-out accuracy is pass@1 on 50 problems, 4 responses each at temperature 1.0")
+    assert "| held-out accuracy at 400 generated tokens | 0.450 [" in result.stdout
+    assert len({line.count("|") for line in result.stdout.splitlines() if line.startswith("|")}) == 1
+
+
+def test_a_directory_its_content_and_single_runs_are_the_same_comparison(lab):
+    expected = call(lab).stdout
+    assert call(*lab.iterdir()).stdout == expected
+    assert call(lab / "r3_2", lab / "grpo_1", lab, lab / "r3_2").stdout == expected
+
+
+def test_files_and_json(lab, tmp_path):
+    result = call(lab, "--out", tmp_path / "deep" / "out", "--json", "--window", 1)
+    assert result.exit_code == 0, result.stderr
+    out = tmp_path / "deep" / "out"
+    assert (out / "comparison.json").read_text() == result.stdout
+    document = (out / "comparison.md").read_text()
+    assert document.startswith(f"# Comparison\n\n{call(lab).stdout}\n## Plots\n")
+    assert all(f"]({picture.name})" in document for picture in out.glob("*.png")) and "\n## Runs\n" in document
+    assert sorted(result.stderr.split()) == sorted(str(file) for file in out.iterdir())
+
+    content = json.loads(result.stdout)
+    assert (content["reference"], content["equal_tokens"], content["target_accuracy"]) == ("grpo", 400, 0.45)
+    r3 = content["arms"][1]
+    assert (r3["name"], r3["estimates"]["final_accuracy"]["mean"]) == ("r3", pytest.approx(0.75))
+    assert content["settings"]["replay.enabled"] == {"grpo": False, "r3": True}
+    # a comparison that lies beside its runs is no run of the next one
+    assert call(lab, tmp_path / "deep").stderr == f"Left out: there is no run in {tmp_path / 'deep'}\n"
+
+
+def test_reference_and_target(lab):
+    assert "|  | r3 (reference) | grpo |" in call(lab, "--reference", "r3").stdout
+    assert "The target accuracy is 0.500, as asked." in call(lab, "--target", "0.5").stdout
+
+
+def test_unfinished_runs(lab, tmp_path):
+    run = write_run(tmp_path / "grpo_3", seed=3, finished=False)
+    assert f"{run} has not finished" in call(lab, run).stderr
+    assert f"* Unfinished, taken as far as they are: {run}." in call(lab, run, "--unfinished").stdout
+
+
+def test_a_mistake_is_one_sentence_on_stderr(lab, tmp_path):
+    other = write_run(tmp_path / "grpo_3", "model.path=smollm2", seed=3)
+    (tmp_path / "file").write_text("")
+    mistakes = {
+        (lab / "nowhere",): "nowhere does not exist",
+        (lab, other): "model.path is tiny in the first and smollm2 in the second",
+        (lab, "--reference", "rpgo"): "did you mean grpo?",
+        (lab, "--out", tmp_path / "file"): "file cannot be written: File exists",
+    }
+    for arguments, sentence in mistakes.items():
+        result = call(*arguments)
+        assert result.exit_code == 1 and result.stdout == ""
+        assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
+        assert sentence in result.stderr
+
+
+def test_help_has_examples():
+    assert "r3 compare runs/lab/* --out runs/lab/comparison" in call("--help").stdout
+
+
+def loaded_with(code: str) -> set[str]:
+    heavy = {"torch", "ray", "vllm", "openrlhf", "deepspeed", "transformers", "matplotlib"}
+    code = f"{code}; import sys; print(*[name for name in {sorted(heavy)} if name in sys.modules])"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_no_framework_is_loaded_and_matplotlib_only_for_plots():
+    assert loaded_with("import r3_openrlhf.comparison.cli") == set()
+    assert loaded_with("import r3_openrlhf.comparison.plots") == {"matplotlib"}
+    assert [file.name for file in sorted(PACKAGE.glob("*.py")) if "matplotlib." in file.read_text()] == [
+        "frames.py",
+        "plots.py",
+    ]

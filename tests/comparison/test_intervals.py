@@ -1,0 +1,254 @@
+"""Intervals and curves: by hand, by law, and against tables and libraries that compute them in another way."""
+
+import math
+
+import mpmath
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx
+
+from r3_openrlhf.comparison.intervals import (
+    Crossing,
+    Curve,
+    SeedEstimate,
+    crossing_of_mean,
+    estimate,
+    mean_curve,
+    paired_difference,
+    seeds_needed,
+    t_quantile,
+    trailing_mean,
+)
+
+# Two-sided 95% quantiles as every printed table has them.
+TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 29: 2.045, 30: 2.042, 120: 1.980}
+numbers = st.floats(-1e3, 1e3)
+
+
+@pytest.mark.parametrize(("degrees", "quantile"), TABLE.items())
+def test_t_quantiles_are_those_of_the_table(degrees, quantile):
+    assert t_quantile(degrees) == approx(quantile, abs=5e-4)
+
+
+@given(st.integers(1, 60), st.floats(0.01, 0.995))
+def test_t_quantiles_agree_with_the_incomplete_beta_function(degrees, confidence):
+    """P(|T| > t) = I_x(n / 2, 1 / 2) with x = n / (n + t^2), by mpmath."""
+    t = t_quantile(degrees, confidence=confidence)
+    outside = mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True)
+    assert float(1 - outside) == approx(confidence, abs=1e-9)
+
+
+@pytest.mark.parametrize(("degrees", "confidence"), [(0, 0.95), (3, 0.0), (3, 1.0)])
+def test_a_quantile_that_does_not_exist_is_refused(degrees, confidence):
+    with pytest.raises(ValueError, match="no such quantile"):
+        t_quantile(degrees, confidence=confidence)
+
+
+def test_an_interval_by_hand():
+    """Mean 0.4, deviations -0.2, 0, 0.2: s = 0.2, and 4.303 * 0.2 / sqrt(3) = 0.4968."""
+    found = estimate([0.2, 0.4, 0.6])
+    assert found.num == 3 and found.mean == approx(0.4)
+    assert (found.low, found.high) == (approx(0.4 - 0.4968, abs=1e-4), approx(0.4 + 0.4968, abs=1e-4))
+
+
+def test_one_value_has_no_interval_and_none_has_no_mean():
+    assert estimate([0.7]) == SeedEstimate(0.7, None, None, 1)
+    assert estimate([]) is None
+
+
+@given(st.lists(numbers, min_size=2, max_size=8), st.randoms())
+def test_an_interval_holds_its_mean_and_does_not_depend_on_the_order(values, random):
+    shuffled = list(values)
+    random.shuffle(shuffled)
+    found = estimate(values)
+    assert found == estimate(shuffled)
+    assert found.low <= found.mean <= found.high
+
+
+def test_a_paired_difference_takes_the_seeds_that_both_have():
+    """Seeds 1 and 2: differences 0.1 and 0.3, mean 0.2; s = 0.1414, 12.706 * 0.1414 / sqrt(2) = 1.2706."""
+    found = paired_difference({1: 0.4, 2: 0.7, 3: 0.9}, {1: 0.3, 2: 0.4, 4: 0.0})
+    assert found.num == 2 and found.mean == approx(0.2)
+    assert found.high - found.mean == approx(1.2706, abs=1e-4)
+    assert paired_difference({1: 0.4}, {2: 0.4}) is None
+
+
+@given(st.dictionaries(st.integers(0, 9), st.floats(0, 1), min_size=2), st.floats(-0.5, 0.5))
+def test_what_all_seeds_share_cancels(values, shift):
+    """A difference that is the same in every seed has an interval of no width, however far the seeds lie apart."""
+    found = paired_difference({seed: value + shift for seed, value in values.items()}, values)
+    assert found.mean == approx(shift, abs=1e-9) and found.high - found.low == approx(0.0, abs=1e-9)
+
+
+# ── curves ──
+
+CURVE = Curve((0, 100, 300), (0.1, 0.3, 0.2))
+
+
+def test_a_curve_is_straight_between_its_points():
+    assert [CURVE.at(x) for x in (0, 50, 100, 200, 300)] == approx([0.1, 0.2, 0.3, 0.25, 0.2])
+
+
+@pytest.mark.parametrize("x", [-1, 301])
+def test_a_curve_is_unknown_outside_its_points(x):
+    with pytest.raises(ValueError, match="outside the curve"):
+        CURVE.at(x)
+
+
+def test_the_mean_height_by_hand():
+    """0 to 100: 20. 100 to 300: 50. Over 300: 70 / 300. From 50 to 200: 12.5 + 27.5 over 150."""
+    assert CURVE.mean_height(0, 300) == approx(70 / 300)
+    assert CURVE.mean_height(50, 200) == approx(40 / 150)
+    with pytest.raises(ValueError, match="no area"):
+        CURVE.mean_height(100, 100)
+
+
+@pytest.mark.parametrize(("xs", "ys"), [((), ()), ((1, 2), (0.1,)), ((1, 1), (0.1, 0.2)), ((2, 1), (0.1, 0.2))])
+def test_what_is_no_curve_is_refused(xs, ys):
+    with pytest.raises(ValueError):
+        Curve(xs, ys)
+
+
+@st.composite
+def curves(draw, min_size=2):
+    xs = sorted(draw(st.sets(st.integers(0, 10_000), min_size=min_size, max_size=8)))
+    return Curve(tuple(xs), tuple(draw(st.floats(0, 1)) for _ in xs))
+
+
+@given(curves(min_size=1), st.floats(0, 1))
+def test_a_curve_stays_between_its_neighbours_and_passes_through_its_points(curve, share):
+    x = min(max(curve.start + share * (curve.end - curve.start), curve.start), curve.end)
+    left = max(i for i, point in enumerate(curve.xs) if point <= x)
+    neighbours = curve.ys[left : left + 2]
+    assert min(neighbours) - 1e-12 <= curve.at(x) <= max(neighbours) + 1e-12
+    assert tuple(curve.at(point) for point in curve.xs) == curve.ys
+
+
+@given(curves(), st.floats(0.01, 0.99))
+def test_mean_heights_add_up_and_agree_with_a_slow_sum(curve, share):
+    middle = curve.start + share * (curve.end - curve.start)
+    width = curve.end - curve.start
+    whole = curve.mean_height(curve.start, curve.end)
+    parts = [
+        curve.mean_height(curve.start, middle) * (middle - curve.start),
+        curve.mean_height(middle, curve.end) * (curve.end - middle),
+    ]
+    assert whole == approx(sum(parts) / width, abs=1e-9)
+    grid = numpy.union1d(numpy.linspace(curve.start, curve.end, 50), curve.xs)
+    assert whole == approx(numpy.trapezoid(numpy.interp(grid, curve.xs, curve.ys), grid) / width, abs=1e-9)
+
+
+def test_a_mean_curve_has_the_points_that_all_curves_cover():
+    """At 100: 0.3 and 0.2. At 150 the first is 0.275 and the second 0.25. At 200: 0.25 and 0.3."""
+    points = mean_curve([CURVE, Curve((50, 150, 200), (0.15, 0.25, 0.3))])
+    assert [(x, y.mean) for x, y in points] == [
+        (50, approx(0.175)),
+        (100, approx(0.25)),
+        (150, approx(0.2625)),
+        (200, approx(0.275)),
+    ]
+
+
+def test_a_trailing_mean_by_hand():
+    assert trailing_mean([1.0, 3.0, 5.0, 1.0], 2) == [1.0, 2.0, 4.0, 3.0]
+    assert trailing_mean([1.0, 3.0], 1) == [1.0, 3.0]
+    assert trailing_mean([], 3) == []
+
+
+# ── how many seeds ──
+
+
+def test_the_seeds_of_an_interval_by_hand():
+    """s = 0.1: with 10 seeds 2.262 * 0.1 / sqrt(10) = 0.0715, with 11 2.228 * 0.1 / sqrt(11) = 0.0672."""
+    found = estimate([0.3, 0.4, 0.5])
+    assert seeds_needed(found, half_width=0.0715) == 11 and seeds_needed(found, half_width=0.0716) == 10
+    assert seeds_needed(found, half_width=1e-4) is None  # millions
+    assert seeds_needed(estimate([0.3]), half_width=0.1) is seeds_needed(None, half_width=0.1) is None
+    with pytest.raises(ValueError, match="half_width is 0"):
+        seeds_needed(found, half_width=0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.floats(0.05, 1))
+def test_the_seeds_are_the_fewest_that_do(values, half_width):
+    found, deviation = estimate(values), numpy.std(values, ddof=1)
+    num = seeds_needed(found, half_width=half_width)
+    widths = {n: t_quantile(n - 1) * deviation / math.sqrt(n) for n in {max(2, num - 1), num}}
+    assert widths[num] <= half_width * (1 + 1e-6)
+    assert num == 2 or widths[num - 1] > half_width * (1 - 1e-6)
+
+
+# ── the crossing of a mean curve ──
+
+
+def curve(*points):
+    return Curve(*zip(*points, strict=True))
+
+
+def test_the_crossing_of_a_mean_curve_by_hand():
+    """The reference ends at .4 and .6 after 100 and 300 tokens: level .5, denominator 200. The arm's mean is 0 at 0, .4 at
+    100 and .6 at 200: there at 150. Its run of seed 1 alone is never there, its run of seed 2 at 71.4: no mean of runs."""
+    reference = {1: curve((0, 0.0), (100, 0.4)), 2: curve((0, 0.0), (300, 0.6))}
+    arm = {1: curve((0, 0.0), (100, 0.1), (200, 0.4)), 2: curve((0, 0.0), (100, 0.7), (200, 0.8))}
+    found = crossing_of_mean(arm, reference)
+    assert (found.level, found.tokens, found.ratio, found.limit, found.num) == approx((0.5, 150, 0.75, 1.0, 2))
+    # four kinds of resamples: seeds 1 1 (level .4, reached at 200 of 100), 2 2 (.6, 600/7 of 300), and both twice
+    assert (found.low, found.high) == approx((600 / 7 / 300, 2.0))
+    half = crossing_of_mean(arm, reference, share=0.5)
+    assert (half.level, half.tokens) == approx((0.25, 62.5))
+    asked = crossing_of_mean(arm, reference, level=0.3)
+    assert (asked.level, asked.tokens) == approx((0.3, 75))
+
+
+def test_a_curve_that_is_never_there_is_beyond_its_end():
+    reference = {1: curve((0, 0.0), (100, 0.5)), 2: curve((0, 0.0), (100, 0.5))}
+    arm = {1: curve((0, 0.0), (80, 0.6)), 2: curve((0, 0.0), (80, 0.2))}
+    found = crossing_of_mean(arm, reference)
+    assert (found.tokens, found.ratio, found.high, found.limit) == (None, None, None, approx(0.8))
+    assert found.low == approx(80 * 0.5 / 0.6 / 100)  # the resample that is seed 1 twice gets there
+
+
+def test_one_seed_has_a_ratio_and_no_bounds_and_none_has_nothing():
+    reference = {1: curve((0, 0.0), (100, 0.5))}
+    assert crossing_of_mean({1: curve((0, 0.0), (50, 0.5))}, reference) == Crossing(
+        level=0.5, tokens=50, ratio=0.5, low=None, high=None, limit=0.5, num=1
+    )
+    assert crossing_of_mean({2: curve((0, 0.0), (50, 0.5))}, reference) is None
+
+
+def test_there_is_no_share_of_a_gain_that_is_none():
+    reference = {1: curve((0, 0.3), (100, 0.2)), 2: curve((0, 0.1), (100, 0.2))}
+    assert crossing_of_mean(reference, reference) is None
+    assert crossing_of_mean(reference, reference, level=0.2).ratio == 0.0
+
+
+CURVES = st.lists(st.lists(st.integers(0, 10), min_size=3, max_size=3), min_size=2, max_size=4)
+
+
+@given(CURVES, st.integers(0, 10))
+def test_the_crossing_agrees_with_the_mean_of_curves_and_their_first_reach(heights, level):
+    """Independent: `mean_curve`, one stretch after the other, and every resample of few seeds enumerated."""
+    curves = {i: curve((0, ys[0] / 10), (50 + i, ys[1] / 10), (100, ys[2] / 10)) for i, ys in enumerate(heights)}
+    reference = {i: curve((0, 0.0), (200, 1.0)) for i in curves}
+
+    def ratio(seeds):
+        points = [(x, y.mean) for x, y in mean_curve([curves[seed] for seed in seeds])]
+        wanted, (x, y) = level / 10 - 1e-9, points[0]
+        for after, higher in points[1:]:
+            if y >= wanted:
+                break
+            if higher >= wanted:
+                return (x + (wanted - y) / (higher - y) * (after - x)) / 200
+            x, y = after, higher
+        return x / 200 if y >= wanted else math.inf
+
+    found = crossing_of_mean(curves, reference, level=level / 10)
+    expected = ratio(sorted(curves))
+    assert (found.ratio is None) == math.isinf(expected)
+    assert found.ratio is None or found.ratio == approx(expected, abs=1e-6)
+    if len(curves) == 2:  # each of the two pure resamples is a quarter of all: both bounds are among them
+        pure = sorted(ratio([seed, seed]) for seed in curves)
+        low, high = (math.inf if bound is None else bound for bound in (found.low, found.high))
+        among = sorted([*pure, expected])
+        assert (low, high) == (approx(among[0], abs=1e-6), approx(among[-1], abs=1e-6))

@@ -1,0 +1,232 @@
+"""Which directories are runs, and every reason why runs are not compared, each in its sentence."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from r3_openrlhf.comparison.runs import check_comparable, find_runs, read_run, settings_that_differ
+from r3_openrlhf.method.errors import R3Error
+from tests.comparison.synthetic import evaluation_of, metrics_of, write_run
+
+# ── finding and reading ──
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """grpo, seeds 1 and 2, one of them deeper; a directory without a run."""
+    lab = tmp_path_factory.mktemp("lab")
+    write_run(lab / "grpo_1", seed=1)
+    write_run(lab / "more" / "grpo_2", seed=2)
+    (lab / "model").mkdir()
+    (lab / "grpo_1" / "checkpoints" / "copy").mkdir(parents=True)
+    (lab / "grpo_1" / "checkpoints" / "copy" / "config.yaml").write_text("what lies inside a run is no run")
+    return lab
+
+
+def test_runs_are_found_by_name_and_in_directories_and_never_twice(lab):
+    expected = [lab / "grpo_1", lab / "more" / "grpo_2"]
+    assert find_runs([lab]) == (expected, [])
+    assert find_runs([lab, lab / "grpo_1", f"{lab}/more/../grpo_1"]) == (expected, [])
+    assert find_runs(sorted(lab.iterdir())) == (expected, [lab / "model"])
+
+
+def test_a_path_that_is_not_there_and_paths_without_any_run(lab):
+    with pytest.raises(R3Error, match="nowhere does not exist; name run directories"):
+        find_runs([lab, lab / "nowhere"])
+    with pytest.raises(R3Error, match="there is no run in .*model; a run directory has a config.yaml"):
+        find_runs([lab / "model"])
+
+
+def test_a_run_is_read(lab):
+    run = read_run(lab / "more" / "grpo_2")
+    assert (run.arm, run.seed, run.finished) == ("grpo", 2, True)
+    assert (run.by_tokens.xs, run.by_tokens.ys) == ((0, 200, 400), (0.1, 0.2, 0.4))
+    assert run.by_steps.xs == (0, 2, 4)
+    assert run.settings["data.path"] == "reasoning_gym:basic_arithmetic"
+
+
+def test_an_arm_is_named_by_its_key_else_by_its_algorithm(tmp_path):
+    names = [
+        read_run(write_run(tmp_path / "a", "replay.enabled=false", arm="r3_no_ccr")).arm,
+        read_run(write_run(tmp_path / "b", "arm=null", arm="grpo")).arm,
+    ]
+    assert names == ["r3_no_ccr", "grpo"]
+
+
+def test_a_step_that_was_done_again_counts_as_it_was_the_last_time(tmp_path):
+    again = [evaluation_of(2, 0.9), evaluation_of(0, 0.1), evaluation_of(2, 0.3)]
+    other = evaluation_of(1, 0.7, name="another_benchmark")
+    run = read_run(write_run(tmp_path / "run", evaluations=[*again, other]))
+    assert run.by_tokens.ys == (0.1, 0.3)
+
+
+def test_problems_in_another_order_are_the_same_problems(tmp_path):
+    runs = [
+        read_run(write_run(tmp_path / name, seed=seed, problems=problems))
+        for seed, (name, problems) in enumerate([("a", "one\ntwo\n"), ("b", "two\none\n")])
+    ]
+    check_comparable(runs)
+
+
+def test_problems_that_are_drawn_with_the_seed_of_the_run(tmp_path):
+    """Each seed has problems of its own, the arms of one seed the same ones."""
+
+    def run(arm, seed, problems):
+        seen = [evaluation_of(0, 0.1, problems_sha256=problems), evaluation_of(2, 0.2, problems_sha256=problems)]
+        drawn = f"data.reasoning_gym.seed={seed}"
+        return read_run(
+            write_run(
+                tmp_path / f"{arm}{seed}{problems}", drawn, arm=arm, seed=seed, evaluations=seen, problems=problems
+            )
+        )
+
+    runs = [run(arm, seed, f"of {seed}") for arm in ("grpo", "r3") for seed in (1, 2)]
+    check_comparable(runs)
+    with pytest.raises(
+        R3Error, match="problems_sha256 in evaluations.jsonl is of 2 in the first and others in the se"
+    ):
+        check_comparable([*runs[:3], run("r3", 2, "others")])
+    with pytest.raises(R3Error, match="data.reasoning_gym is"):  # seed 3 has the problems of another
+        check_comparable([*runs, run("grpo", 4, "of 4"), dataclasses.replace(run("r3", 4, "of 5"), seed=5)])
+
+
+# ── a run that is not taken ──
+
+ALONE = {
+    "unfinished": ({"finished": False}, "has not finished; the command that started it continues it, --unfinished"),
+    "never evaluated": ({"evaluations": []}, "has no evaluations of held-out problems"),
+    "other evaluations only": (
+        {"evaluations": [evaluation_of(0, 0.1, name="other")]},
+        "has no evaluations of held-out",
+    ),
+    "no accuracy": (
+        {"evaluations": [evaluation_of(0, 0.1), evaluation_of(2, None)]},
+        "evaluations.jsonl, step 2 has no number under pass_at_1",
+    ),
+    "tokens that do not grow": (
+        {"evaluations": [evaluation_of(0, 0.1), evaluation_of(2, 0.2), evaluation_of(4, 0.3, generated_tokens=150)]},
+        "evaluations.jsonl has generated_tokens 200 at step 2 and 150 at step 4",
+    ),
+    "other problems later on": (
+        {"evaluations": [evaluation_of(0, 0.1), evaluation_of(2, 0.2, problems_sha256="b")]},
+        f"evaluations.jsonl has problems_sha256 {'a' * 64} at step 0 and b at step 2",
+    ),
+    "uncounted tokens": (
+        {"metrics": [metrics_of(1), metrics_of(2, generated_tokens_total=None)]},
+        "metrics.jsonl, step 2 has no number under generated_tokens_total",
+    ),
+    "a count of tokens that starts over": (
+        {"metrics": [metrics_of(1), metrics_of(2, generated_tokens_total=100)]},
+        "metrics.jsonl has generated_tokens_total 100 at step 1 and 100 at step 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", ALONE)
+def test_a_run_that_cannot_be_taken(tmp_path, reason):
+    options, sentence = ALONE[reason]
+    with pytest.raises(R3Error) as error:
+        read_run(write_run(tmp_path / "run", **options))
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_unfinished_run_is_taken_when_asked_for(tmp_path):
+    assert not read_run(write_run(tmp_path / "run", finished=False), unfinished=True).finished
+
+
+# ── runs that are not compared with each other: grpo, seed 1, as it is, and another one ──
+
+FURTHER = [evaluation_of(0, 0.1), evaluation_of(2, 0.2)]
+UNLIKE = {
+    "data": (
+        {"overrides": ["data.reasoning_gym.seed=2"], "arm": "r3"},
+        "cannot be compared, their data, model or evaluation differ: data.reasoning_gym is",
+    ),
+    "problems": (
+        {"problems": "others\n", "arm": "r3"},
+        "their data differ: data/problems.jsonl holds other problems or prompts",
+    ),
+    "model": (
+        {"overrides": ["model.path=smollm2"], "arm": "r3"},
+        "differ: model.path is tiny in the first and smollm2 in the second",
+    ),
+    "evaluation": (
+        {"overrides": ["held_out.n_samples=8"], "arm": "r3"},
+        "differ: held_out.n_samples is 4 in the first and 8 in the second",
+    ),
+    "held-out problems": (
+        {"evaluations": [line | {"problems_sha256": "b"} for line in FURTHER], "arm": "r3"},
+        "differ: problems_sha256 in evaluations.jsonl is",
+    ),
+    "held-out samples": (
+        {"evaluations": [line | {"n_samples": 16} for line in FURTHER], "arm": "r3"},
+        "differ: n_samples in evaluations.jsonl is 4 in the first and 16 in the second",
+    ),
+    "length limit": (
+        {"overrides": ["rollout.max_new_tokens=32"], "arm": "r3"},
+        "differ: rollout.max_new_tokens is 24 in the first and 32 in the second",
+    ),
+    "temperature": (
+        {"overrides": ["rollout.temperature=0.6"], "arm": "r3"},
+        "differ: rollout.temperature is 1.0 in the first and 0.6 in the second",
+    ),
+    "several": (
+        {"overrides": ["model.path=smollm2", "held_out.n_samples=8", "rollout.temperature=0.6", "data.max_len=128"]},
+        "data.max_len is 256 in the first and 128 in the second, held_out.n_samples is 4 in the first and 8 in the "
+        "second, model.path is tiny in the first and smollm2 in the second, and 1 more",
+    ),
+    "one arm, another learning rate": (
+        {"overrides": ["train.learning_rate=0.1"], "seed": 2},
+        "are both of arm grpo but differ in more than the seed: train.learning_rate is 0.0002 in the first and 0.1 in "
+        "the second; an arm of its own is named with arm=NAME",
+    ),
+    "one arm, one seed": ({}, "are both seed 1 of arm grpo; leave one of them out"),
+}
+
+
+@pytest.fixture(scope="module")
+def grpo(tmp_path_factory):
+    return read_run(write_run(tmp_path_factory.mktemp("grpo") / "grpo_1"))
+
+
+@pytest.mark.parametrize("reason", UNLIKE)
+def test_runs_that_cannot_be_compared(tmp_path, grpo, reason):
+    options, sentence = UNLIKE[reason]
+    other = read_run(write_run(tmp_path / "other", *options.pop("overrides", []), **options))
+    messages = set()
+    for order in ([grpo, other], [other, grpo]):
+        with pytest.raises(R3Error) as error:
+            check_comparable(order)
+        messages.add(str(error.value))
+    (message,) = messages
+    assert sentence in message and str(grpo.path) in message and str(other.path) in message and "\n" not in message
+
+
+def test_runs_that_can_be_compared(tmp_path, grpo):
+    """Another arm may differ in everything else, another seed in the seed, its directory and how the arm got its name;
+    a run without the file of its problems is told from others by its settings."""
+    others = [
+        write_run(tmp_path / "r3_1", "train.learning_rate=0.1", "rollout.batch_size=4", arm="r3"),
+        write_run(tmp_path / "grpo_2", "arm=grpo", seed=2, problems=None),
+    ]
+    check_comparable([grpo, *map(read_run, others)])
+
+
+def test_a_difference_of_problems_is_seen_behind_a_run_without_their_file(grpo):
+    """Whichever run comes first."""
+    runs = [
+        dataclasses.replace(grpo, seed=seed, training_problems=problems)
+        for seed, problems in enumerate([None, "one", None, "two"])
+    ]
+    for order in itertools.permutations(runs):
+        with pytest.raises(R3Error, match="their data differ"):
+            check_comparable(order)
+
+
+def test_the_settings_in_which_arms_differ(tmp_path, grpo):
+    r3 = read_run(write_run(tmp_path / "r3", "rollout.batch_size=4", arm="r3", seed=7))
+    found = settings_that_differ([r3, grpo])
+    assert found["rollout.batch_size"] == {"grpo": 8, "r3": 4}
+    assert found["replay.enabled"] == {"grpo": False, "r3": True}
+    assert not {"train.seed", "run_dir", "arm", "model.path"} & set(found)
