@@ -4,11 +4,9 @@ import random
 
 import pytest
 
-from r3_openrlhf.config import ClusterConfig, R3Config, TrainConfig
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
-from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.settings import AdvantageSettings, RankingSettings, ReplaySettings
 from r3_openrlhf.method.types import Context, EntropyStatistics, RankingGuard, Verdict
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.arguments import openrlhf_arguments
@@ -63,24 +61,6 @@ def test_a_misspelt_word_is_named(entrance, sentence):
     with pytest.raises(ValueError) as refusal:
         entrance()
     assert str(refusal.value).startswith(sentence) and "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("entrance", "error", "sentence"),
-    [
-        (lambda: RankingSettings(guard="centered"), ConfigError, "ranking.guard is 'centered', which does not exist; did you mean centred?"),
-        (lambda: ReplaySettings(mode="replcae"), ConfigError, "did you mean replace?"),
-        (lambda: AdvantageSettings(scope="fialed"), ConfigError, "advantage.scope is 'fialed'"),
-        (lambda: ReplaySettings(order="newst"), ConfigError, "replay.order is 'newst', which does not exist; did you mean newest?"),
-        (lambda: RankingSettings(score="entrpy"), ConfigError, "ranking.score is 'entrpy', which does not exist; did you mean entropy?"),
-        (lambda: R3Config(run_dir="run", algo="grop"), ConfigError, "algo is 'grop', which does not exist; did you mean grpo?"),
-        (lambda: TrainConfig(loss_aggregation="token_mean"), ConfigError, "did you mean token-mean?"),
-        (lambda: ClusterConfig(device="cud"), ConfigError, "did you mean cuda?"),
-    ],
-)  # fmt: skip
-def test_settings_have_their_own_error(entrance, error, sentence):
-    with pytest.raises(error, match=sentence.replace("?", "[?]").replace(".", "[.]")):
-        entrance()
 
 
 def test_plain_text_is_as_good_as_the_word():

@@ -166,12 +166,6 @@ def ranked_advantages(rows):
     return [reward - statistics.fmean(rewards) for reward in rewards]
 
 
-def test_truncated_failures_are_ranked_by_their_entropy(seen):
-    rows = rows_of(seen["ranked"])
-    assert len(rows) == GROUP and all(row["old"] is None for row in rows)  # ratio 1, as TRL has it
-    assert [row["advantage"] for row in rows] == approx(ranked_advantages(rows), abs=1e-5)
-
-
 def test_a_stored_success_and_a_ranking_meet_in_one_group(seen):
     """The failure that gave way has reward 0 in the statistics, as has the mean of the three that are ranked."""
     (success,) = [row for row in rows_of(seen["both"]) if row["ids"] == RECALLED]

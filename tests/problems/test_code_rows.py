@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -28,73 +29,13 @@ def packed(cases):
     return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(cases)))).decode()
 
 
-PROGRAM = {
-    "apps": {"question": PROBLEM, "input_output": json.dumps(ADD)},
-    "apps lists of lines": {
-        "question": PROBLEM, "input_output": json.dumps({"inputs": [["1 2", ""], ["3 4", ""]], "outputs": [["3", ""], ["7", ""]]}),
-    },
-    "code_contests": {
-        "description": PROBLEM, "time_limit": {"seconds": 2, "nanos": 500_000_000}, "memory_limit_bytes": 2**28, "input_file": "",
-        "public_tests": {"input": ["1 2\n"], "output": ["3\n"]}, "private_tests": {"input": [], "output": []},
-        "generated_tests": {"input": ["3 4\n"], "output": ["7\n"]},
-    },
-    "livecodebench": {
-        "question_content": PROBLEM, "starter_code": "", "metadata": "{}",
-        "public_test_cases": json.dumps(CASES[:1]), "private_test_cases": packed(CASES[1:]),
-    },
-    "livecodebench as JSON": {
-        "question_content": PROBLEM, "public_test_cases": json.dumps(CASES[:1]), "private_test_cases": json.dumps(CASES[1:]),
-    },
-    "deepcoder list": {"problem": PROBLEM, "tests": json.dumps([case | {"type": "stdin_stdout"} for case in CASES])},
-    "deepcoder dict": {"problem": PROBLEM, "tests": json.dumps(ADD)},
-    "prime": {
-        "prompt": [{"role": "user", "content": PROBLEM}], "ability": "code",
-        "reward_model": {"ground_truth": json.dumps(ADD), "style": "rule"},
-    },
-    "rllm": {"question": PROBLEM, "ground_truth": json.dumps(CASES)},
-    "synthetic 1": {
-        "prompt": PROBLEM,
-        "verification_info": json.dumps({"language": "python", "test_cases": [
-            {"type": "stdin_stdout", "input": case["input"], "output": case["output"]} for case in CASES]}),
-    },
-    "synthetic 2": {"prompt": PROBLEM, "verification_info": json.dumps({"test_cases": json.dumps(ADD)})},
-    "open-r1 struct": {
-        "problem": PROBLEM,
-        "verification_info": {"language": "python", "test_cases": [
-            {"fn_name": None, "type": "stdin_stdout", "input": case["input"], "output": case["output"]} for case in CASES]},
-    },
-    "codeforces": {
-        "description": PROBLEM, "input_format": "Two numbers.", "input_mode": "stdio", "generated_checker": None,
-        "official_tests": [{"input": case["input"], "output": case["output"]} for case in CASES],
-    },
-}  # fmt: skip
-FUNCTION = {
-    "apps": {"question": PROBLEM, "input_output": json.dumps(CALLS), "starter_code": "def add(a, b):"},
-    "taco": {
-        "question": PROBLEM, "input_output": json.dumps(CALLS), "time_limit": "2.0 seconds", "memory_limit": "256.0 megabytes",
-    },
-    "deepcoder taco": {"problem": PROBLEM, "tests": json.dumps(CALLS)},
-    "deepcoder functional": {
-        "problem": PROBLEM, "metadata": {"func_name": "add"},
-        "tests": json.dumps([{"input": f"{a}\n{b}", "output": str(a + b), "testtype": "functional"} for a, b in ((1, 2), (3, 4))]),
-    },
-    "livecodebench": {
-        "question_content": PROBLEM, "starter_code": "class Solution:\n    def add(self, a: int, b: int) -> int:\n        ",
-        "metadata": json.dumps({"func_name": "add"}), "public_test_cases": "[]",
-        "private_test_cases": packed([{"input": f"{a}\n{b}", "output": str(a + b), "testtype": "functional"} for a, b in ((1, 2), (3, 4))]),
-    },
-    "rllm": {
-        "question": PROBLEM,
-        "ground_truth": json.dumps([
-            {"input": f"{a}\n{b}", "output": str(a + b), "testtype": "functional", "metadata": {"func_name": "add"}}
-            for a, b in ((1, 2), (3, 4))]),
-    },
-    "synthetic 1": {
-        "prompt": PROBLEM,
-        "verification_info": json.dumps({"language": "python3", "test_cases": [
-            {"type": "function_call", "fn_name": "add", "input": [a, b], "output": a + b} for a, b in ((1, 2), (3, 4))]}),
-    },
-}  # fmt: skip
+ROWS = [
+    json.loads(line) for line in Path(__file__).with_name("code_rows.jsonl").read_text(encoding="utf-8").splitlines()
+]
+PROGRAM, FUNCTION, REFUSED = (
+    {entry["name"]: entry["row"] if kind != "refused" else (entry["row"], entry["sentence"]) for entry in ROWS if entry["kind"] == kind}
+    for kind in ("program", "function", "refused")
+)  # fmt: skip
 
 
 def load(tmp_path, *rows, **settings):
@@ -216,38 +157,6 @@ def test_a_checker_and_what_the_problem_says_elsewhere(tmp_path):
     label, tests = only(tmp_path, row)
     assert tests.checker == "print(1)"
     assert label.problem == f"{PROBLEM}\n\nInput format: Two numbers."
-
-
-REFUSED = {
-    "no tests": ({"question": "x", "input_output": '{"inputs": [], "outputs": []}'}, "no tests"),
-    "an empty cell": ({"question": "x", "input_output": ""}, "no tests"),
-    "null": ({"question": "x", "input_output": None}, "no tests"),
-    "lengths": ({"question": "x", "input_output": '{"inputs": ["1"], "outputs": []}'}, "one length"),
-    "empty outputs": ({"question": "x", "input_output": '{"inputs": ["1"], "outputs": [" "]}'}, "does nothing would pass"),
-    "a file": (PROGRAM["code_contests"] | {"input_file": "in.txt"}, "a file"),
-    "a checker in another language": (PROGRAM["codeforces"] | {"generated_checker": "print 1"}, "not Python"),
-    "a judge": (PROGRAM["codeforces"] | {"interaction_format": "ask"}, "talk to a judge"),
-    "mathematics": (PROGRAM["prime"] | {"ability": "math"}, "ability"),
-    "a function asked, text tested": (PROGRAM["apps"] | {"question": "Your task is to complete the function f."}, "asks for a function"),
-    "kinds": ({"problem": "x", "tests": '[{"input": "1", "output": "1", "testtype": "interactive"}]'}, "not known"),
-    "a function marked as stdin": (
-        {"problem": "x", "tests": '[{"input": [1], "output": 1, "testtype": "stdin", "fn_name": "f"}]'}, "standard input"),
-    "no name": ({"problem": "x", "tests": '[{"input": "1", "output": "1", "testtype": "functional"}]'}, "which one"),
-    "two marks": (
-        {"question": "x", "test": "@pytest.mark.parametrize('a', [1])\n@pytest.mark.parametrize('b', [1])\ndef test_a(a, b):\n    assert f(a)"},
-        "several marks"),
-    "a mark": ({"question": "x", "test": "@pytest.mark.skip\ndef test_a():\n    assert f(1)"}, "the mark"),
-    "a fixture and a mark": (
-        {"question": "x", "test": "@pytest.mark.parametrize('a', [1])\ndef test_a(a, capsys):\n    assert f(a)"}, "fixtures"),
-    "a number for a table": (PROGRAM["code_contests"] | {"public_tests": "[1]"}, "no form that is known"),
-    "a number for lines": ({"problem": "x", "tests": '{"assert_case": 5}'}, "no form that is known"),
-    "a limit in words": ({"problem": "x", "tests": '{"inputs": ["1"], "outputs": ["1"], "time_limit": "2 s"}'}, "no form that is known"),
-    "fixtures": ({"question": "x", "test": "def test_a(tmp_path):\n    assert f(1)"}, "fixtures"),
-    "a class": ({"question": "x", "test": "from solution import Stack\ndef test_a():\n    assert Stack()"}, "class"),
-    "not Python": ({"question": "x", "test": "def test("}, "no Python"),
-    "an unknown key": ({"problem": "x", "tests": '{"asserts": ["assert f()"], "assert_count": 1}'}, "contract"),
-    "half a pair": ({"problem": "x", "tests": '{"inputs": ["1"], "outputs": ["\\\\ud800"]}'.replace("\\\\", "\\")}, "surrogate"),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(("row", "said"), REFUSED.values(), ids=REFUSED)

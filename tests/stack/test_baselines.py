@@ -176,14 +176,3 @@ def test_gspo_has_one_ratio_for_a_whole_response(rollouts):
     assert loss.item() == pytest.approx(expected, abs=1e-5)
     torch.testing.assert_close(now_BA.grad, gradient_BA, rtol=1e-4, atol=1e-6)
     assert 0 < (gradient_BA.abs().sum(-1) > 0).sum() < len(rows)  # some were clipped
-
-
-def test_the_flags_of_each_reach_openrlhf():
-    kl = "train.kl_coef=0.01"
-    found = {algo: checked(f"algo={algo}", kl) for algo in ("reinforce_pp", "dr_grpo", "gspo")}
-    assert [args.algo.advantage.estimator for args in found.values()] == ["reinforce", "dr_grpo", "group_norm"]
-    assert [args.actor.policy_loss_type for args in found.values()] == ["ppo", "ppo", "gspo"]
-    assert [args.actor.loss_agg_mode for args in found.values()] == ["token-mean", "token-mean", "seq-mean-token-mean"]
-    assert [(args.algo.kl.use_loss, args.algo.kl.estimator) for args in found.values()] == [
-        (False, "k1"), (True, "k3"), (True, "k3"),
-    ]  # fmt: skip

@@ -1,53 +1,43 @@
-"""Task `code` on the whole stack: programs that a tiny model writes are run, and their verdicts train it. Killed once, and resumed."""
+"""Task `code` on the whole stack: programs that a tiny model writes are run, and their verdicts train it."""
 
-import os
 import re
-import signal
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-torch = pytest.importorskip("torch")
-if torch.cuda.is_available():
-    pytest.skip("these runs are for the CPU platform", allow_module_level=True)
-
-from r3_openrlhf.problems.sources import problem_uid  # noqa: E402
-from r3_openrlhf.rewards.code.extraction import last_program  # noqa: E402
-from r3_openrlhf.runs.models.tiny_code import ARGUMENTS, problems, value_of  # noqa: E402
-from tests.stack.training import Run, lines, rollouts_of, train  # noqa: E402
+import tests.stack.cpu_only  # noqa: F401
+from r3_openrlhf.problems.sources import problem_uid
+from r3_openrlhf.rewards.code.extraction import last_program
+from r3_openrlhf.runs.models.tiny_code import ARGUMENTS, problems, value_of
+from tests.stack.training import lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory):
-    """Killed between two checkpoints, anywhere inside a step, and started again with the same command."""
+def trained(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("runs") / "code"
-    with Run(run_dir, experiment="code_smoke") as run:
-        run.wait_for_step(4)
-        os.killpg(run.process.pid, signal.SIGKILL)
     train(run_dir, experiment="code_smoke")
     return run_dir
 
 
-def test_every_step_is_there_once_and_everything_is_graded(resumed):
-    metrics = lines(resumed / "metrics.jsonl")
+def test_every_step_is_there_once_and_everything_is_graded(trained):
+    metrics = lines(trained / "metrics.jsonl")
     assert [step["step"] for step in metrics] == list(range(1, 9))
     assert sum(step["r3/grading/ungraded"] for step in metrics) == 0
-    assert (resumed / "final_model").is_dir()
+    assert (trained / "final_model").is_dir()
 
 
-def test_every_mechanism_fires(resumed):
-    metrics = lines(resumed / "metrics.jsonl")
+def test_every_mechanism_fires(trained):
+    metrics = lines(trained / "metrics.jsonl")
     for key in ("r3/replay/recalled", "r3/reflection/groups", "r3/ranking/groups", "r3/groups/mixed"):
         assert sum(step[key] for step in metrics) > 0, key
 
 
-def test_verdicts_are_those_of_the_programs(resumed):
+def test_verdicts_are_those_of_the_programs(trained):
     """Beside a reading of the programs that runs none of them: what the tests ask for is one expression of x."""
     expected = {problem_uid(row["problem"]): row["tests"]["outputs"] for row in problems(32, 1)}
     seen = set()
-    for row in rollouts_of(resumed):
+    for row in rollouts_of(trained):
         if row["recalled_from"] is not None or row["context"] == "reflection":
             continue
         program = last_program(row["text"])

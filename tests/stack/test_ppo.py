@@ -1,25 +1,27 @@
-"""PPO with RRL's states on the real stack, and the rewards of a reward model: the critic warms up, both models are trained on a short
-batch, killed, and go on."""
+"""PPO with RRL's states and a LoRA adapter on the real stack, and the rewards of a reward model: the critic warms up, both models are
+trained on a short batch, stopped by a second Ctrl-C in step 3, and continue from step 2."""
 
 import math
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
+import torch
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-torch = pytest.importorskip("torch")
-if torch.cuda.is_available():
-    pytest.skip("these runs are for the CPU platform", allow_module_level=True)
-
-from r3_openrlhf.machine.ports import free_port  # noqa: E402
-from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
-from r3_openrlhf.method.r3 import R3  # noqa: E402
-from r3_openrlhf.operations.store.verification import verify  # noqa: E402
-from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
-from tests.stack.training import ROOT, Run, lines, rollouts_of, train  # noqa: E402
+import tests.stack.cpu_only  # noqa: F401
+from r3_openrlhf.machine.ports import free_port
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.operations.store.verification import verify
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.models.locate import resolve_model
+from r3_openrlhf.runs.stop_request import SAME_S
+from tests.stack.training import ROOT, Run, lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 # 12 problems in batches of 8 groups, two of which start from states from step 2 on, which is short for that
@@ -31,6 +33,8 @@ SETTINGS = (
     "checkpoint.save_steps=2",
     "reward.length_reward_max_tokens=null",
     "reward.correct_from=0",
+    "openrlhf.ds.lora.rank=8",
+    "train.learning_rate=1e-2",
 )
 
 
@@ -53,14 +57,25 @@ def reward_model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory, reward_model):
-    """Killed in step 3, and gone on with from step 2."""
     run_dir = tmp_path_factory.mktemp("runs") / "run"
     settings = (*SETTINGS, f"reward.urls=[{reward_model}]")
     with Run(run_dir, *settings, held_in=3) as run:
+        events = run_dir / "events.jsonl"
         run.wait_until(
-            (run_dir / "checkpoints" / "_critic" / "global_step2" / "r3.json").is_file
-        )  # the checkpoint is whole
-        run.kill()
+            lambda: events.is_file() and events.read_text().endswith('"weights to the engine", "step": 3}\n')
+        )
+        os.killpg(run.process.pid, signal.SIGINT)
+        for line in run.process.stderr:
+            if line.endswith(" SIGINT: finishing step 3, then saving; again to stop now\n"):
+                break
+        time.sleep(SAME_S)  # the time after which it is a second one
+        os.killpg(run.process.pid, signal.SIGINT)
+        began = time.monotonic()
+        done = run.finish()
+        assert (done.returncode, time.monotonic() - began < 10) == (130, True), run.story(done.stderr)
+        assert done.stderr.endswith(
+            "stopped by a second SIGINT; the same command continues from the newest checkpoint, if there is one\n"
+        )
     assert [step["step"] for step in lines(run_dir / "metrics.jsonl")] == [1, 2]
     train(run_dir, *settings)
     return run_dir
@@ -70,7 +85,7 @@ def updates(folder):
     return torch.load(folder / "mp_rank_00_model_states.pt", weights_only=False)["global_steps"]
 
 
-def test_policy_and_critic_are_trained_killed_and_go_on(resumed):
+def test_policy_and_critic_are_trained_stopped_and_continue(resumed):
     metrics = lines(resumed / "metrics.jsonl")
     assert [step["step"] for step in metrics] == [1, 2, 3, 4]
     assert ["loss" in step for step in metrics] == [False, True, True, True]  # the critic alone in step 1
@@ -134,3 +149,22 @@ def test_the_resumed_step_starts_from_what_the_checkpoints_history_chooses(resum
         chosen = R3(config, history=history, seed=config.train.seed).states(count=8, step=2)
     third = {row["uid"] for row in rollouts_of(resumed) if row["step"] == 3 and row["context"] == "prefix"}
     assert third == set(chosen.uids) and len(third) == 2
+
+
+def test_an_engine_without_the_adapter_would_have_been_noticed_and_the_final_model_has_it(resumed):
+    """On tokens that nobody sampled: the log-probs of the base model's own responses are far from those of the final model.
+    The test above would see that distance, and it sees less than 0.02 nats. The base stayed as it was."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base, final = (
+        AutoModelForCausalLM.from_pretrained(path) for path in (resolve_model("tiny"), resumed / "final_model")
+    )
+    ids = torch.randint(base.config.vocab_size, (1, 500), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        of_base, of_final = (model(ids).logits.float().log_softmax(-1) for model in (base, final))
+    assert (of_base.exp() * (of_base - of_final).abs()).sum(-1).mean() > 0.1
+    adapted = PeftModel.from_pretrained(base, resumed / "final_model" / "adapter", autocast_adapter_dtype=False)
+    saved = dict(final.named_parameters())
+    for name, weight in adapted.merge_and_unload().named_parameters():
+        assert torch.equal(weight.data, saved[name].data), name

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.method.errors import ConfigError, HistoryError
-from r3_openrlhf.method.history import HistoryStore, RecallRequest
+from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
@@ -130,18 +130,6 @@ def test_an_order_of_a_user_sees_reward_and_length():
         store.recall("p", order=f"{__name__}:worst", **request)
 
 
-def test_uniform_recall_draws_everyone_equally_often():
-    """8 rows, 2 drawn at each of 1000 steps: each comes 250 times in expectation, standard deviation 14."""
-    store = open_memory(max_per_problem_and_verdict=8)
-    store.commit_step(0, 1, [make_rollout(ids=[n]) for n in range(8)])
-    drawn = [0] * 8
-    for step in range(1000):
-        for first in wrong_ids(store, step=step, lag=1000, k=2):
-            drawn[first] += 1
-    assert sum(drawn) == 2000
-    assert all(180 < count < 320 for count in drawn)
-
-
 def test_recall_depends_on_seed_and_step_and_nothing_else(tmp_path):
     rollouts = [make_rollout(ids=[n]) for n in range(16)]
     answers = []
@@ -155,14 +143,6 @@ def test_recall_depends_on_seed_and_step_and_nothing_else(tmp_path):
     assert len({tuple(answer) for answer in answers[0]}) > 10
 
 
-def test_many_requests_are_answered_in_their_order():
-    store = open_memory()
-    store.commit_step(1, 1, [make_rollout(uid, ids=[n]) for n, uid in enumerate("abc")])
-    requests = [RecallRequest(uid=u, verdict=Verdict.WRONG, k=1, step=1, max_policy_lag=9) for u in ("c", "x", "a")]
-    answers = store.recall_many(requests)
-    assert [[stored.rollout.uid for stored in answer] for answer in answers] == [["c"], [], ["a"]]
-
-
 def test_a_later_duplicate_brings_its_own_logprobs_and_age():
     store = open_memory()
     store.commit_step(1, 1, [make_rollout(ids=[1], logprobs=[-1.0], policy_step=1)])
@@ -172,31 +152,6 @@ def test_a_later_duplicate_brings_its_own_logprobs_and_age():
     store.roll_back(8)
     (stored,) = store.recall("p", Verdict.WRONG, k=9, step=10, max_policy_lag=99)
     assert (stored.copies, stored.step, stored.rollout.response_logprobs.tolist()) == (1, 1, [-1.0])
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"ids": [2]},
-        {"verdict": Verdict.CORRECT},
-        {"context": Context.REFLECTION},
-        {"prompt": [9]},
-        {"uid": "q"},
-    ],
-)
-@pytest.mark.parametrize("steps", [1, 2])
-def test_what_differs_in_content_is_no_duplicate(other, steps):
-    store = open_memory()
-    rollouts = [make_rollout(ids=[1]), make_rollout(**{"ids": [1], **other})]
-    for step in range(steps):
-        store.commit_step(step, 1, rollouts[step::steps])
-    found = [
-        stored
-        for uid in "pq"
-        for verdict in (Verdict.WRONG, Verdict.CORRECT)
-        for stored in store.recall(uid, verdict, k=9, step=1, max_policy_lag=9, contexts=tuple(Context))
-    ]
-    assert [stored.copies for stored in found] == [1, 1]
 
 
 def test_the_order_of_arrival_leaves_no_trace(tmp_path):

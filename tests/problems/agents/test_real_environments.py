@@ -64,21 +64,6 @@ def test_frozen_lake_by_hand():
     world.close()
 
 
-def test_a_slippery_lake_slides_the_same_way_again():
-    def walk():
-        world = make_environment("frozen_lake", {"is_slippery": True, "size": 8})
-        world.reset(5)
-        found = []
-        for action in ("right", "down") * 20:
-            step = world.step(action)
-            found.append(step.observation.text)
-            if step.done:
-                break
-        return found
-
-    assert walk() == walk()
-
-
 def test_taxi_by_hand():
     """Seed 1: in the middle, the passenger at blue (row 4, column 3), to red."""
     world = make_environment("taxi", {})

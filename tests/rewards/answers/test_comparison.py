@@ -10,75 +10,6 @@ from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
 from r3_openrlhf.rewards.answers.comparison import compare_cheaply, normalise
 from r3_openrlhf.rewards.answers.units import split_unit
 
-SAME = [
-    ("5", "5"),
-    ("5", "5.0"),
-    ("1,000", "1000"),
-    ("1 000", "1000"),
-    (r"32,\! 349", "32349"),
-    (r"14{,}916", "14916"),
-    (r"\frac{1}{2}", "0.5"),
-    (r"\dfrac12", "1/2"),
-    (r"-\frac{3}{4}", r"\frac{-3}{4}"),
-    ("8/46", r"\frac{4}{23}"),
-    ("1000(26)", "26000"),
-    (r"2^{10}", "1024"),
-    (r"1.6\times10^{-19}", r"16\cdot 10^{-20}"),
-    ("1e5", "100000"),
-    (r"0.\overline{3}", r"\frac13"),
-    (r"0.1\overline{6}", "1/6"),
-    (r"\sqrt{16}", "4"),
-    ("0.3333", "1/3"),  # a decimal of four digits to which the other rounds
-    ("2.6667", "8/3"),
-    ("28%", r"28\%"),
-    ("28 percent", "28"),
-    ("28%", "0.28"),
-    ("5 million", "5000000"),
-    (r"5\text{ cm}", "5"),
-    ("5 square centimeters", r"5 \mbox{ cm}^2"),
-    (r"\$5", "5 dollars"),
-    ("x=5", "5"),
-    ("5", "x = 5"),
-    (r"90^\circ", "90"),
-    ("1,22", "1.22"),  # a decimal comma in the answer
-    ("3,5", "3.5"),
-    (r"\text{Evelyn}", "Evelyn"),
-    (r"\text{(B)}", "B"),
-    ("B. 17", "(B)"),
-    ("(1, 2)", "(1,2)"),
-    ("(0.5,3]", r"\left(\frac12, 3\right]"),
-    ("2,1", "1,2"),
-    (r"\{1,2\}", "2,1"),
-    (r"\{1,1,2\}", r"\{2,1\}"),
-    ("6 and 8", r"6 \text{ and } 8"),
-    ("p=5, q=2; p=7, q=2", r"p=5,q=2 \text{ and } p=7,q=2"),
-]
-DIFFERENT = [
-    ("1,2", "12"),
-    ("32, 349", "32349"),
-    ("5", "6"),
-    ("5", "-5"),
-    ("10001", "10000"),
-    ("0.333", "1/3"),
-    ("2.67", "8/3"),
-    ("3.1416", "3.1417"),
-    ("10000.4", "10000"),
-    ("1 2", "12"),
-    (r"9.1\times10^{-31}", r"1.6\times10^{-19}"),
-    ("0.0000001", "0"),
-    (r"5\text{ cm}", r"5\text{ m}"),
-    ("5 million", "5"),
-    ("28%", "2800"),
-    ("(1,2)", "(2,1)"),
-    ("(1,2]", "(1,3]"),
-    ("1,2,3", "1,2"),
-    ("5,5", "5"),
-    ("1,1,2", "1,2"),
-    (r"\text{dog}", r"\text{god}"),
-    ("CBA", "ABC"),
-    ("C) 5", "B"),
-    ("204_6", "204_5"),
-]
 UNDECIDED = [
     ("x^2+1", "1+x^2"),
     (r"2\frac12", "2.5"),  # mixed number or product
@@ -89,16 +20,6 @@ UNDECIDED = [
     ("9^{9^{9}}", "5"),
     ("12:30", "12"),
 ]
-
-
-@pytest.mark.parametrize(("answer", "reference"), SAME)
-def test_same(answer, reference):
-    assert compare_cheaply(answer, reference) is True
-
-
-@pytest.mark.parametrize(("answer", "reference"), DIFFERENT)
-def test_different(answer, reference):
-    assert compare_cheaply(answer, reference) is False
 
 
 @pytest.mark.parametrize(("answer", "reference"), UNDECIDED)

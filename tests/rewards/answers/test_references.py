@@ -29,30 +29,12 @@ def test_what_is_read(reference, text):
     assert read_reference(reference) == r3_openrlhf.rewards.answers.references.ReferenceReading(text)
 
 
-@pytest.mark.parametrize(
-    "reference",
-    [
-        "",
-        " ",
-        "proof",
-        "not found",
-        "notfound",
-        "NaN",
-        "N/A",
-        r"\text{N/A}",
-        "see solution",
-        "See the solution.",
-        "no answer",
-        "?",
-    ]
-    + ["odd $n$", "multiples of $21$", "any integer except $0$", "no more than $7$", "$M$ is not invertible"]
-    + [
-        "radius: 4, center: $(2,3,9)$",
-        "$(2t, t)$ for all real numbers $t$",
-        "the value is not: $5$",
-        '{"ground_truth": "23"}',
-    ],
-)
+NO_ANSWER = "| |proof|not found|notfound|NaN|N/A|\\text{N/A}|see solution|See the solution.|no answer|?|odd $n$|multiples of $21$"
+NO_ANSWER += "|any integer except $0$|no more than $7$|$M$ is not invertible|radius: 4, center: $(2,3,9)$|$(2t, t)$ for all real numbers $t$"
+NO_ANSWER += '|the value is not: $5$|{"ground_truth": "23"}'
+
+
+@pytest.mark.parametrize("reference", NO_ANSWER.split("|"))
 def test_no_answer_is_paid_for_a_reference_that_is_none(reference):
     assert read_reference(reference).unusable
     assert grade(rf"\boxed{{{reference}}}", reference).reason == "bad_reference"
