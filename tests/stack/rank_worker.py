@@ -87,40 +87,62 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
     )
 
 
+def maker_of(args) -> R3ExperienceMaker:
+    """The maker's own layout of rows and advantages, without the groups of remote models behind it."""
+    maker = R3ExperienceMaker.__new__(R3ExperienceMaker)
+    maker.args, maker.tokenizer, maker.kl_ctl = args, SimpleNamespace(pad_token_id=0), SimpleNamespace(value=0.0)
+    return maker
+
+
+def laid_out(case: dict, maker: R3ExperienceMaker, num_rows: int) -> tuple[list[dict], list, int]:
+    """Drawn rows, their micro-batches with fillers, and how many fillers there are."""
+    drawn = mixed_rows(num_rows, seed=num_rows)
+    samples = [experience_of(row) for row in drawn]
+    missing = num_fillers(num_rows, ranks=case["ranks"], windows=num_windows(maker.args))
+    samples += [filler_experience(samples[0], 0) for _ in range(missing)]
+    return drawn, maker.split_rollout_samples(samples), missing
+
+
+def share_of(case: dict, rank: int, experiences: list) -> list:
+    chunk = len(experiences) // case["ranks"]
+    return experiences[rank * chunk : (rank + 1) * chunk]
+
+
+def gathered(case: dict, rank: int, experiences: list, forward) -> list:
+    """What `forward` makes of each micro-batch, as many on each rank."""
+    parts = [None] * case["ranks"]
+    torch.distributed.all_gather_object(parts, [forward(e) for e in share_of(case, rank, experiences)])
+    return [made for part in parts for made in part]
+
+
+def updated(case: dict, rank: int, trainer, experiences: list, *arguments) -> dict:
+    """The status of one update."""
+    if trainer.args.train.dynamic_batch_enable:
+        experiences = balance_experiences(experiences, trainer.args)
+    for experience in share_of(case, rank, experiences):
+        trainer.replay_buffer.append(experience)
+    status = trainer.ppo_train(*arguments)
+    trainer.replay_buffer.clear()
+    return status
+
+
 def train(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
     """The statuses of one update for each of case["rows_per_step"]."""
-    args, actor, statuses = trainer.args, trainer.actor, []
-    # the maker's own layout of rows and advantages, without the groups of remote models behind it
-    maker = R3ExperienceMaker.__new__(R3ExperienceMaker)
-    maker.args, maker.tokenizer = args, SimpleNamespace(pad_token_id=0)
-    maker.kl_ctl = SimpleNamespace(value=0.0)
+    maker, statuses = maker_of(trainer.args), []
     for num_rows in case["rows_per_step"]:
-        drawn = mixed_rows(num_rows, seed=num_rows)
-        rows = [SimpleNamespace(advantage=row["advantage"], reward=row["advantage"]) for row in drawn]
-        samples = [experience_of(row) for row in drawn]
-        missing = num_fillers(num_rows, ranks=case["ranks"], windows=num_windows(args))
-        samples += [filler_experience(samples[0], 0) for _ in range(missing)]
-        experiences = maker.split_rollout_samples(samples)
-        chunk = len(experiences) // case["ranks"]
-        mine = [  # the forward pass, as many on each rank
-            logprobs_and_entropy(actor, e.sequences, e.action_mask, e.attention_mask)[0].detach()
-            for e in experiences[rank * chunk : (rank + 1) * chunk]
-        ]
-        parts = [None] * case["ranks"]
-        torch.distributed.all_gather_object(parts, mine)
-        for experience, logprobs in zip(experiences, [p for part in parts for p in part], strict=True):
+        drawn, experiences, missing = laid_out(case, maker, num_rows)
+        old = gathered(
+            case, rank, experiences,
+            lambda e: logprobs_and_entropy(trainer.actor, e.sequences, e.action_mask, e.attention_mask)[0].detach(),
+        )  # fmt: skip
+        for experience, logprobs in zip(experiences, old, strict=True):
             if case["off_policy"]:
                 for position, index in enumerate(experience.index):
                     logprobs[position] -= [*log_ratios(num_rows), *[0.0] * missing][index]
             experience.action_log_probs, experience.kl = logprobs, torch.zeros_like(logprobs)
+        rows = [SimpleNamespace(advantage=row["advantage"], reward=row["advantage"]) for row in drawn]
         maker._set_advantages(experiences, rows)
-        if args.train.dynamic_batch_enable:
-            experiences = balance_experiences(experiences, args)
-        chunk = len(experiences) // case["ranks"]
-        for experience in experiences[rank * chunk : (rank + 1) * chunk]:
-            trainer.replay_buffer.append(experience)
-        statuses.append(trainer.ppo_train(0.0))
-        trainer.replay_buffer.clear()
+        statuses.append(updated(case, rank, trainer, experiences, 0.0))
     return statuses
 
 
@@ -190,35 +212,19 @@ def update_critic(case: dict, rank: int) -> None:
     trainer = (ppo_critic.CriticPPOTrainer if case["stock"] else R3CriticTrainer)(
         strategy, critic, optimizer, scheduler, args.train.micro_batch_size, value_clip=args.critic.value_clip, dataloader_pin_memory=False
     )  # fmt: skip
-    maker = R3ExperienceMaker.__new__(R3ExperienceMaker)
-    maker.args, maker.tokenizer = args, SimpleNamespace(pad_token_id=0)
-    statuses = []
+    maker, statuses = maker_of(args), []
     for num_rows in case["rows_per_step"]:
-        drawn = mixed_rows(num_rows, seed=num_rows)
-        samples = [experience_of(row) for row in drawn]
-        missing = num_fillers(num_rows, ranks=case["ranks"], windows=num_windows(args))
-        samples += [filler_experience(samples[0], 0) for _ in range(missing)]
-        experiences = maker.split_rollout_samples(samples)
+        drawn, experiences, missing = laid_out(case, maker, num_rows)
         returns = [row["advantage"] for row in drawn] + [0.0] * missing
-        chunk = len(experiences) // case["ranks"]
         with torch.no_grad():
-            mine = [
-                critic(e.sequences, e.action_mask, e.attention_mask)
-                for e in experiences[rank * chunk : (rank + 1) * chunk]
-            ]
-        parts = [None] * case["ranks"]
-        torch.distributed.all_gather_object(parts, mine)
-        for experience, values in zip(experiences, [p for part in parts for p in part], strict=True):
+            of_critic = gathered(
+                case, rank, experiences, lambda e: critic(e.sequences, e.action_mask, e.attention_mask)
+            )
+        for experience, values in zip(experiences, of_critic, strict=True):
             experience.values = values
             experience.returns = torch.tensor([returns[i] for i in experience.index])[:, None] * experience.action_mask
             experience.advantages = experience.action_log_probs = torch.zeros_like(values)
-        if args.train.dynamic_batch_enable:
-            experiences = balance_experiences(experiences, args)
-        chunk = len(experiences) // case["ranks"]
-        for experience in experiences[rank * chunk : (rank + 1) * chunk]:
-            trainer.replay_buffer.append(experience)
-        statuses.append(trainer.ppo_train())
-        trainer.replay_buffer.clear()
+        statuses.append(updated(case, rank, trainer, experiences))
     weights = whole(critic.module)
     for name, parameter in critic.module.named_parameters():
         if parameter.requires_grad:

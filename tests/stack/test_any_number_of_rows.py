@@ -122,17 +122,25 @@ def one_process(model, *, learning_rates=(LEARNING_RATE,)):
     return dict(policy.named_parameters()), norms
 
 
+def start_of(model):
+    from transformers import AutoModelForCausalLM
+
+    return dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
+
+
+def movement(start, weights):
+    return torch.cat([(weights[name] - start[name]).detach().flatten() for name in start])
+
+
+def assert_moved_alike(start, weights, expected):
+    moved, wanted = movement(start, weights), movement(start, expected)
+    assert torch.nn.functional.cosine_similarity(moved, wanted, dim=0) > 0.995
+    assert moved.norm().item() == pytest.approx(wanted.norm().item(), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("ranks", "stage", "dynamic", "offload"),
-    [
-        (1, 2, False, False),
-        (2, 2, False, False),
-        (2, 3, False, False),
-        (2, 2, True, False),
-        (2, 3, True, False),
-        (2, 2, False, True),
-        (2, 2, True, True),
-    ],
+    [(1, 2, False, False), (2, 2, False, False), (2, 3, False, False), (2, 3, True, False), (2, 2, True, True)],
 )
 def test_the_update_is_that_of_one_process(tmp_path, model, ranks, stage, dynamic, offload):
     result = run_ranks(tmp_path, model, ranks=ranks, stage=stage, dynamic=dynamic, offload=offload)
@@ -141,13 +149,7 @@ def test_the_update_is_that_of_one_process(tmp_path, model, ranks, stage, dynami
         assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
         rewards = [row["advantage"] for row in mixed_rows(num_rows, seed=num_rows)]
         assert status["reward"] == pytest.approx(sum(rewards) / num_rows, abs=1e-4)  # fillers are in no mean
-    from transformers import AutoModelForCausalLM
-
-    start = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
-    moved = torch.cat([(result["weights"][name] - start[name]).detach().flatten() for name in start])
-    wanted = torch.cat([(expected[name] - start[name]).detach().flatten() for name in start])
-    assert torch.nn.functional.cosine_similarity(moved, wanted, dim=0) > 0.995
-    assert moved.norm().item() == pytest.approx(wanted.norm().item(), rel=0.02)
+    assert_moved_alike(start_of(model), result["weights"], expected)
 
 
 @pytest.mark.parametrize("accumulate", [None, "fp32"])
@@ -159,13 +161,8 @@ def test_logits_in_chunks_give_the_same_gradient_under_zero_3(tmp_path, model, a
     for one, other in zip(whole["statuses"], chunks["statuses"], strict=True):
         assert one["actor_grad_norm"] == pytest.approx(other["actor_grad_norm"], rel=0.01)
         assert one["policy_loss"] == pytest.approx(other["policy_loss"], rel=0.01, abs=1e-4)
-    from transformers import AutoModelForCausalLM
-
-    start = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
-    moved, wanted = (
-        torch.cat([(result["weights"][name] - start[name]).detach().flatten() for name in start])
-        for result in (chunks, whole)
-    )
+    start = start_of(model)
+    moved, wanted = movement(start, chunks["weights"]), movement(start, whole["weights"])
     assert (moved - wanted).norm() < 0.03 * wanted.norm()
 
 
@@ -177,13 +174,7 @@ def test_a_second_pass_is_that_of_one_process(tmp_path, model, dynamic, stage):
     for status, norm in zip(result["statuses"], norms, strict=True):
         assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
         assert status["actor_lr"] == pytest.approx(LEARNING_RATE)
-    from transformers import AutoModelForCausalLM
-
-    start = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
-    moved = torch.cat([(result["weights"][name] - start[name]).detach().flatten() for name in start])
-    wanted = torch.cat([(expected[name] - start[name]).detach().flatten() for name in start])
-    assert torch.nn.functional.cosine_similarity(moved, wanted, dim=0) > 0.995
-    assert moved.norm().item() == pytest.approx(wanted.norm().item(), rel=0.02)
+    assert_moved_alike(start_of(model), result["weights"], expected)
 
 
 def test_where_rows_divide_evenly_it_is_the_stock_update(tmp_path, model):
