@@ -34,7 +34,7 @@ from r3_openrlhf.machine import shared_memory  # noqa: E402
 from r3_openrlhf.machine.ports import free_port  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from r3_openrlhf.stack.phases import Phase  # noqa: E402
-from tests.recordings import STORY, playback_of, recorded, story  # noqa: E402
+from tests.recordings import STORY, playback_of, recorded, settings_of, story  # noqa: E402
 
 R3 = str(Path(sys.executable).with_name("r3"))
 PROCESSES = {"engine's actor": "ray::R3RolloutActor", "engine": "VLLM::EngineCore", "policy": "ray::R3PolicyActor", "command": "r3 train",
@@ -70,8 +70,8 @@ class Chaos:
         return subprocess.Popen(command, env=self.surroundings, start_new_session=True, **silent)
 
     def start(self) -> None:
-        settings = [*playback_of("r3"), f"run_dir={self.run.path}", f"reward.urls=[http://127.0.0.1:{self.port}]"]
-        self.process = subprocess.Popen([R3, "train", "experiment=cpu_smoke", *settings], stdout=subprocess.DEVNULL, env=self.surroundings,
+        settings = [*settings_of("r3"), f"run_dir={self.run.path}", f"reward.urls=[http://127.0.0.1:{self.port}]"]
+        self.process = subprocess.Popen([R3, "train", "experiment=cpu_smoke", *settings], stdout=subprocess.DEVNULL, env=self.surroundings | playback_of("r3"),
                                         stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
         self.members = set()
         self.seen = self.run.events.stat().st_size if self.run.events.is_file() else 0

@@ -227,9 +227,8 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
 
 
 def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -> None:
-    """Train until the run is finished, and tell `logging.notify` how it ended. Exits with the code of a run that was stopped."""
+    """Train until the run is finished. Exits with the code of a run that was stopped."""
     from r3_openrlhf.runs.lock import note_error
-    from r3_openrlhf.runs.notify import notify
     from r3_openrlhf.runs.stop_request import GO_ON, GOES_ON
     from r3_openrlhf.stack.launch import train as launch
 
@@ -237,33 +236,24 @@ def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -
     programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
     if programs not in path.split(os.pathsep):
         os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
-    state, why = "failed", None
     try:
         launch(config, verbose=verbose, quiet=quiet)
         run.mark_finished()
-        state = "finished"
     except KeyboardInterrupt as stopped:
         why = str(stopped) or "stopped"
         saved = getattr(stopped, "nothing_lost", False)
-        state = "saved" if saved else "stopped"
         if saved:
             click.echo(f"{why}; the same command continues from there", err=True)
         elif not quiet:
             click.echo(f"{why}{GOES_ON}", err=True)
         sys.exit(GO_ON if saved else 130)
     except RunInterrupted as interrupted:
-        state, why = "saved", str(interrupted)
-        click.echo(why, err=True)
+        click.echo(str(interrupted), err=True)
         sys.exit(GO_ON)
-    except Exception as error:
-        why = str(error)
-        if isinstance(error, R3Error):
-            with contextlib.suppress(OSError):  # a full disk
-                note_error(run, why)
+    except R3Error as error:
+        with contextlib.suppress(OSError):  # a full disk
+            note_error(run, str(error))
         raise
-    finally:
-        if warning := notify(config.logging.notify, run, state=state, why=why):
-            click.echo(f"Warning: {warning}", err=True)
 
 
 @main.command("import-openrlhf", context_settings={"ignore_unknown_options": True})

@@ -276,11 +276,12 @@ def against_one_gpu(zero_stage: int) -> Callable:
             return rehearsed_run([*given, *two], out)
         recording = out / "recording"
         runs = {
-            out / "one": ("cluster.gpus_per_node=1", f"rollout.record={recording}"),
-            out / "two": (*two, f"rollout.playback={recording}"),
+            out / "one": (("cluster.gpus_per_node=1",), {"R3_RECORD": str(recording)}),
+            out / "two": (two, {"R3_PLAYBACK": str(recording)}),
         }
-        for run_dir, settings in runs.items():
-            subprocess.run([*R3, "train", *given, *settings, f"run_dir={run_dir}"], cwd=ROOT, check=True)
+        for run_dir, (settings, variables) in runs.items():
+            command = [*R3, "train", *given, *settings, f"run_dir={run_dir}"]
+            subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=True)
         one, other = (
             json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[0])["grad_norm"] for run_dir in runs
         )

@@ -187,8 +187,6 @@ WITH_AGENTS = {  # what does not work together with an environment -> why, and t
     "openrlhf.algo.dynamic_filtering_enable=true": "a task's group has a row for each turn; use openrlhf.algo.dynamic",
     "replay.include_reflection=true": "a reflected trajectory never joins the plain group; use replay.include_reflection=false",
     "ranking.enabled=true": "it ranks whole responses, not trajectories; use ranking.enabled=false",
-    "rollout.record=there": "a recording has single responses, not trajectories; use rollout.record=null",
-    "rollout.playback=there": "a recording has single responses, not trajectories; use rollout.playback=null",
     "reward.urls=['http://a:1']": "the environment gives the rewards, not a grader; use reward.urls=[]",
     "reward.length_reward_max_tokens=64": "not a grader; use reward.length_reward_max_tokens=null",
     "data.task=math": "the environment says what succeeds, not a grader; use data.task=null",

@@ -97,8 +97,6 @@ class DataConfig:
     uid_key: str | None = None
     # grader: math | exact | reasoning_gym | my_module:function; null: the one that fits the path
     task: str | None = None
-    # keep every column, for `row` of a reward function; null: only if there is such a function
-    keep_rows: bool | None = None
     # use only this many problems, the first; null: all
     max_samples: int | None = None
     # tokens of prompt and response together, at most
@@ -121,8 +119,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.sources:
             own = {one.name: str(one.type) for one in fields(self) if one.name not in ("path", "sources", "max_len")}
-            self.sources = entries_of("data.sources", self.sources, allowed=own)
-            self.path = path_of("data.sources", self.path, self.sources)
+            self.sources = entries_of(self.sources, allowed=own)
+            self.path = path_of(self.path, self.sources)
             _ = self.parts
         else:
             task_for(self.task, self.path)
@@ -175,10 +173,6 @@ class RolloutConfig:
     micro_batch_size: int = 4
     # tokens of a forward pass with train.dynamic_batch; null: train.max_tokens_per_gpu
     max_tokens_per_gpu: int | None = None
-    # directory in which every response is recorded with its log-probs
-    record: str | None = None
-    # a recording (directory or packed file) from which responses are read instead of sampled
-    playback: str | None = None
 
     def __post_init__(self) -> None:
         at_least("rollout.batch_size", self.batch_size, 1)
@@ -312,8 +306,6 @@ class RewardConfig:
     code: CodeConfig = field(default_factory=CodeConfig)
     # seconds after which a response that no server has answered is ungraded; with urls
     deadline_s: float = 300.0
-    # marks of thinking, as [BEGIN, END]; []: <think>, <thinking>, [THINK], ◁think▷ and the like are known
-    thinking_marks: list[str] = field(default_factory=list)
     # largest share of a step's rollouts without a verdict; above it the run stops
     max_ungraded_rate: float = 0.1
 
@@ -323,9 +315,6 @@ class RewardConfig:
         at_least("reward.num_workers", self.num_workers, 1)
         above("reward.deadline_s", self.deadline_s, 0.0)
         _fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
-        if len(self.thinking_marks) not in (0, 2) or not all(self.thinking_marks):
-            raise ConfigError(f"reward.thinking_marks is {self.thinking_marks}; use [BEGIN, END], two texts, or []")
-        _check_typed("reward.thinking_marks", *self.thinking_marks)
         self.function = None if self.function is None else placed(self.function)
         self.functions = [placed(path) for path in self.functions]
         self._check_functions()
@@ -362,6 +351,11 @@ class RewardConfig:
             )
 
     @property
+    def reads_rows(self) -> bool:
+        """True if a function may read the whole row of a problem."""
+        return bool(self.all_functions)
+
+    @property
     def asks_openrlhf_servers(self) -> bool:
         """True if reward.urls name servers of OpenRLHF's contract."""
         return any(url.endswith("/get_reward") for url in self.urls)
@@ -383,8 +377,6 @@ class HeldOutConfig:
 
     # held-out problems, as data.path; null: no evaluation. Columns, task and prompt are those of `data`
     path: str | None = None
-    # several sources, as data.sources
-    sources: list[Any] = field(default_factory=list)
     # split of a hub data set
     split: str = "test"
     # use only this many problems, the first; null: all
@@ -397,12 +389,6 @@ class HeldOutConfig:
     n_samples: int = 4
 
     def __post_init__(self) -> None:
-        if self.sources:
-            own = {
-                one.name: str(one.type) for one in fields(DataConfig) if one.name not in ("path", "sources", "max_len")
-            }
-            self.sources = entries_of("held_out.sources", self.sources, allowed=own)
-            self.path = path_of("held_out.sources", self.path, self.sources)
         at_least("held_out.max_samples", self.max_samples, 1)
         at_least("held_out.every_steps", self.every_steps, 1)
         at_least("held_out.n_samples", self.n_samples, 1)
@@ -522,18 +508,12 @@ class LoggingConfig:
 
     # project of Weights & Biases to log to; null: none
     wandb_project: str | None = None
-    # rollouts of each step that the terminal shows with problem and verdict
-    examples: int = 0
-    # An http(s) address (POST) or a program (standard input) that gets one JSON object when `r3 train` ends. No shell runs it.
-    # null: the variable R3_NOTIFY, if it is set
-    notify: str | None = None
     # values per token in rollouts/, 2 bytes each. used: entropies of rows that a ranking measured exactly, and log-probs of recalled
     # rows (engine and actor); takes no time. all: log-probs of every row, and with algo=r3 entropies of every trained row. none: nothing
     token_values: str = "used"
 
     def __post_init__(self) -> None:
         one_of("logging.token_values", self.token_values, tuple(TokenValues))
-        at_least("logging.examples", self.examples, 0)
 
 
 @dataclass
@@ -623,9 +603,6 @@ class R3Config(R3Settings):
         self._check_critic()
         self._check_lengths()
         self._check_batches()
-        if self.data.keep_rows is None:
-            # a copy, whose parts know it, too
-            self.data = replace(self.data, keep_rows=bool(self.reward.all_functions))
         # OpenRLHF splits the data path, which is in run_dir, at commas and at "@".
         if any(mark in self.run_dir for mark in ",@"):
             raise ConfigError(f"run_dir is {quoted(self.run_dir)}; OpenRLHF cannot read paths with a comma or an @")
@@ -762,8 +739,6 @@ class R3Config(R3Settings):
             ("replay.include_reflection", "false", self.replay.include_reflection, "a reflected trajectory never joins the plain group"),
             ("replay.rehearse.share", "0", self.replay.rehearse.share, "it trains single responses, not trajectories"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
-            ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),
-            ("rollout.playback", "null", self.rollout.playback, "a recording has single responses, not trajectories"),
             ("reward.urls", "[]", self.reward.urls, "the environment gives the rewards, not a grader"),
             ("reward.function", "null", self.reward.all_functions, "the environment gives the rewards, not a grader"),
             ("reward.length_reward_max_tokens", "null", self.reward.length_reward_max_tokens, "the environment gives the rewards, not a grader"),

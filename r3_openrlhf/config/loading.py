@@ -87,10 +87,9 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         raise ConfigError(f"experiment {quoted(experiment)} does not compose: {_one_line(error)}") from error
     values = _with_given_options(_container(composed), [override for override, _ in parsed])
     given = {override.key_or_group for override, _ in parsed}
-    for section in ("data", "held_out"):  # what the command line says takes the place of the experiment's
-        for one, other in (("path", "sources"), ("sources", "path")):
-            if f"{section}.{one}" in given and f"{section}.{other}" not in given and section in values:
-                values[section].pop(other, None)
+    for one, other in (("path", "sources"), ("sources", "path")):  # the command line takes the place of the experiment
+        if f"data.{one}" in given and f"data.{other}" not in given and "data" in values:
+            values["data"].pop(other, None)
     if own is not None:
         values["algo"] = own
     if (

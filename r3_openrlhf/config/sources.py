@@ -1,4 +1,4 @@
-"""`data.sources` and `held_out.sources`: a list of paths, or of entries with a path and keys of `data` of their own."""
+"""`data.sources`: a list of paths, or of entries with a path and keys of `data` of their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INSTEAD |= {
 SOURCES = "sources"
 
 
-def entries_of(key: str, sources: Sequence[Any], *, allowed: Mapping[str, str]) -> list[dict[str, Any]]:
+def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, str]) -> list[dict[str, Any]]:
     """Each source as {name, weight or None, path, and what it sets of `allowed`}.
 
     allowed: key -> its type, as config.DataConfig writes it.
@@ -45,21 +45,21 @@ def entries_of(key: str, sources: Sequence[Any], *, allowed: Mapping[str, str]) 
         path, weight = entry.get("path"), entry.get("weight")
         if not isinstance(path, str) or not path.strip():
             raise ConfigError(
-                f"{key} holds {quoted(source)}, which has no path; write a path, or {{path: ..., weight: ...}}"
+                f"data.sources holds {quoted(source)}, which has no path; write a path, or {{path: ..., weight: ...}}"
             )
         unknown = sorted(set(map(str, entry)) - set(allowed) - {"name", "weight", "path"})
         if unknown and (instead := _INSTEAD.get(unknown[0].rpartition(".")[2])):
-            raise ConfigError(f"{key} sets {unknown[0]} for {path}, which a source cannot have; {instead}")
+            raise ConfigError(f"data.sources sets {unknown[0]} for {path}, which a source cannot have; {instead}")
         if unknown:
             raise ConfigError(
-                f"{key} sets {unknown[0]} for {path}; a source has path, name, weight, {', '.join(allowed)}"
+                f"data.sources sets {unknown[0]} for {path}; a source has path, name, weight, {', '.join(allowed)}"
             )
         for name in set(entry) & set(allowed):
-            _check_type(key, str(path), name, entry[name], allowed[name])
+            _check_type(str(path), name, entry[name], allowed[name])
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if weight is not None and not (is_number and math.isfinite(weight) and weight > 0):
             raise ConfigError(
-                f"{key} gives {path} the weight {quoted(weight)}; use a number above 0, a share of the problems"
+                f"data.sources gives {path} the weight {quoted(weight)}; use a number above 0, a share of the problems"
             )
         name = re.sub(
             r"[^\w.-]", "_", str(entry.get("name") or re.split(r"[/:]", path.rstrip("/"))[-1].partition(".")[0])
@@ -70,13 +70,15 @@ def entries_of(key: str, sources: Sequence[Any], *, allowed: Mapping[str, str]) 
     names = [entry["name"] for entry in found]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
-        raise ConfigError(f"{key} has two sources called {double}; give each a name, as in {{path: ..., name: ...}}")
+        raise ConfigError(
+            f"data.sources has two sources called {double}; give each a name, as in {{path: ..., name: ...}}"
+        )
     if len({entry["weight"] is None for entry in found}) > 1:
-        raise ConfigError(f"{key} has weights for some of its sources only; give all of them one, or none")
+        raise ConfigError("data.sources has weights for some of its sources only; give all of them one, or none")
     return found
 
 
-def _check_type(key: str, path: str, name: str, value: Any, kind: str) -> None:
+def _check_type(path: str, name: str, value: Any, kind: str) -> None:
     wanted = _KINDS[re.split(r"[\[ ]", kind)[0]]
     fits = isinstance(value, wanted) and not (isinstance(value, bool) and bool not in wanted)
     if fits or (value is None and "None" in kind):
@@ -84,13 +86,14 @@ def _check_type(key: str, path: str, name: str, value: Any, kind: str) -> None:
     instead = ""
     if name == "chat_template" and isinstance(value, str):
         instead = "; a template of its own goes into chat_template_kwargs: {chat_template: ...}"
-    raise ConfigError(f"{key} gives {path} the {name} {quoted(value)}, which is no {wanted[0].__name__}{instead}")
+    raise ConfigError(
+        f"data.sources gives {path} the {name} {quoted(value)}, which is no {wanted[0].__name__}{instead}"
+    )
 
 
-def path_of(key: str, path: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
+def path_of(path: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
     """How messages call the sources. Raises ConfigError where another path is set besides."""
     together = " + ".join(entry["path"] for entry in entries)
     if path not in (None, "???", SOURCES, together):
-        section = key.partition(".")[0]
-        raise ConfigError(f"{section}.path is {path} and {key} is set; use one of them, as in {key}=[]")
+        raise ConfigError(f"data.path is {path} and data.sources is set; use one of them, as in data.sources=[]")
     return together

@@ -75,7 +75,12 @@ class ProblemSet:
 
 
 def load_problem_set(
-    benchmark: str, data: DataConfig, *, data_dir: str | None = None, max_problems: int | None = None
+    benchmark: str,
+    data: DataConfig,
+    *,
+    data_dir: str | None = None,
+    max_problems: int | None = None,
+    with_rows: bool = False,
 ) -> ProblemSet:
     """`benchmark`: a name of BENCHMARKS, a file or hub data set as data.path takes it, or reasoning_gym:TASK.
 
@@ -89,7 +94,7 @@ def load_problem_set(
         convert = as_it_is if data_dir else found.references
     else:
         source, convert = _free_source(benchmark, data, max_problems), as_it_is
-    problems = load_problems(source)
+    problems = load_problems(source, with_rows=with_rows)
     labels = [replace(label, references=convert(label.references)) for label in problems.labels]
     return ProblemSet(
         name=name_of(benchmark),

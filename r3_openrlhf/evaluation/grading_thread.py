@@ -59,12 +59,12 @@ class GradingThread:
 
     def text_of(self, tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
         """What is graded of a response, as in training."""
-        return response_text(tokenizer, token_ids, self._config.thinking_marks)
+        return response_text(tokenizer, token_ids)
 
     def submit(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> Future[Grade]:
         """Ask for the grade of one response. Returns at once."""
         request = GradeRequest(
-            response=as_graded(self._prompt, text, self._config.thinking_marks),
+            response=as_graded(self._prompt, text),
             references=tuple(label.references),
             task=label.task,
             num_tokens=num_tokens,

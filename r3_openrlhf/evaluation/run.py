@@ -205,7 +205,13 @@ def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> 
 
 
 def _problem_set(benchmark: str, config: R3Config, request: Request) -> ProblemSet:
-    found = load_problem_set(benchmark, config.data, data_dir=request.data_dir, max_problems=request.max_problems)
+    found = load_problem_set(
+        benchmark,
+        config.data,
+        data_dir=request.data_dir,
+        max_problems=request.max_problems,
+        with_rows=config.reward.reads_rows,
+    )
     if not found.labels:
         raise DataError(f"{benchmark} has no problem that can be used")
     return found

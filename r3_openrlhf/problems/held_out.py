@@ -26,15 +26,14 @@ if TYPE_CHECKING:
 
 
 def held_out_data(config: R3Config) -> DataConfig | None:
-    """Where the held-out problems come from: `held_out`, with the columns, grader and prompt of `data` where a source of its own
-    sets none."""
+    """Where the held-out problems come from: `held_out`, with the columns, grader and prompt of `data`."""
     settings, data = config.held_out, config.data
     if settings.path is None:
         return None
     return replace(
         data,
         path=settings.path,
-        sources=settings.sources,
+        sources=[],
         split=settings.split,
         reasoning_gym=settings.reasoning_gym,
         max_samples=settings.max_samples,
@@ -48,7 +47,7 @@ def check_held_out_source(config: R3Config) -> None:
     data = held_out_data(config)
     if data is not None:
         with _errors_name_the_right_key():
-            check_source(data)
+            check_source(data, with_rows=config.reward.reads_rows)
 
 
 def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, training: Path, output: Path) -> None:
@@ -62,12 +61,12 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
     if data is None:
         raise ValueError("held_out.path is not set; there is nothing to prepare")
     with _errors_name_the_right_key():
-        labels = load_problems(data, seed=config.train.seed).labels
+        labels = load_problems(data, with_rows=config.reward.reads_rows).labels
     with training.open(encoding="utf-8") as file:
         trained = [Label.from_json(json.loads(line)["label"]) for line in file]
     uids, texts = {label.uid for label in trained}, {label.problem for label in trained}
     both = [label for label in labels if label.uid in uids or label.problem in texts]
-    if any(not data.parts[label.source].path.startswith(REASONING_GYM) for label in both):
+    if both and not data.path.startswith(REASONING_GYM):
         raise DataError(
             f"held_out.path {data.path} holds {len(both)} of the problems that are trained on ({both[0].uid} is the "
             "first), so it is not held out; use another file or split, or leave them out of one of the two"
@@ -79,7 +78,7 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
         if prompt is not None:
             row = {"input": prompt, "label": label.to_json(), "datasource": "held_out"}
             rows.append(json.dumps(row, ensure_ascii=False) + "\n")
-        if len(rows) == data.max_samples and not data.sources:
+        if len(rows) == data.max_samples:
             break
     if not rows:
         raise DataError(

@@ -20,7 +20,7 @@ class Label:
     metadata: dict[str, Any] | None = None  # the reasoning-gym entry, for its own scorer
     turns: list[dict[str, str]] | None = None  # what comes before it in its column of messages: role, content
     source: str | None = None  # its name in data.sources
-    row: dict[str, Any] | None = None  # every column, for a reward function of the user (data.keep_rows)
+    row: dict[str, Any] | None = None  # every column, for a reward function of the user
     prefix: list[int] | None = None  # token ids that the response starts with (exploration.rrl); never in the file
 
     def to_json(self) -> str:

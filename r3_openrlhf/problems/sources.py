@@ -87,20 +87,21 @@ class Problems:
     findings: list[Finding] = field(default_factory=list)  # suspicious ones
 
 
-def load_problems(data: DataConfig, *, seed: int = 0) -> Problems:
+def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -> Problems:
     """Every usable problem once, of all sources; with weights the largest mixture of those shares in which none is twice.
 
     A problem that two sources answer differently is left out of both. Raises DataError as `load_source` does.
 
     Args:
         seed: draws which problems of a source the mixture leaves out.
+        with_rows: keep every column of a row, for a reward function.
     """
     if not data.sources:
-        return load_source(data)
+        return load_source(data, with_rows=with_rows)
     weights = {entry["name"]: entry["weight"] for entry in data.sources}
     found: dict[str, Label] = {}
     contradictory: set[str] = set()
-    parts = {name: load_source(part, name=name) for name, part in data.parts.items()}
+    parts = {name: load_source(part, name=name, with_rows=with_rows) for name, part in data.parts.items()}
     for problems in parts.values():
         for label in problems.labels:
             known = found.setdefault(label.uid, label)
@@ -137,7 +138,7 @@ def load_problems(data: DataConfig, *, seed: int = 0) -> Problems:
     )
 
 
-def load_source(data: DataConfig, *, name: str | None = None) -> Problems:
+def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = False) -> Problems:
     """Every usable problem of one path once.
 
     Which answer of two is right cannot be known here, so a problem with different answers is left out as a whole.
@@ -152,7 +153,7 @@ def load_source(data: DataConfig, *, name: str | None = None) -> Problems:
     reasons: Counter[str] = Counter()
     first: dict[type[DataError], str] = {}
     num_without = 0
-    for place, found in _rows(data, counts):
+    for place, found in _rows(data, counts, with_rows=with_rows):
         counts.num_rows += 1
         if isinstance(found, Label) and name is not None:
             # ids of two files may be the same
@@ -186,7 +187,7 @@ def load_source(data: DataConfig, *, name: str | None = None) -> Problems:
     kept = [label for uid, label in labels.items() if uid not in contradictory]
     counts.num_used, counts.left_out = len(kept), dict(reasons.most_common(MOST_REASONS))
     counts.num_duplicates = counts.num_rows - num_unusable - len(kept)
-    findings = _findings(data, counts, kept, num_unusable)
+    findings = _findings(data, counts, kept, num_unusable, with_rows=with_rows)
     return Problems(
         labels=kept,
         num_duplicates=counts.num_duplicates,
@@ -196,7 +197,9 @@ def load_source(data: DataConfig, *, name: str | None = None) -> Problems:
     )
 
 
-def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], num_unusable: int) -> list[Finding]:
+def _findings(
+    data: DataConfig, counts: SourceCounts, labels: list[Label], num_unusable: int, *, with_rows: bool
+) -> list[Finding]:
     """The suspicious ones. Raises DataError for what is certainly wrong."""
     findings = []
     if num_unusable >= SUSPICIOUS * counts.num_rows:
@@ -209,7 +212,7 @@ def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], num_u
     elif not data.path.startswith(REASONING_GYM):
         found = check_references(labels, path=data.path, answer_key=counts.answer_key, columns=counts.columns)
         # a reward function may compare with anything
-        findings += [replace(one, refuses=False) for one in found] if data.keep_rows else found
+        findings += [replace(one, refuses=False) for one in found] if with_rows else found
         findings += check_prompts(labels, path=data.path, data=data)
     for finding in findings:
         if finding.refuses:
@@ -217,7 +220,7 @@ def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], num_u
     return findings
 
 
-def check_source(data: DataConfig) -> None:
+def check_source(data: DataConfig, *, with_rows: bool = False) -> None:
     """Everything about data.path that can be known without a tokenizer or the hub: file, columns, task, the answers.
 
     Raises DataError as `load_problems` does.
@@ -226,7 +229,7 @@ def check_source(data: DataConfig) -> None:
         if part.path.startswith(REASONING_GYM):
             next(iter(_reasoning_gym_rows(part)))
         elif not is_on_the_hub(part.path):
-            load_source(part)
+            load_source(part, with_rows=with_rows)
 
 
 def grader_of(data: DataConfig) -> str:
@@ -239,11 +242,12 @@ def problem_uid(problem: str) -> str:
     return hashlib.sha256(problem.encode()).hexdigest()[:16]
 
 
-def _rows(data: DataConfig, counts: SourceCounts) -> Iterable[tuple[str, Label | DataError]]:
+def _rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> Iterable[tuple[str, Label | DataError]]:
     """(place, problem or why it cannot be used) of every row."""
     if data.path.startswith(REASONING_GYM):
         return _reasoning_gym_rows(data)
-    return _program_rows(data, counts) if TASKS[grader_of(data)].runs_programs else _table_rows(data, counts)
+    read = _program_rows if TASKS[grader_of(data)].runs_programs else _table_rows
+    return read(data, counts, with_rows=with_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,19 +259,19 @@ class Columns:
     uid: str | None
 
 
-def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label | DataError]]:
+def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> list[tuple[str, Label | DataError]]:
     groups = {"problem_key": PROBLEM_COLUMNS, "answer_key": ANSWER_COLUMNS}
     keys = [data.problem_key, data.answer_key, data.uid_key]
     keys += [name for found in groups.values() for group in found for name in group]
     # a column may have a dot in its name
     wanted = {name for key in keys if key for name in (key, root_of(key))}
-    table = load_table(data, None if data.keep_rows else wanted)
+    table = load_table(data, None if with_rows else wanted)
     if not table.columns:
         return [(place, row) for place, row in table.rows if isinstance(row, DataError)]
     try:
         problem, answer = (
             None
-            if option == "answer_key" and may_lack_answers(data, table.columns)
+            if option == "answer_key" and with_rows and may_lack_answers(data, table.columns)
             else chosen_column(table.columns, key=getattr(data, option), groups=names, option=option, path=data.path)
             for option, names in groups.items()
         )
@@ -288,7 +292,7 @@ def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label
             if isinstance(row, DataError):
                 raise row
             label, *form = _label(columns, task, row)
-            rows.append((place, replace(label, row=plain_row(row)) if data.keep_rows else label))
+            rows.append((place, replace(label, row=plain_row(row)) if with_rows else label))
             forms.append((form[0], form[1]))
         except DataError as error:
             rows.append((place, error))
@@ -313,9 +317,9 @@ def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label
     return rows
 
 
-def _program_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label | DataError]]:
+def _program_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> list[tuple[str, Label | DataError]]:
     """Problems whose references are tests of programs (code_rows.py)."""
-    wanted = None if data.keep_rows else columns_of((data.problem_key, data.answer_key, data.uid_key))
+    wanted = None if with_rows else columns_of((data.problem_key, data.answer_key, data.uid_key))
     table = load_table(data, wanted)
     if not table.columns:
         return [(place, row) for place, row in table.rows if isinstance(row, DataError)]
@@ -334,7 +338,7 @@ def _program_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Lab
             columns = Columns(problem, None, data.uid_key)
             label, _, _ = _label(columns, grader_of(data), row | {problem: cell})
             label = replace(label, references=[tests])
-            rows.append((place, replace(label, row=plain_row(row)) if data.keep_rows else label))
+            rows.append((place, replace(label, row=plain_row(row)) if with_rows else label))
             forms[form] += 1
         except DataError as error:
             rows.append((place, error))
@@ -377,9 +381,9 @@ def _answers(key: str, task: str, row: dict[str, Any]) -> tuple[list[str], list[
 
 
 def may_lack_answers(data: DataConfig, columns: Sequence[str]) -> bool:
-    """Rows for a reward function (data.keep_rows), without a column that is named as one of answers."""
+    """Return whether no column is named as one of answers, which a reward function may do without."""
     known = {root_of(name, columns) for group in ANSWER_COLUMNS for name in group}
-    return bool(data.keep_rows) and data.answer_key is None and not known & set(columns)
+    return data.answer_key is None and not known & set(columns)
 
 
 def _is_unicode(text: str) -> bool:

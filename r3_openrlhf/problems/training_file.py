@@ -54,7 +54,7 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
     """
     data = config.data
     room = data.max_len - config.rollout.max_new_tokens  # tokens of a prompt, at most
-    problems = load_problems(data, seed=config.train.seed)
+    problems = load_problems(data, seed=config.train.seed, with_rows=config.reward.reads_rows)
     counts_of = {counts.name: counts for counts in problems.sources}
     used: Counter[str | None] = Counter()
     lengths: list[int] = []

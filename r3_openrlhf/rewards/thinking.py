@@ -14,30 +14,23 @@ if TYPE_CHECKING:
 _ENDS = 200  # characters of a prompt in which its last mark is
 
 
-def opened_thinking(prompt: str, marks: Sequence[str] = ()) -> str:
-    """The mark with which a final prompt opens thinking, at its very end; "" where it opens none.
-
-    marks: reward.thinking_marks; those that are known count too.
-    """
+def opened_thinking(prompt: str) -> str:
+    """The mark with which a final prompt opens thinking, at its very end; "" where it opens none."""
     end = prompt[-_ENDS:].rstrip()
-    if marks and end.endswith(marks[0].strip()):
-        return marks[0]
     found = [mark for mark in THINKING_MARK.finditer(end) if mark.end() == len(end) and not mark[1]]
     return found[0][0] if found else ""
 
 
-def as_graded(prompt: str, response: str, marks: Sequence[str] = ()) -> str:
+def as_graded(prompt: str, response: str) -> str:
     """The response with an open mark in front where its prompt ends with one, as if the model had written it: thinking that
-    never closes is then no answer. A user's own marks become the ones that every grader knows."""
-    for own, known in zip(marks, (OPEN_THINKING, "</think>"), strict=False):
-        response = response.replace(own, known)
-    return OPEN_THINKING + response if opened_thinking(prompt, marks) else response
+    never closes is then no answer."""
+    return OPEN_THINKING + response if opened_thinking(prompt) else response
 
 
-def response_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], marks: Sequence[str] = ()) -> str:
+def response_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """The text of a response for graders: without special tokens, but with those that are marks of thinking (Magistral's
     [THINK]). Without its marks thinking would be graded as the answer."""
-    kept = _special_marks(tokenizer, tuple(marks))
+    kept = _special_marks(tokenizer)
     if not kept:
         return tokenizer.decode(ids, skip_special_tokens=True)
     tokens = tokenizer.added_tokens_decoder
@@ -46,10 +39,6 @@ def response_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], marks:
 
 
 @functools.lru_cache(maxsize=8)
-def _special_marks(tokenizer: PreTrainedTokenizerBase, marks: tuple[str, ...]) -> frozenset[int]:
+def _special_marks(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return frozenset(
-        number
-        for number, text in special.items()
-        if THINKING_MARK.fullmatch(text.strip()) or any(text.strip() in mark for mark in marks)
-    )
+    return frozenset(number for number, text in special.items() if THINKING_MARK.fullmatch(text.strip()))

@@ -35,8 +35,6 @@ MAY_CHANGE = (
     "train.max_generated_tokens",
     "checkpoint.",
     "stop.",
-    "rollout.record",
-    "rollout.playback",
     "logging.",
     "reward.urls",
     "reward.timeout_s",

@@ -247,17 +247,17 @@ async def _grades(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> li
         return [[] for _ in rows]
     grader = make_grader(config)
     try:
-        return [await asyncio.gather(*_asked(grader, config, label, prompt, rows)) for label, prompt in rows]
+        return [await asyncio.gather(*_asked(grader, label, prompt, rows)) for label, prompt in rows]
     finally:
         grader.close()
 
 
 def _asked(
-    grader: Grader, config: RewardConfig, label: Label, prompt: str, rows: Sequence[tuple[Label, str]]
+    grader: Grader, label: Label, prompt: str, rows: Sequence[tuple[Label, str]]
 ) -> list[Coroutine[Any, Any, tuple[str, str]]]:
     if not label.references:  # only the scorer of its task knows the answer
         return []
-    close = "</think> " if as_graded(prompt, "", config.thinking_marks) else ""
+    close = "</think> " if as_graded(prompt, "") else ""
     reference = read_reference(label.references[0]).text if label.task == "math" else label.references[0]
     others = [
         other.references[0] for other, _ in rows if other.references and other.references[0] not in label.references
@@ -267,7 +267,7 @@ def _asked(
     async def ask(response: str) -> tuple[str, str]:
         grade = await grader.grade(
             GradeRequest(
-                response=as_graded(prompt, close + response, config.thinking_marks),
+                response=as_graded(prompt, close + response),
                 references=tuple(label.references),
                 task=label.task,
                 num_tokens=len(response),

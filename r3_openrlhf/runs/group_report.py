@@ -143,22 +143,6 @@ def group_records(run: RunDirectory, *, uid: str, step: int | None) -> list[dict
     return [{key: row.get(key) for key in RECORD} for row in group_rollouts(run, uid=uid, step=step)]
 
 
-def example_page(run: RunDirectory, *, step: int, most: int, width: int) -> str:
-    """`most` fresh rollouts of a step with their problem: another group each, the step's number decides which."""
-    groups = list(grouped(run.read_rollouts(step=step)).values())
-    chosen = [groups[(step * most + number) % len(groups)] for number in range(min(most, len(groups)))]
-    rows = [group[step % len(group)] for group in chosen]
-    labels = _labels(run, {row["uid"] for row in rows})
-    lines = []
-    for row in rows:
-        problem = _problem(labels.get(row["uid"]))
-        lines += textwrap.wrap(_facts(row), width=width, subsequent_indent="  ")
-        if problem["problem"] is not None:
-            lines += _wrapped(f"{problem['problem']} -> {problem['references']}", width=width, most=2)
-        lines += _wrapped(row.get("text") or "(no text)", width=width, most=SHOWN_LINES)
-    return "\n".join(lines)
-
-
 def _facts(row: Mapping[str, Any]) -> str:
     facts = [row["verdict"] + (f" ({row['reason']})" if row["verdict"] == "ungraded" else "")]
     if row["recalled_from"] is not None:

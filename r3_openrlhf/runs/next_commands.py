@@ -37,7 +37,7 @@ def next_commands(
     commands = [["view", run], ["show", run, "--step", str(last_step)]]
     if words := _evaluation(config):
         commands.append(["eval", run, *words])
-    if config.held_out.path is not None or config.held_out.sources:
+    if config.held_out.path is not None:
         first, second = config.algorithm.compared
         other = first if config.algorithm_name != first else second
         kept = [one for one in settings if not one.lstrip("+").startswith(OF_THE_ARM)]
@@ -50,7 +50,7 @@ def next_commands(
 def _evaluation(config: R3Config) -> list[str]:
     """Arguments of `r3 eval`: problems that are not trained on; none where the run knows of none."""
     limit = ["--max-new-tokens", str(config.rollout.max_new_tokens)]
-    if config.data.path.startswith(ENVIRONMENT) or config.data.sources or config.held_out.sources:
+    if config.data.path.startswith(ENVIRONMENT) or config.data.sources:
         return []
     if config.data.path.startswith(GENERATED):
         return ["--benchmark", config.data.path, *limit, f"data.reasoning_gym.seed={OTHER_SEED}"]

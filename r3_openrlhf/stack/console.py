@@ -19,7 +19,6 @@ from pathlib import Path
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import POLL_S, Display, screen_for
-from r3_openrlhf.runs.group_report import example_page
 from r3_openrlhf.runs.outputs import Outputs
 from r3_openrlhf.runs.pace import LAST, duration, slower_than_usual, to_go_s
 from r3_openrlhf.stack.phases import Phase, announce
@@ -37,7 +36,6 @@ class Console:
         self._early: list[tuple[Phase, float]] = []  # before there was a run directory to note them in
         self._log_position = 0
         self._max_tokens: int | None = None
-        self._examples = 0
         self._steps: list[dict] = []  # the last lines of metrics.jsonl that this process has seen
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -101,10 +99,10 @@ class Console:
         with self._lock:
             self._display.line(text)
 
-    def expect(self, num_steps: int, *, max_tokens: int | None, examples: int) -> None:
-        """Expect so many steps, so many generated tokens that may end the run, and so many rollouts of each step are shown."""
+    def expect(self, num_steps: int, *, max_tokens: int | None) -> None:
+        """Set how many steps the run will make, and how many generated tokens may end it."""
         with self._lock:
-            self._max_tokens, self._examples = max_tokens, examples
+            self._max_tokens = max_tokens
             self._display.expect(num_steps)
 
     def _follow(self) -> None:
@@ -134,11 +132,6 @@ class Console:
             self._display.line(step_line(line) + (f", {duration(left)} to go" if left else ""))
             if (sentence := slower_than_usual(self._steps)) is not None:
                 self._display.line(f"step {line['step']} was {sentence}")
-            if self._examples:
-                width = self._display.screen.width
-                with contextlib.suppress(R3Error):  # a resumed run deleted the step's file in this moment
-                    for text in example_page(run, step=line["step"], most=self._examples, width=width).splitlines():
-                        self._display.line(text)
         for line in evaluations:
             self._display.line(evaluation_line(line))
         for event in events:

@@ -102,11 +102,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             page.check()
             for sentence in [*filter(None, warnings), *history_warnings(config, num_problems=data.num_problems)]:
                 console.say(f"Warning: {sentence}")
-            console.expect(
-                num_steps(config, data),
-                max_tokens=config.train.max_generated_tokens,
-                examples=config.logging.examples,
-            )
+            console.expect(num_steps(config, data), max_tokens=config.train.max_generated_tokens)
             checkpoint_record.settle(run.checkpoints)
             if other_ranks.must_convert(config, run):
                 console.announce(Phase.CONVERTING)

@@ -1,8 +1,8 @@
 """Rollouts kept on disk and played back: for finding out what a run did, without the engine's randomness.
 
-vLLM's samples depend on which requests share a batch, so two runs of one seed differ. A run with `rollout.playback`
+vLLM's samples depend on which requests share a batch, so two runs of one seed differ. A run with the variable R3_PLAYBACK
 gets the recorded response for each (seed of the step, prompt, sample), and ends with a sentence where there is none.
-While a run records, each response is a file of its own, because several engines write; `pack` makes one file of them.
+While a run records (R3_RECORD), each response is a file of its own, because several engines write; `pack` makes one file of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import numpy as np
 
 from r3_openrlhf.method.errors import DataError
 
+RECORD = "R3_RECORD"  # directory in which every response is recorded with its log-probs
+PLAYBACK = "R3_PLAYBACK"  # a recording (directory or packed file) from which responses are read instead of sampled
 Response = tuple[list[int], np.ndarray, str]  # token ids [T], log-probs [T, 1 + k], finish reason
 
 
@@ -29,6 +31,12 @@ class Recording:
         self.path = Path(path)
         self._packed = read_packed(self.path)[0] if self.path.is_file() else None
         self._asked: Counter = Counter()
+
+    @classmethod
+    def named_by(cls, variable: str) -> Recording | None:
+        """Return the recording that the environment's variable names; None where it is not set."""
+        path = os.environ.get(variable)
+        return cls(path) if path else None
 
     def key(self, seed: int, prompt: str) -> str:
         """The record of the next response to `prompt` in the step that `seed` stands for."""
@@ -50,7 +58,7 @@ class Recording:
                 return self._packed[key]
         elif (self.path / f"{key}.npz").is_file():
             return read_response(self.path / f"{key}.npz")
-        raise DataError(f"rollout.playback {self.path} has no response {key}: this run is not that run")
+        raise DataError(f"{PLAYBACK} {self.path} has no response {key}: this run is not that run")
 
 
 def response_key(seed: int, sample: int, prompt: str) -> str:
@@ -93,7 +101,7 @@ def read_packed(file: Path) -> tuple[dict[str, Response], dict[str, Any]]:
         logprobs = np.split(arrays["logprobs"], np.cumsum(sizes)[:-1])
         about = json.loads(str(arrays["about"]))
     except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"rollout.playback {file} is no recording: {error}") from error
+        raise DataError(f"{PLAYBACK} {file} is no recording: {error}") from error
     rows = zip(arrays["keys"], tokens, logprobs, arrays["widths"], arrays["finish_reasons"], strict=True)
     return {
         str(key): (ids.tolist(), values.reshape(len(ids), width), str(reason))

@@ -29,7 +29,7 @@ from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.thinking import as_graded, response_text
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
-from r3_openrlhf.stack.recorded_rollouts import Recording
+from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD, Recording
 
 
 class AgentExecutor(AgentExecutorBase):
@@ -47,9 +47,7 @@ class AgentExecutor(AgentExecutorBase):
         self.top_logprobs = top_logprobs_wanted(self.config)
         self.vocab_size: int | None = None
         self.stops: tuple[list[int], list[str]] | None = None  # of the tokenizer that comes with the first request
-        rollout = self.config.rollout
-        self.record = Recording(rollout.record) if rollout.record else None
-        self.playback = Recording(rollout.playback) if rollout.playback else None
+        self.record, self.playback = Recording.named_by(RECORD), Recording.named_by(PLAYBACK)
         self._asked: Counter = Counter()
 
     async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
@@ -80,7 +78,7 @@ class AgentExecutor(AgentExecutorBase):
         response_ids = list(output.token_ids)
         truncated = output.finish_reason == "length"
         # with detokenize off the end token stays in token_ids, as OpenRLHF trains on it; it is no text
-        text = response_text(hf_tokenizer, given + response_ids, self.config.reward.thinking_marks)
+        text = response_text(hf_tokenizer, given + response_ids)
 
         started = time.perf_counter()
         logprobs_TK = logprobs_array(output.logprobs, len(response_ids))  # column 0: the sampled token
@@ -93,7 +91,7 @@ class AgentExecutor(AgentExecutorBase):
 
         grade = await self.grader.grade(
             GradeRequest(
-                response=as_graded(prompt, text, self.config.reward.thinking_marks),
+                response=as_graded(prompt, text),
                 references=tuple(record.references),
                 task=record.task,
                 num_tokens=len(given) + len(response_ids),
@@ -132,7 +130,7 @@ class AgentExecutor(AgentExecutorBase):
         }
 
     async def _generate(self, llm_engine, prompt: str, prompt_ids: list[int], given: list[int], params):
-        """(completion, key of its recording). From the engine, or from rollout.playback."""
+        """(completion, key of its recording). From the engine, or from a recording."""
         if given:  # one problem may be asked from its beginning and from a state in one step
             prompt = f"{prompt}\0{given}"
         if self.playback is not None:

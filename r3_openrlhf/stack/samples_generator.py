@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.batching import effective_ranks, num_windows
 from r3_openrlhf.stack.convert import rollout_from_response
+from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
 from r3_openrlhf.stack.work import work_of
 
 NO_PROMPTS = StepPrompts([], reflection=[])
@@ -217,7 +219,7 @@ class R3SamplesGenerator(SamplesGenerator):
 
     def _seed_needed(self) -> bool:
         """A seed for each request slows a GPU sampler down, so only where it is asked for."""
-        return self.config.train.deterministic or bool(self.config.rollout.record or self.config.rollout.playback)
+        return self.config.train.deterministic or RECORD in os.environ or PLAYBACK in os.environ
 
     def _further(self, prompts: list[str], labels: list[str]) -> list[tuple[str, str]]:
         """(prompt, label) of the groups besides the plain ones: those that start from a state, then reflection groups."""

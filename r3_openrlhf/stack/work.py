@@ -45,7 +45,7 @@ def work_of(config: R3Config) -> Work:
 
 
 def _check_problems(config: R3Config) -> None:
-    check_source(config.data)
+    check_source(config.data, with_rows=config.reward.reads_rows)
     check_held_out_source(config)
 
 

@@ -126,7 +126,7 @@ def rollout(uid, verdict, *, tokens=2, truncated=False):
 
 
 def line_of(rollouts):
-    config = config_for("unused", path="x", n_samples=3, temperature=0.7)
+    config = config_for("unused", path="x", n_samples=3)
     return evaluation_line(rollouts, config=config, step=3, epoch=2, generated_tokens=99)
 
 
@@ -140,7 +140,7 @@ def test_the_line_by_hand():
         "name": "held_out",
         "num_problems": 3,
         "n_samples": 3,
-        "temperature": 0.7,
+        "temperature": 1.0,
         "max_new_tokens": 16,
         "pass_at_1": pytest.approx((1 / 3 + 0 + 1) / 3),
         "pass_at_n": pytest.approx(2 / 3),

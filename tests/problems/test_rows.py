@@ -4,9 +4,8 @@ import gzip
 import json
 
 import datasets
-import pytest
 
-from r3_openrlhf.config import DataConfig, R3Config, RewardConfig
+from r3_openrlhf.config import DataConfig
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.sources import load_problems
 
@@ -16,33 +15,26 @@ ROWS = [
 ]
 
 
-def rows_of(path, **settings):
-    return [
-        Label.from_json(label.to_json()).row for label in load_problems(DataConfig(path=str(path), **settings)).labels
-    ]
+def rows_of(path, *, with_rows=True):
+    labels = load_problems(DataConfig(path=str(path)), with_rows=with_rows).labels
+    return [Label.from_json(label.to_json()).row for label in labels]
 
 
 def test_every_column_reaches_the_label_as_plain_data(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    assert rows_of(tmp_path / "a.jsonl", keep_rows=True) == ROWS
-    assert rows_of(tmp_path / "a.jsonl") == [None] * 4
+    assert rows_of(tmp_path / "a.jsonl") == ROWS
+    assert rows_of(tmp_path / "a.jsonl", with_rows=False) == [None] * 4
     with gzip.open(tmp_path / "b.csv.gz", "wt") as file:
         file.write("problem,answer,weight\np0,0,0.5\n")
-    assert rows_of(tmp_path / "b.csv.gz", keep_rows=True) == [{"problem": "p0", "answer": "0", "weight": "0.5"}]
+    assert rows_of(tmp_path / "b.csv.gz") == [{"problem": "p0", "answer": "0", "weight": "0.5"}]
     typed = [{key: value for key, value in row.items() if key != "big"} for row in ROWS]
     datasets.Dataset.from_list(typed).to_parquet(str(tmp_path / "c.parquet"))
-    assert rows_of(tmp_path / "c.parquet", keep_rows=True) == typed
-
-
-@pytest.mark.parametrize("functions", [[], ["data.task"]])
-def test_a_run_keeps_them_where_it_has_a_reward_function(functions):
-    config = R3Config(run_dir="r", reward=RewardConfig(functions=functions))
-    assert config.data.keep_rows is bool(functions)
+    assert rows_of(tmp_path / "c.parquet") == typed
 
 
 def test_a_reward_function_may_compare_with_anything(tmp_path):
     """A column of tests is no answer, and the graders of ours refuse it."""
     rows = [{"problem": f"p{n}", "answer": f"assert f({n}) == {n}\n" * 90} for n in range(40)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = load_problems(DataConfig(path=str(tmp_path / "a.jsonl"), keep_rows=True))
+    found = load_problems(DataConfig(path=str(tmp_path / "a.jsonl")), with_rows=True)
     assert len(found.labels) == 40 and found.findings and not any(one.refuses for one in found.findings)

@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from r3_openrlhf.config import ClusterConfig, DataConfig, HeldOutConfig, R3Config, RewardConfig, RolloutConfig
+from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, RewardConfig, RolloutConfig
 from r3_openrlhf.config.loading import config_from_json, config_from_yaml, config_to_json, config_to_yaml, load_config
 from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.method.settings import ReflectionSettings
 from r3_openrlhf.method.types import Context, Verdict
-from r3_openrlhf.problems.held_out import prepare_held_out, read_prompts
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import RunPrompts
@@ -70,12 +69,12 @@ def test_weights_give_the_largest_mixture_without_repeats(files):
     assert [one.num_used for one in equal.sources] == [40, 5]
 
 
-def test_rows_are_kept_for_a_reward_function(files, tmp_path):
+def test_rows_are_kept_for_a_reward_function(files, tmp_path, byte_tokenizer):
     (tmp_path / "mine.py").write_text("def right(row): return row['n'] > 3\n")
-    config = replace(
-        config_for(files), data=DataConfig(sources=files), reward=RewardConfig(function=f"{tmp_path}/mine.py:right")
-    )
-    assert load_problems(config.data).labels[-1].row["n"] == 9
+    config = replace(config_for(files), reward=RewardConfig(function=f"{tmp_path}/mine.py:right"))
+    prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
+    last = json.loads((tmp_path / "p.jsonl").read_text().splitlines()[-1])
+    assert Label.from_json(last["label"]).row["n"] == 9
 
 
 def test_max_samples_is_of_each_source(files):
@@ -109,16 +108,6 @@ def test_a_wrong_source_is_named(files):
     files[1]["task"] = "math"
     with pytest.raises(DataError, match="words.jsonl: all 10 answers|words.jsonl: 10 of 10 answers"):
         check_source(DataConfig(sources=files))
-
-
-def test_held_out_sources_have_keys_of_their_own(files, tmp_path, byte_tokenizer):
-    config = config_for([files[0]])
-    config.held_out = HeldOutConfig(sources=[files[1]], max_samples=4)
-    prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
-    prepare_held_out(config, byte_tokenizer, tmp_path / "p.jsonl", tmp_path / "h.jsonl")
-    prompts, labels = read_prompts(tmp_path / "h.jsonl")
-    assert prompts[0] == "<user>Word: Say 0.</user><assistant>" and len(prompts) == 4
-    assert Label.from_json(labels[0]).task == "exact"
 
 
 WRONG = {

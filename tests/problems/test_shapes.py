@@ -110,10 +110,10 @@ def test_a_file_that_cannot_be_read_is_one_sentence(name, tmp_path):
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-def load(tmp_path, rows, **data):
+def load(tmp_path, rows, with_rows=False, **data):
     path = tmp_path / "own.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load_problems(DataConfig(path=str(path), **data))
+    return load_problems(DataConfig(path=str(path), **data), with_rows=with_rows)
 
 
 VERL = {
@@ -203,11 +203,11 @@ def test_the_columns_of_published_sets_are_found(columns, tmp_path):
 
 def test_rows_without_answers_are_for_reward_functions(tmp_path):
     rows = [{"prompt": f"Say {n}."} for n in range(3)]
-    problems = load(tmp_path, rows, keep_rows=True)
+    problems = load(tmp_path, rows, with_rows=True)
     assert [label.references for label in problems.labels] == [[]] * 3
     assert problems.sources[0].how_read == "problem: prompt, answer: none"
     with pytest.raises(DataError, match="no column 'x'"):
-        load(tmp_path, rows, keep_rows=True, answer_key="x")
+        load(tmp_path, rows, with_rows=True, answer_key="x")
 
 
 BAD_CELLS = {

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.stack.recorded_rollouts import read_packed
+from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, read_packed
 
 HERE = Path(__file__).parent
 MODEL = HERE / "tiny"
@@ -51,9 +51,9 @@ def settings_of(name: str) -> list[str]:
     return [*SETTINGS[name], f"model.path={MODEL}"]
 
 
-def playback_of(name: str) -> list[str]:
-    """`settings_of`, and the responses from the recording."""
-    return [*settings_of(name), f"rollout.playback={path_of(name)}"]
+def playback_of(name: str) -> dict[str, str]:
+    """The environment of a run that gets its responses from the recording."""
+    return {PLAYBACK: str(path_of(name))}
 
 
 @cache

@@ -1,5 +1,6 @@
 """Make the recordings anew: see the package's docstring."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from r3_openrlhf.config.loading import config_to_yaml, load_config
 from r3_openrlhf.runs.models.locate import resolve_model
-from r3_openrlhf.stack.recorded_rollouts import pack
+from r3_openrlhf.stack.recorded_rollouts import RECORD, pack
 from tests.recordings import MODEL, SETTINGS, counts, lines, path_of, settings_of, story
 
 
@@ -17,8 +18,9 @@ def make(name: str) -> None:
     while True:
         with tempfile.TemporaryDirectory() as scratch:
             run, responses = Path(scratch) / "run", Path(scratch) / "responses"
-            settings = ["experiment=cpu_smoke", *settings_of(name), f"run_dir={run}", f"rollout.record={responses}"]
-            subprocess.run([Path(sys.executable).with_name("r3"), "train", *settings], check=True)
+            settings = ["experiment=cpu_smoke", *settings_of(name), f"run_dir={run}"]
+            surroundings = os.environ | {RECORD: str(responses)}
+            subprocess.run([Path(sys.executable).with_name("r3"), "train", *settings], env=surroundings, check=True)
             config = load_config("cpu_smoke", SETTINGS[name])
             config.run_dir = "elsewhere"
             about = {"config": config_to_yaml(config), "story": story(run), "counts": counts(run)}

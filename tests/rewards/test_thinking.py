@@ -6,7 +6,6 @@ import pytest
 
 from r3_openrlhf.config import DataConfig, RewardConfig
 from r3_openrlhf.evaluation.grading_thread import GradingThread
-from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.prompts import problem_message, render
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.thinking import as_graded, opened_thinking, response_text
@@ -20,12 +19,9 @@ def test_known_marks_are_found_at_the_end_alone(mark):
     assert opened_thinking(f"{mark}\n\n</think>\n\n") == ""
 
 
-def test_a_users_own_marks_are_handed_on_as_known_ones():
-    marks = ["<scratch>", "</scratch>"]
-    assert as_graded("Q<scratch>\n", "7 + 1</scratch> 8", marks) == "<think>7 + 1</think> 8"
-    assert as_graded("Q\n", "<scratch>7", marks) == "<think>7"
-    with pytest.raises(ConfigError, match=r"reward.thinking_marks is \['<a>'\]; use \[BEGIN, END\]"):
-        RewardConfig(thinking_marks=["<a>"])
+def test_an_open_mark_of_the_prompt_is_put_in_front():
+    assert as_graded("Q<think>\n", "7 + 1</think> 8") == "<think>7 + 1</think> 8"
+    assert as_graded("Q\n", "<think>7") == "<think>7"
 
 
 def test_marks_that_are_special_tokens_stay(tmp_path):
@@ -36,8 +32,6 @@ def test_marks_that_are_special_tokens_stay(tmp_path):
     tokenizer = load_tokenizer(write_model(tmp_path / "m", family))
     ids = tokenizer(text="[THINK]so 8<|s|>[/THINK]7<|im_end|>", add_special_tokens=False)["input_ids"]
     assert response_text(tokenizer, ids) == "[THINK]so 8[/THINK]7"
-    marks = ["<|s|>", "<|e|>"]
-    assert as_graded("", response_text(tokenizer, ids, marks), marks) == "[THINK]so 8<think>[/THINK]7"
     plain = load_tokenizer(write_model(tmp_path / "plain", FAMILIES["Qwen2.5-Instruct"]))
     assert response_text(plain, plain(text="7<|im_end|>")["input_ids"]) == "7"
 

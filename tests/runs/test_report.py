@@ -9,7 +9,6 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.group_report import (
-    example_page,
     group_page,
     group_records,
     group_rollouts,
@@ -241,16 +240,3 @@ def test_a_problem_that_is_not_there_and_one_that_is_two(run):
         group_rollouts(run, uid="q", step=None)
     with pytest.raises(R3Error, match="ab is the beginning of 2 problems in .*: abc, abd; write more of it"):
         group_rollouts(run, uid="ab", step=None)
-
-
-def test_examples_of_a_step_are_of_different_groups(run):
-    run.data.parent.mkdir(exist_ok=True)
-    labels = [{"uid": uid, "problem": f"What is {uid}?", "references": [uid]} for uid in ("a", "b", "c")]
-    run.data.write_text("".join(json.dumps({"label": json.dumps(label)}) + "\n" for label in labels))
-    run.write_rollouts(3, [rollout_of(uid, verdict) for uid in ("a", "b", "c") for verdict in ("correct", "wrong")])
-    text = example_page(run, step=3, most=2, width=80)
-    assert text == (
-        "step 3, plain: wrong, reward 0.000, advantage -0.500, 7 tokens\n  What is a? -> a\n  the answer of a\n"
-        "step 3, plain: wrong, reward 0.000, advantage -0.500, 7 tokens\n  What is b? -> b\n  the answer of b"
-    )
-    assert example_page(run, step=3, most=9, width=80).count("What is") == 3

@@ -14,7 +14,7 @@ import torch
 import tests.stack.cpu_only  # noqa: F401
 from r3_openrlhf.stack.recorded_rollouts import response_key
 from r3_openrlhf.stack.samples_generator import stable_seed
-from tests.recordings import counts, playback_of, recorded, recorded_counts, story
+from tests.recordings import counts, playback_of, recorded, recorded_counts, settings_of, story
 from tests.stack.training import lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -25,7 +25,7 @@ def stopped(tmp_path_factory):
     """The budget runs out in step 3, the checkpoint is of step 2, whose evaluation is then lost."""
     run_dir = tmp_path_factory.mktemp("runs") / "run"
     budget = int(recorded_counts("dapo")[1]["generated_tokens_total"]) + 1
-    train(run_dir, *playback_of("dapo"), f"train.max_generated_tokens={budget}")
+    train(run_dir, *settings_of("dapo"), f"train.max_generated_tokens={budget}", environment=playback_of("dapo"))
     found = {name: lines(run_dir / f"{name}.jsonl") for name in ("metrics", "evaluations")}
     found |= {"budget": budget, "final_model": (run_dir / "final_model" / "config.json").is_file()}
     kept = found["evaluations"][:2]
@@ -36,7 +36,7 @@ def stopped(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(stopped):
     """The run directory when it has gone on to the end, and what was printed."""
-    return stopped[0], train(stopped[0], *playback_of("dapo"))
+    return stopped[0], train(stopped[0], *settings_of("dapo"), environment=playback_of("dapo"))
 
 
 @pytest.fixture(scope="module")

@@ -361,7 +361,7 @@ with Console() as console:
     label = {"uid": "p", "problem": "What is 1 + 1?", "references": ["2"]}
     run.data.write_text(json.dumps({"label": json.dumps(label)}) + "\\n")
     console.attach(run, first_phase=Phase.DATA)
-    console.expect(9, max_tokens=None, examples=1)
+    console.expect(9, max_tokens=None)
     for step in range(1, 6):
         row = {"step": step, "uid": "p", "context": "plain", "verdict": "wrong", "reason": "wrong", "reward": 0.0, "num_tokens": 3,
                "truncated": False, "text": "It is 3."}
@@ -371,17 +371,12 @@ with Console() as console:
 """
 
 
-def test_a_step_shows_its_time_to_go_an_example_and_that_it_was_slow(tmp_path):
+def test_a_step_shows_its_time_to_go_and_that_it_was_slow(tmp_path):
     done = subprocess.run([sys.executable, "-c", STEPS], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = [line.split(" ", 1)[1] for line in done.stderr.splitlines()]
     first, *_ = (index for index, line in enumerate(lines) if line.startswith("step 1: "))
     assert lines[first].endswith(", 10.0 s, 80 s to go")
-    assert lines[first + 1 : first + 4] == [
-        "step 1, plain: wrong, reward 0.000, 3 tokens",
-        "  What is 1 + 1? -> 2",
-        "  It is 3.",
-    ]
     assert (
         "step 5 was slower than usual: 2 min instead of 10 s, above all policy update, 2 min instead of 5 s" in lines
     )

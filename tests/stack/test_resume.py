@@ -26,7 +26,7 @@ from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.stack.phases import Phase
-from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, rollouts_of, story
+from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, rollouts_of, settings_of, story
 from tests.rewards.server.service import Service
 from tests.stack.training import LIMIT_S, R3, Run, train
 
@@ -60,7 +60,9 @@ def resumed(tmp_path_factory, disk):
     """The run directory of the recorded run, played back: ended by SIGTERM to each of its processes, as `scancel` sends it,
     killed at moments that nobody chose, resumed, and once without room on its disk. Beside it a copy of when it was preempted."""
     run_dir = (disk or tmp_path_factory.mktemp("runs")) / "interrupted"
-    with Run(run_dir, *playback_of("r3"), held_in=2) as run:  # no checkpoint is due after step 2
+    with Run(
+        run_dir, *settings_of("r3"), environment=playback_of("r3"), held_in=2
+    ) as run:  # no checkpoint is due after step 2
         run.wait_for_step(1)
         for member in run.family():
             member.send_signal(signal.SIGTERM)
@@ -77,7 +79,7 @@ def resumed(tmp_path_factory, disk):
         assert not (run_dir / "final_model").exists()
     shutil.copytree(run_dir, run_dir.with_name("preempted"))
     if disk is not None:
-        with Run(run_dir, *playback_of("r3")) as run:
+        with Run(run_dir, *settings_of("r3"), environment=playback_of("r3")) as run:
             run.wait_for_step(3)
             ballast = fill(disk)
             done = run.finish()
@@ -86,11 +88,11 @@ def resumed(tmp_path_factory, disk):
             run_dir.with_name("full.txt").write_text(done.stderr)
     draw = random.Random(0)
     for _ in range(KILLS):
-        with Run(run_dir, *playback_of("r3")) as run:
+        with Run(run_dir, *settings_of("r3"), environment=playback_of("r3")) as run:
             run.wait_for_step(min(7, run.steps_done() + draw.randint(1, 2)))
             with contextlib.suppress(subprocess.TimeoutExpired):  # anywhere inside a step or a checkpoint
                 run.process.wait(timeout=draw.uniform(0, 0.5))
-    train(run_dir, *playback_of("r3"))
+    train(run_dir, *settings_of("r3"), environment=playback_of("r3"))
     return run_dir
 
 
@@ -214,7 +216,7 @@ def served(resumed):
     saved = lines(run_dir / "checkpoints" / "history.jsonl")[-1]["step"]
     for lost in run_dir.glob("history.sqlite*"):
         lost.unlink()
-    refused = train(run_dir, *playback_of("r3"), code=1)
+    refused = train(run_dir, *settings_of("r3"), environment=playback_of("r3"), code=1)
     assert not (run_dir / "history.sqlite").exists()
     service = Service("--workers", "1")
     try:
@@ -222,7 +224,7 @@ def served(resumed):
         assert httpx.get(service.url + "/ready", timeout=LIMIT_S).status_code == 200
         settings = ("checkpoint.force=true", "checkpoint.save_steps=1")
         settings += (f"reward.urls=[{service.url}]", "reward.deadline_s=40")
-        with Run(run_dir, *playback_of("r3"), *settings, held_in=1) as run:
+        with Run(run_dir, *settings_of("r3"), *settings, environment=playback_of("r3"), held_in=1) as run:
             run.wait_until(lambda: (Phase.SYNC, saved + 1) in phases_of(run_dir))
             service.kill()
             run.open()

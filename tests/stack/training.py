@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from r3_openrlhf.stack.recorded_rollouts import PLAYBACK
 from tests.recordings import COMMAND, lines, rollouts_of
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,7 @@ class Run:
         self.settings = settings
         arguments = ["train", f"experiment={experiment}", f"run_dir={run_dir}", *settings]
         surroundings = {**os.environ, **(environment or {})}
+        self.plays_back = PLAYBACK in surroundings
         self._gate = run_dir.with_name(f"{run_dir.name}.open")
         if held_in is not None:
             surroundings |= {
@@ -92,7 +94,7 @@ class Run:
     def story(self, said: str = "") -> str:
         """For the message of a failed assertion."""
         log = self.dir / "train.log"
-        stale = f"\nif the recording is stale: {COMMAND}" if any("playback" in text for text in self.settings) else ""
+        stale = f"\nif the recording is stale: {COMMAND}" if self.plays_back else ""
         return said + (log.read_text()[-4000:] if log.is_file() else "no train.log") + stale
 
     def family(self) -> list[psutil.Process]:

@@ -145,7 +145,7 @@ def _environment(config: R3Config, name: str) -> dict[str, str]:
 def _data(config: R3Config) -> dict[str, str]:
     from r3_openrlhf.problems.sources import check_source
 
-    check_source(config.data)
+    check_source(config.data, with_rows=config.reward.reads_rows)
     return _problems([part.path for part in config.data.parts.values()])
 
 

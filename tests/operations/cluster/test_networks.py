@@ -6,7 +6,7 @@ import pytest
 
 from tests.operations.cluster.conftest import log_of, running, steps_of, until
 from tests.operations.cluster.networks import NetworkedSlurm, missing
-from tests.recordings import counts, playback_of, recorded, recorded_counts, story
+from tests.recordings import counts, playback_of, recorded, recorded_counts, settings_of, story
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 pytestmark = [pytest.mark.soak, pytest.mark.stack]
@@ -24,7 +24,8 @@ def test_a_run_on_two_nodes_that_is_preempted_twice_is_the_undisturbed_run(netwo
     """One rank and one engine per node. The responses are those of a recorded run, which nobody interrupted: the order
     of the problems, the verdicts, the recalled rows and the reflection prompts must be its own."""
     run_dir = tmp_path / "run"
-    number = networked.submit(run_dir, "--nodes=2", *playback_of("r3"), "--ray-args=--object-store-memory=300000000")
+    networked.environment |= playback_of("r3")
+    number = networked.submit(run_dir, "--nodes=2", *settings_of("r3"), "--ray-args=--object-store-memory=300000000")
     preempted_at = []
     for node, more in (("node2", 2), ("node1", 2)):
         wanted = len(steps_of(run_dir)) + more
@@ -50,7 +51,8 @@ def test_a_run_on_two_nodes_that_is_preempted_twice_is_the_undisturbed_run(netwo
 def test_a_run_with_a_ray_of_its_own_is_preempted_and_goes_on(networked, tmp_path):
     """The whole stack on one node. Its Ray is a part of the step that Slurm signals, and lives until the step is saved."""
     run_dir = tmp_path / "run"
-    number = networked.submit(run_dir, *playback_of("r3"), "train.max_steps=4", "--sbatch=--nodelist=node1")
+    networked.environment |= playback_of("r3")
+    number = networked.submit(run_dir, *settings_of("r3"), "train.max_steps=4", "--sbatch=--nodelist=node1")
     until(lambda: steps_of(run_dir) or networked.ended(number), seconds=600, what=f"step 1: {log_of(run_dir, number)}")
     saved = f"grep -q 'preempted at step' {run_dir}/cluster/slurm-{number}.log"
     urgent = networked.call("sbatch", "--parsable", "-p", "urgent", "--nodelist=node1", "--exclusive", "-o", tmp_path / "log",
