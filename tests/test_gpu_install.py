@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from r3_openrlhf.operations.doctor.packages import normal, pins
+from r3_openrlhf.operations.doctor.checks import normal, pins
 
 REPOSITORY = Path(__file__).parents[1]
 LOCK = (REPOSITORY / "requirements-gpu.lock").read_text()

@@ -2,5 +2,112 @@
 
 It is for installations that do not work, so nothing here imports more than Python's standard library at its top: without the
 stack, without click and rich, `python -m r3_openrlhf.operations.doctor` in a checkout says what is missing. What is heavy or may be
-broken (torch, vLLM, DeepSpeed, Ray) is imported in another process (imports.py).
+broken (torch, vLLM, DeepSpeed, Ray) is imported in another process.
 """
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r3_openrlhf.machine.gpus import gpus_of_this_machine
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.operations.doctor import checks
+from r3_openrlhf.operations.doctor.checks import FAIL, NOTE, OK, Line, Stack, progress
+
+if TYPE_CHECKING:
+    from r3_openrlhf.config import R3Config
+    from r3_openrlhf.runs.first_page import FirstPage
+
+WIDTH = 120  # where the terminal does not say
+
+
+def run(settings: tuple[str, ...], *, stack: Stack | None, as_json: bool) -> int:
+    """Print the table, or one JSON object with the same lines, to stdout. Returns the exit code: 1 where a line fails.
+
+    settings: experiment=NAME and key=value, or nothing. stack: None takes the experiment's cluster.device where that is
+    cuda, else what the machine has."""
+    config, lines = checks.configuration(settings)
+    driver = checks.nvidia_driver()
+    if stack is None:  # a bare Python runs this: config.words needs omegaconf
+        stack = "gpu" if driver is not None or (config is not None and config.cluster.device == "cuda") else "cpu"
+    lines = examine(config, lines, stack=stack, driver=driver)
+    page = first_page(config, lines)
+    progress("")
+    failed = sum(line.status == FAIL for line in lines)  # notes do not count
+    if as_json:
+        answer = {"stack": stack, "failed": failed, "lines": [line._asdict() for line in lines]}
+        sys.stdout.write(f"{json.dumps({**answer, 'first_page': page and page.as_dict()}, indent=1)}\n")
+    else:
+        print_table(f"r3 doctor: the {stack.upper()} stack", lines)
+        sys.stdout.write("".join(f"{line}\n" for line in page.lines()) if page is not None else "")
+        sys.stdout.write(f"{failed} of {len(lines)} lines fail\n" if failed else f"all {len(lines)} lines are fine\n")
+    return 1 if failed else 0
+
+
+def examine(config: R3Config | None, of_config: list[Line], *, stack: Stack, driver: str | None) -> list[Line]:
+    """All lines in the order in which they are worth repairing."""
+    cluster = config.cluster if config is not None else None
+    num_devices = cluster.gpus_per_node if cluster is not None and cluster.device == "cuda" else None
+    lines = [checks.python(), *checks.packages(stack)]
+    lines += checks.imports(stack, num_devices=num_devices, driver=driver)
+    if stack == "gpu":
+        on_host = config is not None and config.train.adam_offload
+        share = cluster.vllm_gpu_memory_utilization if cluster is not None else None
+        lines += [checks.driver_line(driver), checks.toolkit(checks.cuda_version(), adam_on_host=on_host)]
+        lines += [checks.allocator(), *checks.gpu_memory(gpus_of_this_machine(), share=share)]
+    progress("the machine")
+    lines += [checks.compiler(), checks.ninja(), checks.build_locks(), checks.shared_memory(stack)]
+    lines += checks.running_programs()
+    lines += [*checks.disks(Path(config.run_dir if config is not None else "runs").absolute()), checks.open_files()]
+    if address := os.environ.get("RAY_ADDRESS"):
+        lines.append(checks.ray_there(address))
+    progress("model and data")
+    return [*lines, *of_config, *(checks.paths(config) if config is not None else [])]
+
+
+def first_page(config: R3Config | None, lines: list[Line]) -> FirstPage | None:
+    """What `r3 train` would say first, its findings as further lines; None where a line fails, and where model or problems are
+    not on this machine."""
+    if config is None or any(line.status == FAIL for line in lines):
+        return None
+    from r3_openrlhf.problems.files import is_on_the_hub
+    from r3_openrlhf.runs.first_page import page_here
+    from r3_openrlhf.runs.models.locate import locate_model
+
+    progress("the first page")
+    try:
+        model = locate_model(config.model.path)
+        on_the_hub = not config.is_agentic and any(is_on_the_hub(part.path) for part in config.data.parts.values())
+        if config.is_agentic or on_the_hub or not (Path(model) / "config.json").is_file():
+            return None
+        page = page_here(config, model)
+    except R3Error as error:
+        lines.append(Line("first page", "none", "can be made", FAIL, str(error)))
+        return None
+    for finding in page.findings:
+        status = FAIL if finding.refuses else NOTE
+        lines.append(Line("first page", "see below", "nothing to say", status, finding.sentence))
+    return page
+
+
+def print_table(title: str, lines: list[Line]) -> None:
+    """Print a table; plain lines of text where rich is not installed."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        rows = [f"{line.what}: {line.found}; wanted: {line.wanted}; {line.verdict}" for line in lines]
+        sys.stdout.write("\n".join([title, *rows, ""]))
+        return
+    table = Table(title=title, title_justify="left", show_lines=False)
+    for column in ("what", "found", "wanted", "ok / remedy"):
+        table.add_column(column, overflow="fold")
+    style = {OK: "green", NOTE: "yellow", FAIL: "bold red"}
+    for line in lines:  # Text: what a path or an error holds is no markup
+        table.add_row(Text(line.what), Text(line.found), Text(line.wanted), Text(line.verdict, style[line.status]))
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH).print(table)

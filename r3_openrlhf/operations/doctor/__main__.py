@@ -3,12 +3,10 @@
 import argparse
 import sys
 
-from r3_openrlhf.operations.doctor.packages import STACKS
-from r3_openrlhf.operations.doctor.program import run
+from r3_openrlhf.operations.doctor import run
+from r3_openrlhf.operations.doctor.checks import STACKS
 
-parser = argparse.ArgumentParser(
-    prog="python -m r3_openrlhf.operations.doctor", description="As `r3 doctor`, with Python alone."
-)
+parser = argparse.ArgumentParser(prog="python -m r3_openrlhf.operations.doctor", description=__doc__)
 parser.add_argument("settings", nargs="*", metavar="experiment=NAME KEY=VALUE")
 parser.add_argument("--stack", choices=STACKS)
 parser.add_argument("--json", action="store_true", dest="as_json")

@@ -7,8 +7,8 @@ import sys
 import click
 
 from r3_openrlhf.config.shell_completion import complete_settings
-from r3_openrlhf.operations.doctor.packages import STACKS, Stack
-from r3_openrlhf.operations.doctor.program import run
+from r3_openrlhf.operations.doctor import run
+from r3_openrlhf.operations.doctor.checks import STACKS, Stack
 
 
 @click.command()

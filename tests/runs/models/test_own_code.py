@@ -8,7 +8,7 @@ from r3_openrlhf.config import BenchmarkConfig, ModelConfig
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.evaluation.run import Request, run_evaluation
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.operations.doctor.experiment import path_lines
+from r3_openrlhf.operations.doctor.checks import paths
 from r3_openrlhf.runs.models.own_code import check_own_code
 from r3_openrlhf.stack.launch import plan
 
@@ -41,7 +41,7 @@ def test_plan_doctor_and_evaluation_refuse_it_and_execute_nothing(model_with_cod
     directory, mark = model_with_code
     with pytest.raises(ConfigError, match=REFUSED):
         plan(settings(directory))
-    assert "model.trust_remote_code" in path_lines(settings(directory))[0].remedy
+    assert "model.trust_remote_code" in paths(settings(directory))[0].remedy
     options = BenchmarkConfig(n_samples=1)
     request = Request(
         model=str(directory),

