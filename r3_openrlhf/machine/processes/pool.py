@@ -16,7 +16,6 @@ import logging
 import os
 import queue
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -30,17 +29,13 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from r3_openrlhf.machine.processes.fork_server import LOOK_S, Clock, ForkServer, kill, pid_of
 from r3_openrlhf.machine.processes.sandbox import missing_layers
 from r3_openrlhf.machine.processes.wire import encode, frame, take_frame
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 120.0  # of the template, which imports libraries
-RETRY_START_S = 10.0  # after a template that could not be started
-LOOK_S = (
-    1.0  # at a worker that computes; when this process was stopped for longer, so was the worker: it is not its time
-)
-END_S = 2.0  # for a template to end its workers and their programs
+RETRY_START_S = 10.0  # after processes that could not be started
 MAX_ANSWER_BYTES = 2**20
 _WORKER = "r3_openrlhf.machine.processes.worker"
 
@@ -62,154 +57,31 @@ class ItemLost(Exception):
         self.seconds = seconds
 
 
-class Clock:
-    """The own time of a process: wall clock, less the time in which it waited for a processor.
-
-    So whether it is late does not depend on how busy the machine is. Looked at once per LOOK_S or more often.
-
-    Args:
-        tasks: Names in /proc of processes or threads that wait for each other: the time that any of them waited does not count.
-    """
-
-    def __init__(self, *tasks: int | str) -> None:
-        self._waited = {task: _waited_s(task) for task in tasks}  # when it was last known
-        self._waited_before = sum(self._waited.values())
-        self._looked = time.monotonic()
-        self._wall = 0.0
-
-    def seconds(self) -> float:
-        """Seconds of its own time since this clock was made."""
-        now = time.monotonic()
-        self._wall += min(now - self._looked, 2 * LOOK_S)
-        self._looked = now
-        for task in self._waited:
-            self.learn(task, _waited_s(task))
-        return max(0.0, self._wall - (sum(self._waited.values()) - self._waited_before))
-
-    def learn(self, task: int | str, waited_s: float) -> None:
-        """How long a task has waited in all, from who knows it when the task has ended."""
-        self._waited[task] = max(self._waited[task], waited_s)
-
-
-def _waited_s(task: int | str) -> float:
-    """0.0 where the kernel does not count it (no CONFIG_SCHED_INFO), and when the process has just ended."""
-    try:
-        with open(f"/proc/{task}/schedstat", "rb") as file:  # nanoseconds running, nanoseconds waiting, turns
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
-
-
-def _is_stopped(pid: int) -> bool:
-    """By SIGSTOP; False when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except OSError:
-        return False
-
-
-class _Template:
-    """The process that workers are forked from (worker.run_template)."""
-
-    def __init__(self, target: str, options: Mapping[str, Any], memory_bytes: int | None) -> None:
-        """OSError: no process or socket to be had. Its workers are confined where memory_bytes is given."""
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._lock = threading.Lock()
-        path = [str(Path(__file__).absolute().parents[3]), *map(os.path.abspath, sys.path)]
-        program = (
-            f"import sys, socket; sys.path[:] = {path!r}; from {_WORKER} import run_template;"
-            f" run_template(socket.socket(fileno={theirs.fileno()}), {os.getpid()}, {target!r}, {dict(options)!r},"
-            f" memory_bytes={memory_bytes!r})"
-        )
-        variables = os.environ if memory_bytes is None else {"PATH": os.defpath, "LANG": "C.UTF-8"}
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", program],
-                env={**variables, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        except OSError:
-            self._control.close()
-            raise
-        finally:
-            theirs.close()
-
-    def wait_until_ready(self) -> None:
-        """OSError, with its reason: it ended before it was ready, or takes too long."""
-        with self._lock:
-            said = self._hear(4096, START_TIMEOUT_S).decode("utf-8", "replace")
-        if said != "ready":
-            raise OSError(said.removeprefix("!") or "it ended before it was ready; what it said is in stderr")
-
-    def _hear(self, num_bytes: int, limit_s: float) -> bytes:
-        """OSError: it is gone, or was stopped for so long."""
-        stopped_s, step_s, end = 0.0, min(LOOK_S, max(limit_s, 0.01)), time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < end and stopped_s < limit_s:
-            self._control.settimeout(step_s)
-            try:
-                return self._control.recv(num_bytes)
-            except TimeoutError:
-                stopped_s = stopped_s + step_s if _is_stopped(self._process.pid) else 0.0
-        raise OSError("it does not answer")
-
-    def fork(self, limit_s: float) -> tuple[int, socket.socket]:
-        """A new worker's pid and socket. limit_s: for one that is stopped. OSError: the template is gone; EOFError: no socket to
-        be had now."""
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:
-            raise EOFError(str(error)) from error
-        try:
-            with self._lock:
-                socket.send_fds(self._control, [b"f"], [theirs.fileno()])
-                said = self._hear(16, limit_s)
-            if not said:
-                raise OSError("the template has ended")
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        return int.from_bytes(said, "big"), ours
-
-    def kill(self, pid: int) -> None:
-        """End a worker and the programs that it started. A template that has ended took its workers with it."""
-        try:
-            with self._lock:
-                self._control.send(pid.to_bytes(4, "big"))
-        except OSError:
-            pass
-
-    def end(self) -> None:
-        """End it and, with it, every worker and what these have started."""
-        try:
-            self._control.shutdown(socket.SHUT_RDWR)
-            if not _is_stopped(self._process.pid):
-                self._process.wait(END_S)
-        except (OSError, subprocess.TimeoutExpired):
-            pass
-        self._process.kill()
-        self._process.wait()  # from now on no one waits for its answer
-        with self._lock:
-            self._control.close()
+def _fork_server(target: str, options: Mapping[str, Any], memory_bytes: int | None) -> ForkServer:
+    """Start the process that workers are forked from; they are confined where memory_bytes is given. OSError."""
+    path = [str(Path(__file__).absolute().parents[3]), *map(os.path.abspath, sys.path)]
+    program = (
+        f"import sys; sys.path[:] = {path!r}; from {_WORKER} import run_template;"
+        f" run_template({os.getpid()}, {target!r}, {dict(options)!r}, memory_bytes={memory_bytes!r})"
+    )
+    variables = os.environ if memory_bytes is None else {"PATH": os.defpath, "LANG": "C.UTF-8"}
+    return ForkServer(program, environment={**variables, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
     """One worker process. Belongs to the thread that asks; only `kill` may be called by another."""
 
-    template: _Template
-    pid: int
     connection: socket.socket
+    pidfd: int
     number: int = 0
     is_killed: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, body: bytes | msgspec.Raw, limit_s: float) -> bytes:
         """The answer to one item. ItemLost: there is none; then nothing but `bury` makes sense."""
         self.number += 1
-        clock = Clock(self.pid)
+        clock = Clock(pid_of(self.pidfd))
         buffer = bytearray()
         try:
             self._send(frame(self.number, body), clock, limit_s)
@@ -249,14 +121,16 @@ class _Worker:
 
     def kill(self) -> None:
         """End the process; who is asking it is answered."""
-        if not self.is_killed:
-            self.is_killed = True
-            self.template.kill(self.pid)
+        with self.lock:
+            if not self.is_killed:
+                self.is_killed = True
+                kill(self.pidfd)
 
     def bury(self) -> None:
-        """End the process and give its socket back."""
+        """End the process and give back what it had here."""
         self.kill()
         self.connection.close()
+        os.close(self.pidfd)
 
 
 @dataclass(slots=True, eq=False)
@@ -307,7 +181,7 @@ class ProcessPool(Generic[AnswerT]):
         self._workers: set[_Worker] = set()
         self._free: list[_Worker] = []  # of sessions that are over
         self._starting = threading.Lock()
-        self._template: _Template | None = None
+        self._server: ForkServer | None = None
         self._no_start_before = 0.0
         self._why_no_start = ""
 
@@ -351,8 +225,8 @@ class ProcessPool(Generic[AnswerT]):
             worker.kill()
         for worker in free:
             self._bury(worker)
-        if self._template is not None:
-            self._template.end()
+        if self._server is not None:
+            self._server.close()
         self._answer_all_closed()
 
     def _answer_all_closed(self) -> None:
@@ -373,8 +247,8 @@ class ProcessPool(Generic[AnswerT]):
                 continue
             for attempt in range(1, self._attempts + 1):
                 try:
-                    worker = worker or self._new_worker(self.timeout_s)
-                    answer = self._ask(worker, job.body, self.timeout_s)
+                    worker = worker or self._new_worker()
+                    answer = self._ask(worker, job.body)
                 except ItemLost as error:
                     if worker is not None:
                         self._bury(worker)
@@ -391,9 +265,9 @@ class ProcessPool(Generic[AnswerT]):
         if worker is not None:
             self._bury(worker)
 
-    def _ask(self, worker: _Worker, body: bytes | msgspec.Raw, limit_s: float) -> AnswerT:
+    def _ask(self, worker: _Worker, body: bytes | msgspec.Raw) -> AnswerT:
         try:
-            error, answer = self._decode(worker.ask(body, limit_s))
+            error, answer = self._decode(worker.ask(body, self.timeout_s))
         except msgspec.DecodeError as decode_error:
             raise ItemLost("crashed", "it does not keep to the protocol") from decode_error
         if error is not None:
@@ -409,54 +283,58 @@ class ProcessPool(Generic[AnswerT]):
         else:
             _set(future.set_result, self._on_lost(lost))
 
-    def _new_worker(self, limit_s: float) -> _Worker:
-        """limit_s: of the item. ItemLost: none can be started now, or ever."""
-        with self._starting:
-            pid = 0
-            for _ in range(2):  # a template that has been killed is found out only now
-                template = self._started_template()
-                try:
-                    pid, connection = template.fork(limit_s)
-                    break
-                except EOFError as error:
-                    raise ItemLost("unavailable", str(error)) from error
-                except OSError:
-                    template.end()
-                    self._template = None
-            if not pid:
-                raise ItemLost("unavailable", "the processes end as soon as they are started")
-        worker = _Worker(template, pid, connection)
+    def _new_worker(self) -> _Worker:
+        """ItemLost: none can be started now, or ever."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise ItemLost("unavailable", str(error)) from error
+        try:
+            with theirs, self._starting:
+                pidfd = self._fork(theirs)
+        except ItemLost:
+            ours.close()
+            raise
+        worker = _Worker(ours, pidfd)
         with self._lock:
             self._workers.add(worker)
         if self._closing:
             worker.kill()
         return worker
 
-    def _started_template(self) -> _Template:
+    def _fork(self, connection: socket.socket) -> int:
+        for _ in range(2):  # a server that has been killed is found out only now
+            server = self._started_server()
+            try:
+                return server.fork(connection.fileno())[1]
+            except OSError:
+                server.close()
+                self._server = None
+        raise ItemLost("unavailable", "the processes end as soon as they are started")
+
+    def _started_server(self) -> ForkServer:
         if self._closing:
             raise ItemLost("closed")
-        if self._template is None:
+        if self._server is None:
             if time.monotonic() < self._no_start_before:
                 raise ItemLost("unavailable", self._why_no_start)
             if self._memory_bytes is not None:
                 for layer in missing_layers():
                     logger.warning("processes are less isolated than they should be: this kernel has no %s", layer)
             try:
-                template = _Template(self._target, self._options, self._memory_bytes)
+                # before it is ready, so that `close` can end it
+                self._server = _fork_server(self._target, self._options, self._memory_bytes)
+                self._server.wait_until_ready()
             except OSError as error:
-                raise self._no_start(error) from error
-            self._template = template  # before it is ready, so that `close` can end it
-            try:
-                template.wait_until_ready()
-            except OSError as error:
-                template.end()
-                self._template = None
                 raise self._no_start(error) from error
             if self._closing:  # while it was started
-                template.end()
-        return self._template
+                self._server.close()
+        return self._server
 
     def _no_start(self, error: OSError) -> ItemLost:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
         self._no_start_before, self._why_no_start = time.monotonic() + RETRY_START_S, str(error)
         if not self._closing:
             logger.error("no processes for %s: %s", self._target, error)
@@ -483,8 +361,8 @@ class Session(Generic[AnswerT]):
         """True if there is a process, which holds what earlier items left in it."""
         return self._worker is not None
 
-    def submit(self, item: object, *, timeout_s: float) -> Future[AnswerT]:
-        """Ask, one item at a time. After a lost item the next one goes to another process.
+    def submit(self, item: object, *, then: Callable[[AnswerT], Any] = lambda answer: answer) -> Future[Any]:
+        """Ask, one item at a time; the future has `then` of the answer. After a lost item another process is next.
 
         TypeError: it is no plain data.
         """
@@ -495,28 +373,27 @@ class Session(Generic[AnswerT]):
                 self._pool._lose(job.future, ItemLost("raised", "a session takes one item at a time"))
                 return job.future
             self._is_busy, self._is_closed = True, False
-        threading.Thread(target=self._work, args=(job, timeout_s), name="r3-session", daemon=True).start()
+        threading.Thread(target=self._work, args=(job, then), name="r3-session", daemon=True).start()
         return job.future
 
-    def _work(self, job: _Job, timeout_s: float) -> None:
-        pool, answer, lost = self._pool, None, None
+    def _work(self, job: _Job, then: Callable[[AnswerT], Any]) -> None:
+        pool, lost = self._pool, None
         try:
             if self._worker is None:
                 with pool._lock:
                     free = pool._free.pop() if pool._free else None
-                self._worker = free or pool._new_worker(timeout_s)
-            answer = pool._ask(self._worker, job.body, timeout_s)
+                self._worker = free or pool._new_worker()
+            answer = pool._ask(self._worker, job.body)
         except ItemLost as error:
             lost = error
         with self._lock:
             self._is_busy = False
             if lost is not None and self._worker is not None:
-                pool._bury(self._worker)
-                self._worker = None
-            elif self._is_closed:
+                self._worker.kill()
+            if lost is not None or self._is_closed:
                 self._give_back()
         if lost is None:
-            _set(job.future.set_result, answer)
+            _set(job.future.set_result, then(answer))
         else:
             pool._lose(job.future, ItemLost("closed", seconds=lost.seconds) if self._is_closed else lost)
 

@@ -16,17 +16,17 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from r3_openrlhf.machine.processes.pool import Clock
+from r3_openrlhf.machine.processes.fork_server import Clock, ForkServer, kill, pid_of
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.rewards.code.barriers import SYSTEM_PROGRAMS, Barrier, floor_gap, namespace_command
 from r3_openrlhf.rewards.code.data import MAX_INPUT_BYTES, NotPlain, decode, encode
@@ -34,7 +34,6 @@ from r3_openrlhf.rewards.code.languages import LANGUAGES, Language
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 120.0
 LOOK_S = 0.05  # at what a program uses
 ATTEMPTS = 2  # at a test whose process was not to be had
 MAX_BOX_FILES = 256
@@ -97,6 +96,11 @@ class Outcome:
     cpu_s: float = 0.0
 
 
+_BOOTSTRAP = (
+    "import sys; sys.dont_write_bytecode = True; sys.path.append(sys.argv[1]);"
+    " from r3_openrlhf.rewards.code.zygote import start; start(sys.argv[2:])"
+)
+_TestT = TypeVar("_TestT")
 _THIS_THREAD = "thread-self"  # in /proc: what waits for a program's process, and may wait for a processor meanwhile
 _NO_TIME = Outcome(status="timeout", detail="the time for all tests was used up")
 
@@ -161,14 +165,6 @@ class _Child:
     killed: str = ""  # why
     ended: dict[str, Any] | None = None
 
-    @property
-    def pid(self) -> int:
-        """As this process sees it; 0 when it is gone."""
-        for line in Path(f"/proc/self/fdinfo/{self.pidfd}").read_text().splitlines():
-            if line.startswith("Pid:"):
-                return max(0, int(line.split()[1]))
-        return 0
-
 
 class Runner:
     """One zygote, and one program at a time. Not for several threads.
@@ -179,11 +175,9 @@ class Runner:
     def __init__(self, language: Language | None = None, *, namespaces: str | None = None) -> None:
         self._language = language or Language()
         self._wanted = namespaces
-        self._zygote: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
+        self._zygote: ForkServer | None = None
         self._box: str | None = None
         self._memfds: list[int] = []
-        self._ends: list[bytes] = []
         self.barriers: list[Barrier] = []
 
     def __enter__(self) -> Runner:
@@ -197,7 +191,7 @@ class Runner:
 
     def look(self) -> list[Barrier]:
         """Start, and say what holds, enough or not. OSError: nothing can be started."""
-        if self._channel is None:
+        if self._zygote is None:
             self._start()
         return self.barriers
 
@@ -207,7 +201,6 @@ class Runner:
             raise OSError(gap)
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         name, command, box = namespace_command(self._wanted, visible=self._language.paths)
         owned = box is None
         if box is None:
@@ -215,46 +208,22 @@ class Runner:
         package = str(Path(__file__).absolute().parents[3])
         language = self._language
         executable = (*language.paths, *SYSTEM_PROGRAMS) if language.command else ()
-        arguments = [box, owned, language.preload, language.paths, executable]
-        bootstrap = "import sys; sys.path.append(sys.argv[1]); from r3_openrlhf.rewards.code.zygote import start; start(sys.argv[2:])"
+        arguments = json.dumps([box, owned, language.preload, language.paths, executable])
+        self._zygote = ForkServer(_BOOTSTRAP, package, arguments, environment=ENVIRONMENT, command=command)
         try:
-            self._zygote = subprocess.Popen(
-                [*command, sys.executable, "-I", "-B", "-c", bootstrap, package, json.dumps(arguments)],
-                env=ENVIRONMENT,
-                stdin=theirs.fileno(),  # a number that no child keeps, however many descriptors this process has
-                stdout=subprocess.DEVNULL,
-                cwd="/",
-            )
+            layers = self._zygote.wait_until_ready()["layers"]
         except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        self._channel = ours
-        ours.settimeout(START_TIMEOUT_S)
-        said = ours.recv(4096)
-        ours.settimeout(None)
-        answer: dict[str, Any] = json.loads(said) if said else {"error": "the interpreter ended before it was ready"}
-        if "error" in answer:
             self.close()
-            raise OSError(answer["error"])
+            raise
         self.barriers = [
             Barrier("namespaces", name != "none", name),
-            *(Barrier(layer, holds, layer) for layer, holds in answer["layers"].items()),
+            *(Barrier(layer, holds, layer) for layer, holds in layers.items()),
         ]
 
     def close(self) -> None:
         """End the zygote and, with it, what it runs. The next program starts another one."""
-        self._ends.clear()
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
         if self._zygote is not None:
-            try:
-                self._zygote.wait(5)
-            except subprocess.TimeoutExpired:
-                self._zygote.kill()
-                self._zygote.wait()
+            self._zygote.close()
             self._zygote = None
         if self._box is not None:
             shutil.rmtree(self._box, ignore_errors=True)
@@ -264,61 +233,57 @@ class Runner:
         """As the function."""
         if self._language.command and any(call.function is not None for call in calls):
             raise ConfigError("a function can be called in python only; give standard input to a program")
-        left_s = limits.seconds
-        outcomes = []
-        for call in calls:
-            if left_s <= 0:
-                outcomes.append(_NO_TIME)
-                continue
+
+        def run_one(call: Call, limit_s: float) -> tuple[Outcome, float]:
             job: dict[str, Any] = {"kind": "program" if call.function is None else "function", "program": program}
             if call.function is not None:
                 try:
-                    job |= {
-                        "function": call.function,
-                        "arguments": encode(list(call.arguments), max_bytes=MAX_INPUT_BYTES),
-                    }
+                    arguments = encode(list(call.arguments), max_bytes=MAX_INPUT_BYTES)
                 except NotPlain as error:
-                    outcomes.append(Outcome(status="unavailable", detail=f"the arguments have {error}"))
-                    continue
-            stdin, limit_s = call.stdin or "", min(limits.seconds_per_test, left_s)
+                    return Outcome(status="unavailable", detail=f"the arguments have {error}"), 0.0
+                job |= {"function": call.function, "arguments": arguments}
+            child = self._fork(job, call.stdin or "", limits, limit_s)
+            self._watch([child], limits)
+            return self._outcome(child, job["kind"], limits), child.clock.seconds()
 
-            def work(job: dict[str, Any] = job, stdin: str = stdin, limit_s: float = limit_s) -> tuple[Outcome, float]:
-                child = self._fork(job, stdin, limits, limit_s)
-                self._watch([child], limits)
-                return self._outcome(child, job["kind"], limits), child.clock.seconds()
-
-            outcome, seconds = self._attempt(work)
-            left_s -= limit_s if outcome.status == "timeout" else max(seconds, outcome.cpu_s)
-            outcomes.append(outcome)
-        return outcomes
+        return self._each(calls, run_one, limits)
 
     def run_asserts(self, program: str, asserts: Sequence[str], *, setup: str, limits: Limits) -> list[Outcome]:
         """As the function."""
         if self._language.command:
             raise ConfigError("tests that are code can be run in python only")
+
+        def run_one(test: str, limit_s: float) -> tuple[Outcome, float]:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                link = ours.fileno()
+                served = self._fork({"kind": "serve", "program": program}, "", limits, limit_s, theirs.fileno())
+                tests = self._fork({"kind": "tests", "setup": setup, "test": test}, "", limits, limit_s, link)
+            self._watch([tests, served], limits)
+            of_test = self._outcome(tests, "tests", limits)
+            of_program = self._outcome(served, "serve", limits)
+            ended_it = of_test.status not in ("finished", "unavailable") and of_program.status not in (
+                "over",
+                "finished",
+            )
+            decisive = of_program if ended_it else of_test
+            cpu_s = decisive.cpu_s + of_program.cpu_s
+            return replace(decisive, stdout="", cpu_s=cpu_s), tests.clock.seconds()
+
+        return self._each(asserts, run_one, limits)
+
+    def _each(
+        self, tests: Sequence[_TestT], run_one: Callable[[_TestT, float], tuple[Outcome, float]], limits: Limits
+    ) -> list[Outcome]:
+        """One outcome per test, until the time of all of them is used up."""
         left_s = limits.seconds
         outcomes = []
-        for test in asserts:
+        for test in tests:
             if left_s <= 0:
                 outcomes.append(_NO_TIME)
                 continue
             limit_s = min(limits.seconds_per_test, left_s)
-
-            def work(test: str = test, limit_s: float = limit_s) -> tuple[Outcome, float]:
-                ours, theirs = socket.socketpair()
-                with ours, theirs:
-                    link = ours.fileno()
-                    served = self._fork({"kind": "serve", "program": program}, "", limits, limit_s, theirs.fileno())
-                    tests = self._fork({"kind": "tests", "setup": setup, "test": test}, "", limits, limit_s, link)
-                self._watch([tests, served], limits)
-                found = self._outcome(tests, "tests", limits)
-                of_program = self._outcome(served, "serve", limits)
-                if found.status not in ("finished", "unavailable") and of_program.status not in ("over", "finished"):
-                    found = of_program
-                cpu_s = found.cpu_s + of_program.cpu_s
-                return replace(found, stdout="", cpu_s=cpu_s), tests.clock.seconds()
-
-            outcome, seconds = self._attempt(work)
+            outcome, seconds = self._attempt(partial(run_one, test, limit_s))
             left_s -= limit_s if outcome.status == "timeout" else max(seconds, outcome.cpu_s)
             outcomes.append(outcome)
         return outcomes
@@ -357,7 +322,7 @@ class Runner:
     def _fork(
         self, job: dict[str, Any], stdin: str, limits: Limits, limit_s: float, link: int | None = None
     ) -> _Child:
-        assert self._channel is not None
+        assert self._zygote is not None
         of_language = {name: getattr(self._language, name) for name in ("command", "file", "reserves_memory")}
         job = {**job, **of_language, "limits": asdict(limits)}
         files = {
@@ -366,40 +331,24 @@ class Runner:
             "job": self._memfd("job", json.dumps(job).encode()),
             "result": self._memfd("result"),
         }
-        socket.send_fds(self._channel, [b"fork"], [*files.values(), *([] if link is None else [link])])
-        while True:
-            said, descriptors, _, _ = socket.recv_fds(self._channel, 4096, 1)
-            if descriptors:
-                break
-            if not said:
-                raise OSError("the process that tests are forked from has ended")
-            self._ends.append(said)  # of the other process of this test
-        self._memfds += descriptors
-        child = _Child(int(said), descriptors[0], limit_s, files)
-        child.task = child.pid
-        return child
+        number, pidfd = self._zygote.fork(*files.values(), *([] if link is None else [link]))
+        self._memfds.append(pidfd)
+        return _Child(number, pidfd, limit_s, files, task=pid_of(pidfd))
 
     def _watch(self, children: Sequence[_Child], limits: Limits) -> None:
         """Until all have ended: kills what uses too much, and all with the first. OSError: the zygote has ended."""
-        assert self._channel is not None
+        assert self._zygote is not None
         clock = Clock(*(child.task for child in children), _THIS_THREAD)
         for child in children:
             child.clock = clock
         waiting = list(children)
         while waiting:
             nearest = min(child.limit_s - child.clock.seconds() for child in waiting)
-            self._channel.settimeout(max(0.001, min(LOOK_S, nearest)))
-            try:
-                said = self._ends.pop(0) if self._ends else self._channel.recv(4096)
-            except TimeoutError:
+            end = self._zygote.next_end(min(LOOK_S, nearest))
+            if end is None:
                 for child in waiting:
                     self._look(child, limits)
                 continue
-            finally:
-                self._channel.settimeout(None)
-            if not said:
-                raise OSError("the process that tests are forked from has ended")
-            end = json.loads(said)
             ended = next((child for child in waiting if child.number == end["number"]), None)
             if ended is None:
                 continue  # of a test that was given up
@@ -411,7 +360,7 @@ class Runner:
                     self._kill(child, "over")
 
     def _look(self, child: _Child, limits: Limits) -> None:
-        pid = child.pid
+        pid = pid_of(child.pidfd)
         why = ""
         try:
             status = Path(f"/proc/{pid}/status").read_text()
@@ -433,10 +382,7 @@ class Runner:
 
     def _kill(self, child: _Child, why: str) -> None:
         child.killed = child.killed or why
-        try:
-            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        kill(child.pidfd)
 
     def _outcome(self, child: _Child, kind: str, limits: Limits) -> Outcome:
         assert child.ended is not None

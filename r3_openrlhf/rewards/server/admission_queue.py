@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.machine.processes.pool import START_TIMEOUT_S
+from r3_openrlhf.machine.processes.fork_server import START_TIMEOUT_S
 from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
 from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of
 from r3_openrlhf.rewards.local import GradingPools

@@ -12,6 +12,7 @@ from concurrent.futures import wait
 import psutil
 import pytest
 
+from r3_openrlhf.machine.processes import fork_server
 from r3_openrlhf.machine.processes import pool as pool_module
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
 from tests.machine.processes.awkward import Answer
@@ -154,10 +155,10 @@ with ProcessPool({TARGET!r}, num_workers=6, timeout_s=1.5) as pool:
 
 def test_a_pause_of_everything_is_not_an_items_time(monkeypatch):
     """SIGSTOP for an hour, as job schedulers do it: the clock jumps."""
-    clock = pool_module.Clock(os.getpid())
+    clock = fork_server.Clock(os.getpid())
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
-    assert clock.seconds() <= 2 * pool_module.LOOK_S
+    assert clock.seconds() <= 2 * fork_server.LOOK_S
 
 
 def test_confined_workers_have_no_variables_no_memory_and_no_files(monkeypatch, tmp_path):
@@ -211,7 +212,7 @@ def test_closing_answers_what_waits_and_ends_every_process(tmp_path):
     text_of(pool.submit("plain"))
     futures = [pool.submit(f"until {tmp_path / 'never'}") for _ in range(5)]
     session = pool.session()
-    futures.append(session.submit(f"until {tmp_path / 'never'}", timeout_s=PATIENCE_S))
+    futures.append(session.submit(f"until {tmp_path / 'never'}"))
     wait_for(lambda: session.has_worker and futures[0].running())
     processes = [psutil.Process(pid) for pid in family() - before]
     assert len(processes) == 3  # the template and two workers
@@ -248,9 +249,11 @@ def test_daemons_end_with_their_worker_and_with_nobody_elses(tmp_path):
     with pool_of() as pool:
         sessions = [pool.session(), pool.session()]
         for session in sessions:
-            session.submit(f"daemon {tmp_path / str(id(session))}", timeout_s=PATIENCE_S).result()
+            session.submit(f"daemon {tmp_path / str(id(session))}").result()
         first, second = (psutil.Process(int((tmp_path / str(id(one))).read_text())) for one in sessions)
-        assert lost_by(sessions[0].submit("hang", timeout_s=0.2)).reason == "timeout"
+        pool.timeout_s = 0.2
+        assert lost_by(sessions[0].submit("hang")).reason == "timeout"
+        pool.timeout_s = PATIENCE_S
         wait_for(lambda: ended(first))
         text_of(pool.submit("plain"))
         assert not ended(second)
@@ -276,31 +279,30 @@ def test_a_stopped_process_holds_an_item_no_longer_than_its_limit(monkeypatch):
         stop(template)
         session = pool.session()
         began = time.monotonic()
-        assert session.submit("plain", timeout_s=1.0).result(PATIENCE_S).text == "plain"  # of another template
+        assert session.submit("plain").result(PATIENCE_S).text == "plain"  # of another template
         assert time.monotonic() - began < 60 and ended(template)
 
 
-def test_a_session_keeps_its_worker_and_what_is_in_it(pool):
+def test_a_session_keeps_its_worker_and_what_is_in_it(pool, monkeypatch):
     first, second = pool.session(), pool.session()
-    answers = [
-        session.submit(f"keep {word}", timeout_s=PATIENCE_S).result()
-        for session, word in ((first, "a"), (second, "b"))
-    ]
-    again = first.submit("keep c", timeout_s=PATIENCE_S).result()
+    answers = [session.submit(f"keep {word}").result() for session, word in ((first, "a"), (second, "b"))]
+    again = first.submit("keep c").result()
     assert (again.text, again.pid) == ("a,c", answers[0].pid) and answers[1].pid != again.pid
     first.close()
     third = pool.session()
-    assert third.submit("keep d", timeout_s=PATIENCE_S).result().text == "a,c,d"  # free for others, as it is
-    assert lost_by(third.submit("hang", timeout_s=0.5)).reason == "timeout" and not third.has_worker
-    assert third.submit("keep e", timeout_s=PATIENCE_S).result().text == "e"
+    assert third.submit("keep d").result().text == "a,c,d"  # free for others, as it is
+    monkeypatch.setattr(pool, "timeout_s", 0.5)
+    assert lost_by(third.submit("hang")).reason == "timeout" and not third.has_worker
+    monkeypatch.undo()
+    assert third.submit("keep e").result().text == "e"
     for session in (second, third):
         session.close()
 
 
 def test_a_session_takes_one_item_at_a_time_and_ends_the_one_that_is_given_up(pool, tmp_path):
     session = pool.session()
-    waits = session.submit(f"until {tmp_path / 'never'}", timeout_s=PATIENCE_S)
-    assert "one item at a time" in lost_by(session.submit("plain", timeout_s=PATIENCE_S)).detail
+    waits = session.submit(f"until {tmp_path / 'never'}")
+    assert "one item at a time" in lost_by(session.submit("plain")).detail
     wait_for(lambda: session.has_worker)
     session.close()
     session.close()

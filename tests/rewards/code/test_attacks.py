@@ -27,7 +27,7 @@ def _runner(request):
         except OSError as error:
             pytest.skip(str(error))
         yield runner
-        left = descendants(runner._zygote.pid)
+        left = descendants(runner._zygote.process.pid)
         assert left in ([], ["bwrap", "python"]), left
 
 

@@ -75,7 +75,7 @@ def test_the_time_of_all_tests_together(runner):
 
 def test_a_zygote_that_is_killed_is_started_again(runner):
     runner.start()
-    runner._zygote.kill()
+    runner._zygote.process.kill()
     assert one(runner, "print(1)").stdout == "1\n"
 
 
@@ -194,7 +194,7 @@ def test_a_program_has_no_descriptor_of_its_grader(monkeypatch):
 def test_a_zygote_whose_owner_is_killed_ends_and_leaves_nothing(tmp_path):
     program = (
         "from r3_openrlhf.rewards.code.run import *\nr = Runner(namespaces='none')\nr.start()\n"
-        "print(r._zygote.pid, r._box, flush=True)\n"
+        "print(r._zygote.process.pid, r._box, flush=True)\n"
         "r.run_program('import time; time.sleep(60)', [Call(stdin='')], limits=Limits(seconds_per_test=60))"
     )
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

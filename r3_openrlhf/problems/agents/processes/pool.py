@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
+from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool, Session
 from r3_openrlhf.problems.agents.environment import Environment, Observation, Step, environment_class, make_environment
 
 EnvironmentLost = ItemLost  # an environment gave no answer, and its trajectory is lost
 
 
 class Call(msgspec.Struct, array_like=True, frozen=True):
-    """A request to a process: to begin a task, or to act."""
+    """A message to a process: to begin a task, or to act."""
 
     seed: int | None = None
     action: str | None = None
@@ -48,14 +47,12 @@ def make_worker(name: str, options: Mapping[str, Any]) -> Callable[[Call], Answe
 class RemoteEnvironment:
     """One environment of a pool. Its futures raise EnvironmentLost; after that only `reset` makes sense."""
 
-    def __init__(self, pool: EnvironmentPool) -> None:
-        self._pool = pool
-        self._session = pool._processes.session()
+    def __init__(self, session: Session[Answer]) -> None:
+        self._session = session
 
     def reset(self, seed: int) -> Future[Observation]:
         """Begin the task of this number, in a new process where there is none."""
-        answer = self._session.submit(Call(seed=seed), timeout_s=self._pool.timeout_s)
-        return _part(answer, "observation")
+        return self._session.submit(Call(seed=seed), then=attrgetter("observation"))
 
     def step(self, action: str) -> Future[Step]:
         """Act."""
@@ -63,14 +60,14 @@ class RemoteEnvironment:
             lost: Future[Step] = Future()
             lost.set_exception(EnvironmentLost("closed", "step without reset"))
             return lost
-        return _part(self._session.submit(Call(action=action), timeout_s=self._pool.timeout_s), "step")
+        return self._session.submit(Call(action=action), then=attrgetter("step"))
 
     def release(self) -> None:
         """The process is free for others. Call it when an episode is over; twice is harmless."""
         self._session.close()
 
 
-class EnvironmentPool:
+class EnvironmentPool(ProcessPool[Answer]):
     """Environments of one kind, as many as are open at once, each in a process of its own that is used again.
 
     Thread-safe. In asyncio: `await asyncio.wrap_future(environment.step(action))`. `lost` counts reasons.
@@ -81,43 +78,10 @@ class EnvironmentPool:
 
     def __init__(self, name: str, options: Mapping[str, Any], *, timeout_s: float = 60.0) -> None:
         environment_class(name)
-        self.name = name
-        self.options = dict(options)
-        self.timeout_s = timeout_s
+        self.name, self.options = name, dict(options)
         target = f"{__name__}:make_worker"
-        self._processes = ProcessPool[Answer](target, {"name": name, "options": self.options}, answer_type=Answer)
-
-    @property
-    def lost(self) -> Counter[str]:
-        """Count the lost answers, by reason."""
-        return self._processes.lost
-
-    def __enter__(self) -> EnvironmentPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(target, {"name": name, "options": self.options}, answer_type=Answer, timeout_s=timeout_s)
 
     def environment(self) -> RemoteEnvironment:
         """One more; its process comes with its first `reset`."""
-        return RemoteEnvironment(self)
-
-    def close(self) -> None:
-        """Kills the processes; calls that wait are answered `EnvironmentLost("closed")`. Twice is harmless."""
-        self._processes.close()
-
-
-def _part(answer: Future[Answer], name: str) -> Future[Any]:
-    """A future of one part of an answer."""
-    part: Future[Any] = Future()
-    part.set_running_or_notify_cancel()
-    answer.add_done_callback(partial(_pass_on, part, name))
-    return part
-
-
-def _pass_on(part: Future[Any], name: str, answer: Future[Answer]) -> None:
-    lost = answer.exception()
-    if lost is not None:
-        part.set_exception(lost)
-    else:
-        part.set_result(getattr(answer.result(), name))
+        return RemoteEnvironment(self.session())
