@@ -1,4 +1,4 @@
-"""What every process of a run gets, with GPUs or without. `install` is called in every Ray worker, through Ray's
+"""Settings of every process of a run, with GPUs or without. `install` is called in every Ray worker, through Ray's
 worker_process_setup_hook."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be known of NVIDIA's GPUs without touching one: their memory, by nvidia-smi, and settings that a run cannot use."""
+"""State of NVIDIA's GPUs without touching one: their memory, by nvidia-smi, and settings that a run cannot use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class GpuMemory:
 
 
 def expandable_segments(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Why the environment's setting of torch's allocator ends a run; None: it does not.
+    """Say why the environment's setting of torch's allocator ends a run; None: it does not.
 
     A weight in an expandable segment cannot be opened by another process (https://github.com/pytorch/pytorch/issues/165685),
     and that is how weights go to an engine on the same GPU: the run would die after its first step."""
@@ -71,12 +71,12 @@ def parsed(gpus: str, processes: str) -> list[GpuMemory]:
     for line in filter(str.strip, processes.splitlines()):
         uuid, pid, used, name = (word.strip() for word in line.split(",", 3))
         holders.setdefault(uuid, []).append(Holder(int(pid), name, _mib(used)))
-    found = []
+    results = []
     for line in filter(str.strip, gpus.splitlines()):
         index, uuid, total, used = (word.strip() for word in line.split(","))
         of_this = sorted(holders.get(uuid, []), key=lambda holder: -holder.used)
-        found.append(GpuMemory(int(index), uuid, _mib(total), _mib(used), tuple(of_this)))
-    return found
+        results.append(GpuMemory(int(index), uuid, _mib(total), _mib(used), tuple(of_this)))
+    return results
 
 
 def _mib(number: str) -> int:
@@ -84,7 +84,7 @@ def _mib(number: str) -> int:
 
 
 def visible(gpus: Sequence[GpuMemory], setting: str | None) -> list[GpuMemory]:
-    """Those that CUDA_VISIBLE_DEVICES names, by number or by the beginning of their name; all where it is not set. A part of a
+    """Keep those that CUDA_VISIBLE_DEVICES names, by number or by the beginning of their name; all where it is not set. A part of a
     GPU (MIG) has no line of its own, so nothing is known of it."""
     if setting is None:
         return list(gpus)
@@ -100,21 +100,21 @@ def visible(gpus: Sequence[GpuMemory], setting: str | None) -> list[GpuMemory]:
 def taken_memory(gpus: Sequence[GpuMemory], *, share: float) -> list[tuple[str, bool]]:
     """(a sentence, can no run start?) for each GPU of which other programs have memory. `share`: of a GPU, that an engine takes
     when it starts; vLLM refuses to start where less is free."""
-    found = []
+    results = []
     for gpu in gpus:
         if gpu.used <= A_CONTEXT:
             continue
         free = gpu.total - gpu.used
         refuses = free < share * gpu.total
-        asked = f", and an engine takes {share * gpu.total / GiB:.1f} of it (cluster.vllm_gpu_memory_utilization={share:g})"
-        found.append(
+        demand = f", and an engine takes {share * gpu.total / GiB:.1f} of it (cluster.vllm_gpu_memory_utilization={share:g})"
+        results.append(
             (
-                f"GPU {gpu.index} has {free / GiB:.1f} of {gpu.total / GiB:.1f} GiB free{asked if refuses else ''}: {_held(gpu)}; "
+                f"GPU {gpu.index} has {free / GiB:.1f} of {gpu.total / GiB:.1f} GiB free{demand if refuses else ''}: {_held(gpu)}; "
                 "or take other GPUs with CUDA_VISIBLE_DEVICES",
                 refuses,
             )
         )
-    return found
+    return results
 
 
 def _held(gpu: GpuMemory) -> str:

@@ -62,17 +62,17 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
     def start_raylet_with_ports(*arguments: Any, **options: Any) -> Any:
         dashboard = utils.get_dashboard_dependency_error() is None
         for name in (*_DASHBOARD_PORTS, "runtime_env_agent_port") if dashboard else ("runtime_env_agent_port",):
-            asked = options.get(name)
-            options[name] = asked if asked and asked != common_port else free_port()
+            port = options.get(name)
+            options[name] = port if port and port != common_port else free_port()
         patience = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
         options["env_updates"] = {**(options.get("env_updates") or {}), **patience}
         known = {name: options[name] if dashboard else _NO_PORT for name in _DASHBOARD_PORTS}
         flags = [f"--{name}={port}" for name, port in known.items()]  # the raylet takes the last one of a name
 
-        def start_process_with_flags(command: list[str], process_type: str, *rest: Any, **more: Any) -> Any:
+        def start_process_with_flags(command: list[str], process_type: str, *positional: Any, **more: Any) -> Any:
             if process_type == ray_constants.PROCESS_TYPE_RAYLET:
                 command = [*command, *flags]
-            return start_process(command, process_type, *rest, **more)
+            return start_process(command, process_type, *positional, **more)
 
         with replaced(services, start_ray_process=start_process_with_flags):
             return start_raylet(*arguments, **options)

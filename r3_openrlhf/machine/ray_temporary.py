@@ -1,4 +1,4 @@
-"""Where Ray keeps its own files, its sockets among them: a directory that only this user can enter."""
+"""The directory of Ray's own files, its sockets among them: a directory that only this user can enter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a killed job or run leaves in /dev/shm, and whose it still is."""
+"""Files that a killed job or run leaves in /dev/shm, and whose it still is."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def sweep(folder: Path = FOLDER, *, names: tuple[str, ...] = STACK_NAMES) -> lis
     """
     if not _node_is_visible():
         return []
-    found = {
+    files = {
         path
         for name in names
         for path in folder.glob(name)
         if (seen := look(path)) is not None and seen.st_uid == os.getuid()
     }
-    if not found:
+    if not files:
         return []
     removed = []
-    for path in sorted(found - _held(found)):
+    for path in sorted(files - _held(files)):
         path.unlink(missing_ok=True)
         removed.append(path.name)
     return removed
@@ -55,7 +55,7 @@ def _node_is_visible() -> bool:
 
 
 def _held(paths: set[Path]) -> set[Path]:
-    """Those that a process of this user has mapped or open. By inode: glibc's sem_open maps a semaphore under another name
+    """Return those that a process of this user has mapped or open. By inode: glibc's sem_open maps a semaphore under another name
     and then links it to its own, so /proc/PID/maps does not show the name that another process will open."""
     names = {(seen.st_dev, seen.st_ino): path for path in paths if (seen := look(path)) is not None}
     held = set()
@@ -80,7 +80,7 @@ def _mapped(pid: int) -> Iterator[tuple[int, int]]:
 def _open(pid: int) -> Iterator[tuple[int, int]]:
     for entry in os.scandir(f"/proc/{pid}/fd"):
         try:
-            found = os.stat(entry.path)
+            status = os.stat(entry.path)
         except FileNotFoundError:
             continue  # closed while it was looked at
-        yield found.st_dev, found.st_ino
+        yield status.st_dev, status.st_ino

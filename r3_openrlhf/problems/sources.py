@@ -392,11 +392,8 @@ def _is_unicode(text: str) -> bool:
 
 def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
     """data.reasoning_gym.size different problems. The task repeats itself when it is small; repeats are not counted."""
-    from r3_openrlhf.machine.no_drawing import no_drawing
-
-    with no_drawing():
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS, get_score_answer_fn
+    import reasoning_gym
+    from reasoning_gym.factory import DATASETS, get_score_answer_fn
 
     task = data.path.removeprefix(REASONING_GYM)
     if task not in DATASETS:

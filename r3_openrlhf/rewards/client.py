@@ -11,13 +11,13 @@ from r3_openrlhf.rewards.local import LocalGrader
 
 
 class Grader(Protocol):
-    """What grades responses: processes of this machine, or reward servers."""
+    """A grader of responses: processes of this machine, or reward servers."""
 
     async def grade(self, request: GradeRequest) -> Grade:
         """The grade of one response; never raises for a bad response, its verdict is then UNGRADED with a reason."""
 
     def close(self) -> None:
-        """Ends what the grader started."""
+        """End what the grader started."""
 
 
 def make_grader(config: RewardConfig) -> Grader:

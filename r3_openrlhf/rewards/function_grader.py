@@ -40,11 +40,11 @@ class FunctionGrader:
         self._logged: set[str] = set()
 
     async def grade(self, request: GradeRequest) -> Grade:
-        """As Grader.grade. GradingError: a row that is no plain data."""
-        asked = [asyncio.wrap_future(self._pool.submit(encode_function_item(request)))] if self._own else []
+        """Do as Grader.grade. GradingError: a row that is no plain data."""
+        asking = [asyncio.wrap_future(self._pool.submit(encode_function_item(request)))] if self._own else []
         built_in = BUILT_IN in self._config.all_functions
         graded = asyncio.wrap_future(self.pools.submit(request.task, encode_request(request))) if built_in else None
-        own = iter(await asked[0] if asked else [])
+        parts_of_user = iter(await asking[0] if asking else [])
         first_lost: Part | None = None
         parts = []
         for path in self._config.all_functions:
@@ -53,7 +53,7 @@ class FunctionGrader:
                 parts.append(part_of(await graded))
             else:
                 # of an item that was lost there is one part for all functions
-                first_lost = part = next(own, first_lost) or Part(path, trouble="crashed")
+                first_lost = part = next(parts_of_user, first_lost) or Part(path, trouble="crashed")
                 parts.append(part)
         outcome = combined(parts, self._config.all_weights, correct_from=self._config.correct_from)
         self._log(outcome)

@@ -40,7 +40,7 @@ class FunctionItem(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True):
-    """What one function says. `trouble` is why it says nothing, in a word or two; `detail` is the traceback.
+    """The values of one function. `trouble` is why it says nothing, in a word or two; `detail` is the traceback.
 
     `absent`: None of a TRL function, which is "not mine" where there are several.
     """
@@ -94,7 +94,7 @@ def _part(function: RewardFunction, item: FunctionItem, finish: Callable[[Corout
 def _values(
     function: RewardFunction, item: FunctionItem, finish: Callable[[Coroutine[Any, Any, Any]], Any]
 ) -> list[object]:
-    """What the function returns: of several accepted answers for each, if it asks for one."""
+    """Return what the function returns: of several accepted answers for each, if it asks for one."""
 
     def call(*arguments: Any, **keywords: Any) -> object:
         value = function.call(*arguments, **keywords)
@@ -117,22 +117,22 @@ def _values(
 
 
 def _trl_arguments(item: FunctionItem) -> dict[str, Any]:
-    """As TRL's GRPOTrainer calls its functions: columns as lists, and messages where the row's own prompt is messages."""
-    own = item.row.get("prompt")
-    talks = isinstance(own, list)
+    """Return arguments as TRL's GRPOTrainer passes to its functions: columns as lists, and messages where the row's own prompt is messages."""
+    prompt = item.row.get("prompt")
+    talks = isinstance(prompt, list)
     completion = [{"role": "assistant", "content": item.response}] if talks else item.response
     columns = {name: [value] for name, value in item.row.items() if name not in ("prompt", "completion")}
-    return columns | {"prompts": [own if talks else item.prompt or item.problem], "completions": [completion]}
+    return columns | {"prompts": [prompt if talks else item.prompt or item.problem], "completions": [completion]}
 
 
 def _only(value: object) -> object:
     """The one value of a batch of one."""
-    found = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(found, (list, tuple)):
-        if len(found) != 1:
-            raise ValueError(f"it returned {len(found)} values for one response")
-        return found[0]
-    return found
+    content = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(content, (list, tuple)):
+        if len(content) != 1:
+            raise ValueError(f"it returned {len(content)} values for one response")
+        return content[0]
+    return content
 
 
 def openrlhf_value(answer: object) -> dict[str, Any]:
@@ -145,16 +145,16 @@ def openrlhf_value(answer: object) -> dict[str, Any]:
         raise ValueError(f'it returned {type(answer).__name__}, not a dict with "rewards"')
     logs = answer.get("extra_logs") or {}
     score = _only(answer.get("scores"))
-    found: dict[str, Any] = {str(name): _only(value) for name, value in logs.items()}
-    return found | {"reward": _only(answer["rewards"])} | ({} if score is None else {"score": score})
+    content: dict[str, Any] = {str(name): _only(value) for name, value in logs.items()}
+    return content | {"reward": _only(answer["rewards"])} | ({} if score is None else {"score": score})
 
 
 def checked_part(name: str, value: object) -> Part:
-    """What a function returned, as a part: a bool, a number, None, or a dict with `reward` or `score`."""
-    found = dict(value) if isinstance(value, Mapping) else {"reward": value}
-    if isinstance(value, Mapping) and not {"reward", "score"} & found.keys():
+    """Check what a function returned, as a part: a bool, a number, None, or a dict with `reward` or `score`."""
+    content = dict(value) if isinstance(value, Mapping) else {"reward": value}
+    if isinstance(value, Mapping) and not {"reward", "score"} & content.keys():
         return _bad(name, "returned dict", 'a dict without "reward" or "score"')
-    reward, score = found.pop("reward", None), found.pop("score", None)
+    reward, score = content.pop("reward", None), content.pop("score", None)
     reward = score if reward is None else reward
     if reward is None:
         return Part(name, trouble="no_score", error=f"{name} returned None")
@@ -167,7 +167,7 @@ def checked_part(name: str, value: object) -> Part:
             return _bad(name, f"returned {checked}", f"{key} {checked}")
         numbers_[key] = checked
     extras: Extras = {}
-    for key, extra in list(found.items())[:MAX_EXTRAS]:
+    for key, extra in list(content.items())[:MAX_EXTRAS]:
         number_ = _number(extra)
         if number_ is not None and not math.isfinite(number_):
             return _bad(name, f"returned {number_}", f"{key} {number_}")
@@ -190,15 +190,15 @@ def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: f
     One function without a value leaves the whole response ungraded: a part that is missing is not a part of 0. Only a TRL
     function's None is "not mine", as there, while another one has a value.
     """
-    mine = [(part, weight) for part, weight in zip(parts, weights, strict=True) if not part.absent]
-    for part in [part for part, _ in mine if part.trouble] or ([] if mine else list(parts)):
+    present = [(part, weight) for part, weight in zip(parts, weights, strict=True) if not part.absent]
+    for part in [part for part, _ in present if part.trouble] or ([] if present else list(parts)):
         return Outcome(
             "ungraded", part.trouble, extras={"error": part.error} if part.error else {}, detail=part.detail
         )
-    reward = math.fsum(weight * (part.reward or 0.0) for part, weight in mine)
-    score = math.fsum(weight * (part.score or 0.0) for part, weight in mine)
+    reward = math.fsum(weight * (part.reward or 0.0) for part, weight in present)
+    score = math.fsum(weight * (part.score or 0.0) for part, weight in present)
     extras: Extras = {}
-    for part, _ in mine:
+    for part, _ in present:
         if len(parts) == 1:
             extras |= part.extras
         else:
@@ -208,7 +208,7 @@ def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: f
 
 
 def part_of(outcome: Outcome) -> Part:
-    """What the built-in grader says, as one of several functions."""
+    """Return the built-in grader's outcome as one of several functions."""
     if outcome.score is None:
         return Part(BUILT_IN, trouble=outcome.reason)
     return Part(BUILT_IN, outcome.score, outcome.score)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -16,7 +15,6 @@ from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
 from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
 from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of
 
-MAX_WAITING = 8192  # items, in each pool of a LocalGrader
 MEMORY_BYTES = 2**30
 ATTEMPTS = 3
 START_S = 120.0  # until programs can be run, on a busy machine
@@ -30,24 +28,20 @@ class GradingPools:
     Args:
         timeout_s: For one item.
         code: Limits for tasks that run programs.
-        max_waiting: Items that wait for a process of their task; 0: no bound.
     """
 
-    def __init__(
-        self, *, num_workers: int, timeout_s: float, code: CodeConfig | None = None, max_waiting: int = 0
-    ) -> None:
-        self._num_workers, self._timeout_s, self._max_waiting = num_workers, timeout_s, max_waiting
+    def __init__(self, *, num_workers: int, timeout_s: float, code: CodeConfig | None = None) -> None:
+        self._num_workers, self._timeout_s = num_workers, timeout_s
         self._code = code or CodeConfig()
         self._lock = threading.Lock()
         self._pools: dict[str, ProcessPool[Outcome]] = {}
         self._is_closed = False
 
-    def submit(self, task: str, item: msgspec.Raw, *, block: bool = True) -> Future[Outcome]:
+    def submit(self, task: str, item: msgspec.Raw) -> Future[Outcome]:
         """Queue one item of `task` (exchange.encode_request); a lost one is answered as ungraded, with its reason.
 
         Raises:
             ConfigError: there is no such task.
-            queue.Full: max_waiting items wait and `block` is False.
         """
         with self._lock:
             if task not in self._pools:
@@ -59,14 +53,13 @@ class GradingPools:
                     num_workers=self._num_workers,
                     # what grades programs ends by itself, unless it hangs
                     timeout_s=2 * self._code.seconds + START_S if runs_programs else self._timeout_s,
-                    max_waiting=self._max_waiting,
                     attempts=ATTEMPTS,
                     memory_bytes=None if runs_programs else MEMORY_BYTES,
                     on_lost=_ungraded,
                 )
                 if self._is_closed:
                     self._pools[task].close()
-        return self._pools[task].submit(item, block=block)
+        return self._pools[task].submit(item)
 
     def num_lost(self, reason: str) -> int:
         """Items, and attempts at items, without an answer for this reason."""
@@ -89,18 +82,12 @@ class LocalGrader:
 
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
-        self.pools = GradingPools(
-            num_workers=config.num_workers, timeout_s=config.timeout_s, code=config.code, max_waiting=MAX_WAITING
-        )
+        self.pools = GradingPools(num_workers=config.num_workers, timeout_s=config.timeout_s, code=config.code)
 
     async def grade(self, request: GradeRequest) -> Grade:
-        """As Grader.grade. ConfigError: unknown task. GradingError: metadata that is no plain data."""
-        item = encode_request(request)
-        try:
-            future = self.pools.submit(request.task, item, block=False)
-        except queue.Full:  # wait for a free process, outside the event loop
-            future = await asyncio.to_thread(self.pools.submit, request.task, item)
-        return grade_of(await asyncio.wrap_future(future), request.num_tokens, self._config)
+        """Do as Grader.grade. ConfigError: unknown task. GradingError: metadata that is no plain data."""
+        outcome = await asyncio.wrap_future(self.pools.submit(request.task, encode_request(request)))
+        return grade_of(outcome, request.num_tokens, self._config)
 
     def close(self) -> None:
         """End the processes. What still waits is answered `ungraded: closed`."""

@@ -1,4 +1,4 @@
-"""What the rewards of a run say to a right, a wrong and an empty response, for the first page of the run."""
+"""Answers of the rewards of a run to a right, a wrong and an empty response, for the first page of the run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RewardProbe:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What every reward said, and what is wrong with it."""
+    """The answers of every reward, and what is wrong with them."""
 
     rewards: list[RewardProbe]
     findings: list[Finding]

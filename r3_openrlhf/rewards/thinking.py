@@ -17,8 +17,8 @@ _ENDS = 200  # characters of a prompt in which its last mark is
 def opened_thinking(prompt: str) -> str:
     """The mark with which a final prompt opens thinking, at its very end; "" where it opens none."""
     end = prompt[-_ENDS:].rstrip()
-    found = [mark for mark in THINKING_MARK.finditer(end) if mark.end() == len(end) and not mark[1]]
-    return found[0][0] if found else ""
+    marks_at_end = [mark for mark in THINKING_MARK.finditer(end) if mark.end() == len(end) and not mark[1]]
+    return marks_at_end[0][0] if marks_at_end else ""
 
 
 def as_graded(prompt: str, response: str) -> str:
@@ -34,7 +34,7 @@ def response_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str
     if not kept:
         return tokenizer.decode(ids, skip_special_tokens=True)
     tokens = tokenizer.added_tokens_decoder
-    shown = [one for one in ids if one in kept or one not in tokens or not tokens[one].special]
+    shown = [token for token in ids if token in kept or token not in tokens or not tokens[token].special]
     return tokenizer.decode(shown, skip_special_tokens=False)
 
 

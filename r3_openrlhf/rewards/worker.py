@@ -1,4 +1,4 @@
-"""What the grading processes do: judge one response with the grader of their task. Nothing of an item outlives it."""
+"""Work of the grading processes: judge one response with the grader of their task. Nothing of an item outlives it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _grade(judge: Callable[[Item], Result], item: Item) -> Outcome:
 
 
 def _is_harmless(judge: Callable[[Item], Result], item: Item) -> bool:
-    """Whether grading it does not try to run code from a string."""
+    """Return whether grading it does not try to run code from a string."""
     try:
         judge(item)
     except MemoryError:
@@ -77,9 +77,9 @@ def _judge_of_user(function: Callable[..., object]) -> Callable[[Item], Result]:
         known = [float(score) for score in scores if score is not None]  # type: ignore[arg-type]
         if not known:
             return "ungraded", "no_score", None, None
-        found = (short_answer(item.response) or "")[:1000] or None
+        extracted = (short_answer(item.response) or "")[:1000] or None
         if max(known) == 1.0:
-            return "correct", "correct", 1.0, found
-        return "wrong", "wrong", max(known), found
+            return "correct", "correct", 1.0, extracted
+        return "wrong", "wrong", max(known), extracted
 
     return judge

@@ -193,7 +193,7 @@ def serve(
         adopts: what a process started and left is killed when it has ended.
         on_idle: called when no process is left.
     """
-    own = _children_of_this() if adopts else set()  # of libraries
+    libraries = _children_of_this() if adopts else set()  # what they have started
     gc.collect()
     gc.freeze()  # so that the collector does not touch, and thereby copy, the pages of the libraries
     if adopts:
@@ -206,7 +206,7 @@ def serve(
                 if ready != channel.fileno():
                     _bury(channel, ready, *children.pop(ready))
                     if adopts:
-                        _kill_orphans(own | {pid for pid, _, _ in children.values()})
+                        _kill_orphans(libraries | {pid for pid, _, _ in children.values()})
                     if not children:
                         on_idle()  # after the end was told: an error in it ends this process, and no verdict
                     continue
@@ -224,17 +224,17 @@ def serve(
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         if adopts:
-            _kill_orphans(own)
+            _kill_orphans(libraries)
 
 
 def _fork(run: Callable[[Sequence[int]], object], descriptors: Sequence[int], *, siblings: Sequence[int]) -> int:
-    own, pid = os.getpid(), os.fork()
+    parent, pid = os.getpid(), os.fork()
     if pid == 0:
         try:
             die_with_parent(signal.SIGKILL)
             for pidfd in siblings:
                 os.close(pidfd)
-            if os.getppid() == own:
+            if os.getppid() == parent:
                 run(descriptors)
         finally:
             os._exit(70)  # whatever happens, it never runs the server's code
@@ -257,7 +257,7 @@ def _children_of_this() -> set[int]:
 
 
 def _kill_orphans(known: set[int]) -> None:
-    """What a process that is gone had started, and what that had: it comes here, to the nearest one that adopts."""
+    """Kill what a process that is gone had started, and what that had: it comes to the nearest one that adopts."""
     while orphans := _children_of_this() - known:
         for pid in orphans:
             os.kill(pid, signal.SIGKILL)

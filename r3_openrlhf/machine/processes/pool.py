@@ -147,7 +147,6 @@ class ProcessPool(Generic[AnswerT]):
         options: plain values, keyword arguments of `make_worker`.
         answer_type: what answers are decoded as (msgspec); an answer of another form is a crash.
         timeout_s: for one item, of its own time: waiting in the queue or for a processor does not count.
-        max_waiting: items that wait; then `submit` waits. 0: no bound.
         attempts: at an item whose process ends while it is at work, which may be somebody else's doing.
         memory_bytes: address space of one worker, which is then confined as well (sandbox.py), and has no environment
             variables; None: neither.
@@ -164,7 +163,6 @@ class ProcessPool(Generic[AnswerT]):
         answer_type: Any = Any,
         num_workers: int = 1,
         timeout_s: float = 10.0,
-        max_waiting: int = 0,
         attempts: int = 1,
         memory_bytes: int | None = None,
         on_lost: Callable[[ItemLost], AnswerT] | None = None,
@@ -174,7 +172,7 @@ class ProcessPool(Generic[AnswerT]):
         self._target, self._options, self._memory_bytes = target, dict(options or {}), memory_bytes
         self._decode = msgspec.msgpack.Decoder(tuple[str | None, answer_type | None]).decode
         self._num_workers, self._attempts, self._on_lost = num_workers, attempts, on_lost
-        self._jobs: queue.Queue[_Job | None] = queue.Queue(max_waiting)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of what follows
         self._num_threads = 0
         self._closing = False
@@ -191,15 +189,10 @@ class ProcessPool(Generic[AnswerT]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, item: object, *, block: bool = True) -> Future[AnswerT]:
-        """Queue one item: plain data, or a msgspec.Raw of it.
-
-        Raises:
-            queue.Full: max_waiting items wait and `block` is False.
-            TypeError: it is no plain data.
-        """
+    def submit(self, item: object) -> Future[AnswerT]:
+        """Queue one item: plain data, or a msgspec.Raw of it. TypeError: it is no plain data."""
         job = _Job(item if isinstance(item, msgspec.Raw) else encode(item))
-        self._jobs.put(job, block=block)
+        self._jobs.put(job)
         with self._lock:
             closing = self._closing
             if not closing and self._num_threads < self._num_workers:
@@ -230,7 +223,7 @@ class ProcessPool(Generic[AnswerT]):
         self._answer_all_closed()
 
     def _answer_all_closed(self) -> None:
-        """What waits; and let every thread that waits for items end."""
+        """Answer what waits, and let every thread that waits for items end."""
         try:
             while True:
                 job = self._jobs.get_nowait()

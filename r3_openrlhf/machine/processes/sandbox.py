@@ -1,4 +1,4 @@
-"""What a grading process takes away from itself before it sees the first item. Linux; nothing here needs privileges.
+"""Confine a grading process before it sees the first item. Linux; nothing here needs privileges.
 
 Layers, each active where the kernel has it; `confine` reports which are:
 limits (memory, file size, descriptors, no core file), Landlock (files: read the libraries, write nothing; no TCP; no signals
@@ -43,7 +43,7 @@ def missing_layers() -> list[str]:
 
 
 def landlock_gap(version: int) -> str | None:
-    """What Landlock of this version (of its ABI; below 1: none) leaves open."""
+    """Name what Landlock of this version (of its ABI; below 1: none) leaves open."""
     if version < 1:
         return "Landlock (a worker can read and write what the user can, the service's environment included)"
     if version < 6:
@@ -126,7 +126,7 @@ class Barriers:
 
 
 def _drop_capabilities() -> None:
-    """Those of root, with which a limit can be raised again and a process of another user be reached."""
+    """Drop those of root, with which a limit can be raised again and a process of another user be reached."""
     header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
     _libc.capset(header, bytes(24))
 
@@ -144,7 +144,7 @@ _ALL_FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 4: 2**15 - 1}  # b
 
 
 def library_paths() -> list[str]:
-    """Where this interpreter reads its modules and shared libraries, and two devices."""
+    """List where this interpreter reads its modules and shared libraries, and two devices."""
     libraries = {path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib")}
     libraries.update(entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
     return [*libraries, "/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom"]
@@ -252,7 +252,7 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
     code += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _EPERM)]
 
     def decide(call: str, argument: int, jump: int, values: Iterable[int], matched: int, otherwise: int) -> None:
-        """What becomes of a call by the lower half of an argument."""
+        """Decide about a call by the lower half of an argument."""
         block = [(_LOAD, 0, 0, 16 + 8 * argument)]
         for value in values:
             block += [(jump, 0, 1, value), (_RETURN, 0, 0, matched)]
@@ -260,8 +260,18 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
 
     if threads:  # a program that lowers its limit of time would look as if the kernel had killed it for want of memory
         decide("setrlimit", 0, _JUMP_EQUAL, [resource.RLIMIT_CPU], _EPERM, _ALLOW)
-        own = [(_LOAD, 0, 0, 24), (_JUMP_EQUAL, 2, 0, resource.RLIMIT_CPU), (_LOAD, 0, 0, 16), (_JUMP_EQUAL, 1, 0, 0)]
-        code += [(_JUMP_EQUAL, 0, 6, number["prlimit64"]), *own, (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
+        cpu_limit = [
+            (_LOAD, 0, 0, 24),
+            (_JUMP_EQUAL, 2, 0, resource.RLIMIT_CPU),
+            (_LOAD, 0, 0, 16),
+            (_JUMP_EQUAL, 1, 0, 0),
+        ]
+        code += [
+            (_JUMP_EQUAL, 0, 6, number["prlimit64"]),
+            *cpu_limit,
+            (_RETURN, 0, 0, _EPERM),
+            (_RETURN, 0, 0, _ALLOW),
+        ]
     decide("prlimit64", 0, _JUMP_EQUAL, [0], _ALLOW, _EPERM)  # also how a process sets its own limits: pid 0
     decide("fcntl", 1, _JUMP_EQUAL, _REFUSED_FCNTL, _EPERM, _ALLOW)
     decide("ioctl", 1, _JUMP_EQUAL, _REFUSED_IOCTL, _EPERM, _ALLOW)
@@ -319,7 +329,7 @@ def watch_for_code() -> None:
 
 
 def take_violations() -> list[str]:
-    """What was noticed since the last call."""
-    found = _violations[:]
+    """Return what was noticed since the last call."""
+    violations = _violations[:]
     _violations.clear()
-    return found
+    return violations

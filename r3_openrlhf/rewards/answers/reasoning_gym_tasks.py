@@ -13,18 +13,15 @@ from collections.abc import Callable
 from functools import cache
 
 import msgspec
+import reasoning_gym
 import sympy
+from reasoning_gym.factory import DATASETS
 
 from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS
-from r3_openrlhf.machine.no_drawing import no_drawing
 from r3_openrlhf.rewards.answers.exact import short_answer
 from r3_openrlhf.rewards.answers.request import Item, Result
 from r3_openrlhf.rewards.answers.safe_expressions import integer_value, literal, parse_expression, replace_in_sympy
 from r3_openrlhf.rewards.answers.scorer_guards import is_too_long_to_score, passes
-
-with no_drawing():
-    import reasoning_gym
-    from reasoning_gym.factory import DATASETS
 
 MAX_ANSWER_CHARS = 20_000
 _FRAME = re.compile(

@@ -67,22 +67,22 @@ class Peer:
         self.objects: list[object] = []
 
     def ask(self, operation: str, *arguments: object) -> Any:
-        """What the other side answers. It may ask in between.
+        """Return what the other side answers. It may ask in between.
 
         Raises:
             Exception: the type that the other side raised, where it is a built-in one. ProgramGone.
         """
         self._send([operation, [self._write(argument) for argument in arguments]])
         while True:
-            said = self._receive()
-            if isinstance(said, list):
-                self._answer(said)
+            message = self._receive()
+            if isinstance(message, list):
+                self._answer(message)
                 continue
-            if "error" in said:
-                raise _exception(said)
-            for argument, changed in zip(arguments, said["changed"], strict=False):
+            if "error" in message:
+                raise _exception(message)
+            for argument, changed in zip(arguments, message["changed"], strict=False):
                 _replace(argument, changed and self._read(changed))
-            return self._read(said["value"])
+            return self._read(message["value"])
 
     def serve(self) -> None:
         """Answer until the other side closes its end."""
@@ -150,13 +150,13 @@ class Peer:
             raise ProgramGone("its answer is no plain data") from error
 
     def _exactly(self, length: int) -> bytes:
-        found = bytearray()
-        while len(found) < length:
-            received = self._socket.recv(min(length - len(found), 2**18))
+        content = bytearray()
+        while len(content) < length:
+            received = self._socket.recv(min(length - len(content), 2**18))
             if not received:
                 raise ProgramGone("it has ended")
-            found += received
-        return bytes(found)
+            content += received
+        return bytes(content)
 
 
 def _has_mutable(argument: object) -> bool:
@@ -166,7 +166,7 @@ def _has_mutable(argument: object) -> bool:
 
 
 def _replace(argument: Any, changed: Any) -> None:
-    """What the other side did to an argument in place is done here."""
+    """Do to an argument what the other side did to it in place."""
     if isinstance(argument, (list, tuple)) and isinstance(changed, (list, tuple)):
         for item, new in zip(argument, changed, strict=False):
             _replace(item, new)
@@ -179,16 +179,16 @@ def _replace(argument: Any, changed: Any) -> None:
         argument.update(changed)
 
 
-def _exception(said: dict[str, Any]) -> Exception:
-    kind = getattr(builtins, str(said["error"]), None)
+def _exception(message: dict[str, Any]) -> Exception:
+    kind = getattr(builtins, str(message["error"]), None)
     try:
-        arguments = decode(said["arguments"])
+        arguments = decode(message["arguments"])
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             kind = ProgramError
         error: Exception = kind(*arguments)
     except (NotPlain, TypeError, ValueError):
         error = ProgramError()
-    error.of_program = str(said.get("detail", ""))[:200]  # type: ignore[attr-defined]
+    error.of_program = str(message.get("detail", ""))[:200]  # type: ignore[attr-defined]
     return error
 
 
@@ -199,7 +199,7 @@ class Stub:
         self.__dict__.update(_Stub__peer=peer, _Stub__number=number)
 
     def __call__(self, *arguments: object, **keywords: object) -> Any:
-        """What the program's function returns or raises."""
+        """Return or raise what the program's function does."""
         return self.__peer.ask("call", self, list(arguments), keywords)
 
     def __getattr__(self, name: str) -> Any:
@@ -231,16 +231,16 @@ class Stub:
     def __iter__(self) -> Iterator[Any]:
         items = self.__peer.ask("iter", self)
         while True:
-            found = self.__peer.ask("next", items)
-            if not found:
+            values = self.__peer.ask("next", items)
+            if not values:
                 return
-            yield found[0]
+            yield values[0]
 
     def __next__(self) -> Any:
-        found = self.__peer.ask("next", self)
-        if not found:
+        values = self.__peer.ask("next", self)
+        if not values:
             raise StopIteration
-        return found[0]
+        return values[0]
 
     def __eq__(self, other: object) -> bool:
         """With another object of the program only: a test's own value is not shown to it, and is no equal of an object."""

@@ -30,7 +30,7 @@ class Barrier:
 
 
 def floor_gap(barriers: Sequence[Barrier]) -> str | None:
-    """Why programs are not run here; None where they may.
+    """Say why programs are not run here; None where they may.
 
     The floor: files behind Landlock or in a mount namespace, the network and other processes behind seccomp or in namespaces.
     """

@@ -1,4 +1,4 @@
-"""What a confined process does: one program against one call, or the two sides of a test that is written as code.
+"""Work of a confined process: one program against one call, or the two sides of a test that is written as code.
 
 Everything here runs in the process of a hostile program: nothing is trusted that comes out of it. Standard
 library only.
@@ -104,26 +104,26 @@ def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
 
 
 def _program(job: dict[str, Any]) -> None:
-    """As `python solution.py`: with what follows the last line, threads and exit functions."""
+    """Run it as `python solution.py` does: with what follows the last line, threads and exit functions."""
     module, code = _load(job["program"], "__main__")
-    found = ("finished", "")
+    result = ("finished", "")
     try:
         exec(code, module.__dict__)
     except SystemExit:
         pass  # its code is no verdict
     except BaseException as error:  # whatever a program raises is its own failure
-        found = failure(error)
+        result = failure(error)
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # the threads that no one joined
         atexit._run_exitfuncs()
     except BaseException as error:
-        found = failure(error)
+        result = failure(error)
     for stream in (sys.stdout, sys.__stdout__):
         try:
             stream.flush()  # type: ignore[union-attr]
         except BaseException:  # of a stream that the program closed or made itself
             pass
-    report(found[0], detail=found[1])
+    report(result[0], detail=result[1])
 
 
 def _function(job: dict[str, Any]) -> None:
@@ -132,11 +132,11 @@ def _function(job: dict[str, Any]) -> None:
     builtins.__dict__.update(_USUAL_NAMES)  # found last, so they hide nothing
     try:
         exec(code, module.__dict__)
-        found = _find(module, job["function"])
-        if found is None:
+        result = _find(module, job["function"])
+        if result is None:
             report("error", detail=f"there is no function {job['function'][:80]}")
             return
-        value = encode(found(*decode(job["arguments"], max_bytes=MAX_INPUT_BYTES)))
+        value = encode(result(*decode(job["arguments"], max_bytes=MAX_INPUT_BYTES)))
     except NotPlain as error:
         report("error", detail=f"it returned {error}")
     except SystemExit:
@@ -160,14 +160,14 @@ def _find(module: types.ModuleType, name: str) -> Callable[..., object] | None:
 
 
 def _usual_names() -> dict[str, object]:
-    """What the statements of function tasks leave out: `List`, `deque`, `inf`, and modules."""
-    found: dict[str, object] = {}
+    """Return names that the statements of function tasks leave out: `List`, `deque`, `inf`, and modules."""
+    result: dict[str, object] = {}
     for module in (typing, collections, itertools, functools, heapq, bisect, math, operator):
         names = getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
-        found = {name: getattr(module, name) for name in names} | found
+        result = {name: getattr(module, name) for name in names} | result
     for module in (bisect, collections, functools, heapq, itertools, math, operator, random, re, string):
-        found[module.__name__] = module
-    return {name: value for name, value in found.items() if not hasattr(builtins, name)}
+        result[module.__name__] = module
+    return {name: value for name, value in result.items() if not hasattr(builtins, name)}
 
 
 _USUAL_NAMES = _usual_names()  # before the fork

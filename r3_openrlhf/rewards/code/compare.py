@@ -27,15 +27,15 @@ def same_text(expected: str, printed: str) -> bool:
 
     A word is the expected one where both are equal; or where both are numbers, of one value if an integer is expected, else within RELATIVE.
     """
-    wanted, found = (text.replace("\r\n", "\n").strip().split("\n") for text in (expected, printed))
-    return len(wanted) == len(found) and all(map(_same_line, wanted, found))
+    wanted, actual = (text.replace("\r\n", "\n").strip().split("\n") for text in (expected, printed))
+    return len(wanted) == len(actual) and all(map(_same_line, wanted, actual))
 
 
 def _same_line(expected: str, printed: str) -> bool:
     if expected.strip() == printed.strip():
         return True
-    wanted, found = expected.split(), printed.split()
-    return len(wanted) == len(found) and all(map(_same_word, wanted, found))
+    wanted, actual = expected.split(), printed.split()
+    return len(wanted) == len(actual) and all(map(_same_word, wanted, actual))
 
 
 def _same_word(expected: str, printed: str) -> bool:
@@ -43,8 +43,8 @@ def _same_word(expected: str, printed: str) -> bool:
         return True
     if max(len(expected), len(printed)) > MAX_NUMBER_CHARS or _TEXT.match(expected):
         return False
-    wanted, found = _NUMBER.fullmatch(expected), _NUMBER.fullmatch(printed)
-    if wanted is None or found is None:
+    wanted, actual = _NUMBER.fullmatch(expected), _NUMBER.fullmatch(printed)
+    if wanted is None or actual is None:
         return False
     decimals = wanted[1] or wanted[2]
     if decimals is None and "e" not in expected.lower():
@@ -76,8 +76,8 @@ def _same(expected: Any, returned: Any) -> bool:
             return False
         if any(isinstance(key, int) and abs(key) >= MAX_KEY for key in returned):  # str() refuses thousands of digits
             return False
-        found = {_key(key): value for key, value in returned.items()}
-        return found.keys() == expected.keys() and all(_same(value, found[key]) for key, value in expected.items())
+        actual = {_key(key): value for key, value in returned.items()}
+        return actual.keys() == expected.keys() and all(_same(value, actual[key]) for key, value in expected.items())
     if isinstance(expected, float):
         if isinstance(returned, bool) or not isinstance(returned, (int, float)):
             return False
@@ -91,11 +91,11 @@ def _same(expected: Any, returned: Any) -> bool:
 
 
 def _key(key: object) -> object:
-    """As JSON writes the key of a dictionary."""
+    """Write a key of a dictionary as JSON does."""
     if isinstance(key, bool):
         return str(key).lower()
     return "null" if key is None else str(key) if isinstance(key, (int, float)) else key
 
 
-def _close(expected: float, found: float, absolute: float) -> bool:
-    return math.isclose(expected, found, rel_tol=RELATIVE, abs_tol=absolute)
+def _close(expected: float, actual: float, absolute: float) -> bool:
+    return math.isclose(expected, actual, rel_tol=RELATIVE, abs_tol=absolute)

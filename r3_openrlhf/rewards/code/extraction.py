@@ -39,8 +39,8 @@ def last_program(response: str, *, language: str = "python") -> str | None:
             opened = None
         elif word and fence[2] == opened[2] and word.split(" ")[0].casefold() in names:
             opened = fence  # the one before was never closed
-    found = bare if named is None else named
-    return found if found is not None and found.strip() else None
+    program = bare if named is None else named
+    return program if program is not None and program.strip() else None
 
 
 def _without_indent(block: str, indent: str) -> str:

@@ -80,15 +80,15 @@ def judge(item: Item, limits: Limits, run: Run, *, languages: Mapping[str, str] 
         seconds_per_test=max(limits.seconds_per_test, tests.time_limit or 0.0),
         memory_mb=round(max(limits.memory_mb, tests.memory_limit_mb or 0)),
     )
-    found = _results(_whole(program, tests.preamble), tests, language, limits, run)
-    failures = [(number, reason) for number, reason in enumerate(found, 1) if reason not in ("", ABSENT)]
+    reasons = _results(_whole(program, tests.preamble), tests, language, limits, run)
+    failures = [(number, reason) for number, reason in enumerate(reasons, 1) if reason not in ("", ABSENT)]
     if failures:
         number, reason = failures[0]
-        said = f"failed test {number} of {len(found)}: {reason}"
+        sentence = f"failed test {number} of {len(reasons)}: {reason}"
         single = reason.partition(":")[0]
-        score = found.count("") / len(found)
-        return "wrong", single if single in _OWN_REASON or single == "syntax_error" else said, score, shown
-    if ABSENT in found:
+        score = reasons.count("") / len(reasons)
+        return "wrong", single if single in _OWN_REASON or single == "syntax_error" else sentence, score, shown
+    if ABSENT in reasons:
         return "ungraded", ABSENT, None, shown
     return "correct", "correct", 1.0, shown
 
@@ -115,7 +115,7 @@ def _results(program: str, tests: CodeTests, language: str, limits: Limits, run:
 def _calls(tests: CodeTests) -> Sequence[Call]:
     if tests.fn_name is None:
         return [Call(stdin=text) for text in tests.inputs]
-    listed = [[_numbered(one) for one in given] if tests.integer_keys else given for given in tests.inputs]
+    listed = [[_numbered(argument) for argument in given] if tests.integer_keys else given for given in tests.inputs]
     return [Call(function=tests.fn_name, arguments=tuple(given)) for given in listed]
 
 
@@ -145,7 +145,7 @@ def _why(outcome: Outcome) -> str:
 
 
 def _checked(checker: str, given: str, expected: str, printed: str, run: Run) -> str:
-    """What the problem's checker says, in a process that the program never saw."""
+    """Ask the problem's checker, in a process that the program never saw."""
     files = {"input.txt": given, "correct_output.txt": expected, "solution_output.txt": printed}
     source = _CHECKER.format(source=checker)
     (outcome,) = run(source, [Call(stdin=json.dumps(files))], limits=Limits(), language="python")

@@ -11,7 +11,7 @@ from r3_openrlhf.method.open_table import OpenTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """How programs of a language are run; behind the same barriers as Python, as one process that may have threads.
+    """A way to run programs of a language; behind the same barriers as Python, as one process that may have threads.
 
     command: path of a program and its arguments, `{file}` for the program's file; empty for this Python itself.
     file: the name under which the program is stored. paths: directories other than /usr that the command reads and starts from.

@@ -32,7 +32,7 @@ _call()
 def run_program(
     url: str, program: str, calls: Sequence[Call], *, limits: Limits, language: str = "python"
 ) -> list[Outcome]:
-    """As run.run_program. A server that does not answer, or says that it failed itself, makes its tests "unavailable"."""
+    """Do as run.run_program. A server that does not answer, or says that it failed itself, makes its tests "unavailable"."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
         return list(threads.map(lambda call: _outcome(url, program, call, limits, language), calls))
 
@@ -66,17 +66,19 @@ def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) 
         return Outcome(status=failed, detail=ascii(errors.strip().rpartition("\n")[2].partition(":")[0])[1:-1][:80])
     if call.function is None:
         return Outcome(status="finished", stdout=printed[: limits.output_bytes])
-    _, found, text = printed.rpartition(mark)
+    _, is_marked, text = printed.rpartition(mark)
     try:
         return (
-            Outcome(status="finished", value=json.loads(text)) if found else Outcome(status="error", detail="no value")
+            Outcome(status="finished", value=json.loads(text))
+            if is_marked
+            else Outcome(status="error", detail="no value")
         )
     except (ValueError, RecursionError):
         return Outcome(status="error", detail="a value that is no JSON")
 
 
 def _failure(errors: str) -> str | None:
-    """What ended the program; None: its own sys.exit, which is no verdict."""
+    """Name what ended the program; None: its own sys.exit, which is no verdict."""
     last = errors.strip().rpartition("\n")[2]
     if last.startswith(("SyntaxError", "IndentationError", "TabError")) and "Traceback" not in errors:
         return "syntax_error"
@@ -93,9 +95,9 @@ def _ask(url: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:
             time.sleep(0.2 * 2**attempt)
         try:
             with urllib.request.urlopen(request, timeout=10 * limit_s + 30) as answer:
-                found = json.loads(answer.read(MAX_ANSWER_BYTES))
+                content = json.loads(answer.read(MAX_ANSWER_BYTES))
         except (OSError, ValueError, RecursionError) as error:  # URLError and a server's status are OSErrors
-            found = {"message": f"{type(error).__name__}"}
-        if isinstance(found, dict) and found.get("status") in ("Success", "Failed"):
-            return found
-    return found if isinstance(found, dict) else {}
+            content = {"message": f"{type(error).__name__}"}
+        if isinstance(content, dict) and content.get("status") in ("Success", "Failed"):
+            return content
+    return content if isinstance(content, dict) else {}

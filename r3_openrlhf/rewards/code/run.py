@@ -63,7 +63,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one test may use, and `seconds` all tests of a program together.
+    """Limits of one test, and `seconds` all tests of a program together.
 
     seconds_per_test, seconds: the process's own time, waiting for a processor aside. memory_mb: resident, of one test.
     output_bytes: standard output, and each file. threads: at one time.
@@ -79,7 +79,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one call.
+    """The result of one call.
 
     status: "finished", "error", "syntax_error", "timeout", "memory", "output" (more than output_bytes), "blocked" (something
         that a program may not do), "crashed" (the process ended by itself), "unavailable" (no process was to be had, or none
@@ -134,7 +134,7 @@ def run_asserts(
 
 
 def barriers_here() -> list[Barrier]:
-    """What holds on this machine. OSError: no process can be started."""
+    """List what holds on this machine. OSError: no process can be started."""
     with Runner() as runner:
         return runner.look()
 
@@ -230,7 +230,7 @@ class Runner:
             self._box = None
 
     def run_program(self, program: str, calls: Sequence[Call], *, limits: Limits) -> list[Outcome]:
-        """As the function."""
+        """Do as the function does."""
         if self._language.command and any(call.function is not None for call in calls):
             raise ConfigError("a function can be called in python only; give standard input to a program")
 
@@ -249,7 +249,7 @@ class Runner:
         return self._each(calls, run_one, limits)
 
     def run_asserts(self, program: str, asserts: Sequence[str], *, setup: str, limits: Limits) -> list[Outcome]:
-        """As the function."""
+        """Do as the function does."""
         if self._language.command:
             raise ConfigError("tests that are code can be run in python only")
 
@@ -412,11 +412,11 @@ def _said(result: int, kind: str, code: int) -> tuple[str, str, Any]:
             return "finished", "", None  # os._exit(0), once everything is printed
         return "crashed", "the process ended early", None
     try:
-        said = json.loads(text)
-        status, detail = said["status"], said["detail"]
+        report = json.loads(text)
+        status, detail = report["status"], report["detail"]
         if status not in (*_OF_PROGRAMS, *(["unavailable"] if kind == "tests" else [])) or not isinstance(detail, str):
             raise ValueError(status)
-        value = decode(json.dumps(said["value"])) if status == "finished" and kind != "program" else None
+        value = decode(json.dumps(report["value"])) if status == "finished" and kind != "program" else None
     except (ValueError, TypeError, KeyError, RecursionError, NotPlain):
         return "crashed", "its result is no plain data", None
     return status, ascii(detail)[1:-1][:MAX_DETAIL_CHARS], value

@@ -66,7 +66,7 @@ def main(box: str, owned: bool, preload: Sequence[str], readable: Sequence[str],
 
 
 def _load(preload: Sequence[str]) -> Callable[[Barriers], None]:
-    """What programs use, and what runs them; the package's own directory is no place for their imports."""
+    """Load what programs use, and what runs them; the package's own directory is no place for their imports."""
     from r3_openrlhf.rewards.code import child
 
     for name in (*PRELOADED, *preload):
@@ -77,24 +77,24 @@ def _load(preload: Sequence[str]) -> Callable[[Barriers], None]:
 
 
 def _empty(box: str) -> None:
-    """It has no directories: a program may not make one."""
+    """Empty it; it has no directories: a program may not make one."""
     with os.scandir(box) as entries:
         for entry in entries:
             os.unlink(entry.path)
 
 
 def _settle(descriptors: Sequence[int]) -> None:
-    """Puts them where the child expects them, standard error aside, which goes nowhere."""
+    """Put them where the child expects them, standard error aside, which goes nowhere."""
     stdin, stdout, *others = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH) for descriptor in descriptors]
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for place, descriptor in enumerate((stdin, stdout, nowhere)):
-        os.dup2(descriptor, place)
-    for place, descriptor in enumerate(others, JOB):
-        os.dup2(descriptor, place, inheritable=False)
+    for number, descriptor in enumerate((stdin, stdout, nowhere)):
+        os.dup2(descriptor, number)
+    for number, descriptor in enumerate(others, JOB):
+        os.dup2(descriptor, number, inheritable=False)
 
 
 def _try(barriers: Barriers) -> dict[str, bool]:
-    """Which layers hold: one child enters them and says so."""
+    """Return which layers hold: one child enters them and reports."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -104,13 +104,13 @@ def _try(barriers: Barriers) -> dict[str, bool]:
             os._exit(0)
     os.close(write)
     with os.fdopen(read) as answer:
-        said = answer.read()
+        layers = answer.read()
     os.waitpid(pid, 0)
-    return dict(json.loads(said))
+    return dict(json.loads(layers))
 
 
 def start(arguments: Sequence[str]) -> None:
-    """As the program of a new interpreter. The main thread's stack can grow as far as the limit that held at its start."""
+    """Run as the program of a new interpreter. The main thread's stack can grow as far as the limit that held at its start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     wanted = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
     if soft == resource.RLIM_INFINITY or soft < wanted:

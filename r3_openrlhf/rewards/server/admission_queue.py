@@ -42,7 +42,7 @@ class Bound:
 
     @property
     def total(self) -> int:
-        """What all addresses hold."""
+        """The sum of what all addresses hold."""
         return self._held.total()
 
     def admits(self, address: str, amount: int) -> bool:

@@ -1,8 +1,4 @@
-"""Bodies of requests: read within bounds, then parsed, the large ones in a thread outside the event loop.
-
-One item is parsed at a time, and metadata is passed on as it came. So what takes long never holds the interpreter for long,
-and the event loop has its turns.
-"""
+"""Bodies of requests: read within bounds, then parsed in a thread outside the event loop. Metadata stay as they came."""
 
 from __future__ import annotations
 
@@ -16,15 +12,13 @@ from fastapi import Request
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.server.admission_queue import Busy, Question, question_of
-from r3_openrlhf.rewards.server.schema import GradeItem, GradeItems, StockBody
+from r3_openrlhf.rewards.server.schema import GradeBody, StockBody
 from r3_openrlhf.rewards.server.stock_contract import references_of, response_of
 
-INLINE_BYTES = 2**14
 MAX_REASON_CHARS = 300
 Parsed = TypeVar("Parsed")
 
-_read_items = msgspec.json.Decoder(GradeItems).decode
-_read_item = msgspec.json.Decoder(GradeItem).decode
+_read_body = msgspec.json.Decoder(GradeBody).decode
 _read_stock = msgspec.json.Decoder(StockBody).decode
 _read_label = msgspec.json.Decoder(str | int | float | list[str] | None).decode
 
@@ -63,8 +57,6 @@ class Bodies:
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 # a page in somebody's browser may send other types to a loopback address without asking
                 raise Refused(422, "the content type of a body is application/json")
-            if len(body) <= INLINE_BYTES:
-                return parse(bytes(body))
             return await asyncio.to_thread(parse, bytes(body))
         except TimeoutError:
             raise Refused(408, f"the body did not come within {self._read_timeout_s:g} s", unread=True) from None
@@ -77,10 +69,8 @@ def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
 
     own_task: of this service; of the tasks that users have written, a caller can have no other one.
     """
-    raw_items = _read(_read_items, body, "$").items
     questions = []
-    for i, raw in enumerate(raw_items):
-        item = _read(_read_item, raw, f"$.items[{i}]")
+    for i, item in enumerate(_read(_read_body, body, "$").items):
         if item.task not in TASKS and item.task != own_task:
             raise Refused(422, f"no such task; known: {', '.join({*TASKS, own_task})} - at `$.items[{i}].task`")
         metadata = bytes(item.metadata)

@@ -10,7 +10,7 @@ LOST = ("timeout", "crashed")
 
 
 class Metrics:
-    """What the service counts, in a registry of its own, so that two services of one process do not mix."""
+    """Counters of the service, in a registry of its own, so that two services of one process do not mix."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -39,15 +39,9 @@ class GradeItem(Struct, forbid_unknown_fields=True):
 
 
 class GradeBody(Struct, forbid_unknown_fields=True):
-    """What /grade is sent."""
+    """The body of /grade."""
 
     items: Annotated[list[GradeItem], Meta(min_length=1, max_length=MAX_ITEMS)]
-
-
-class GradeItems(Struct, forbid_unknown_fields=True):
-    """The same, cut into its items: they are read one by one."""
-
-    items: Annotated[list[Raw], Meta(min_length=1, max_length=MAX_ITEMS)]
 
 
 Label = Annotated[
@@ -107,6 +101,6 @@ class StockAnswer(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request was not answered."""
+    """The reason why a request was not answered."""
 
     detail: str

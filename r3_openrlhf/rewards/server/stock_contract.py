@@ -25,7 +25,7 @@ _TAIL_CHARS = 400  # of a prompt whose beginning was cut off
 
 
 def response_of(query: str, prompt: str) -> str | None:
-    """What follows the prompt in the query, without the special tokens at its end; None when the prompt is not there."""
+    """Return what follows the prompt in the query, without the special tokens at its end; None when the prompt is not there."""
     end = _end_of_prompt(query, prompt)
     if end is None:
         return None
@@ -48,8 +48,8 @@ def _end_of_prompt(query: str, prompt: str) -> int | None:
     else:
         return position
     tail = prompt[-_TAIL_CHARS:]
-    found = query.find(tail) if len(tail) == _TAIL_CHARS else -1
-    return None if found < 0 else found + len(tail)
+    start = query.find(tail) if len(tail) == _TAIL_CHARS else -1
+    return None if start < 0 else start + len(tail)
 
 
 def references_of(label: object) -> tuple[tuple[str, ...], bytes | None]:

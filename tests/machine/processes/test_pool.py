@@ -1,11 +1,9 @@
 """Real processes: whatever an item does costs that item alone, and nothing outlives the pool."""
 
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import wait
 
@@ -110,24 +108,6 @@ def test_an_item_has_other_attempts_when_its_process_is_killed(tmp_path):
 def test_what_is_lost_can_be_an_answer():
     with pool_of(1, on_lost=lambda lost: Answer(lost.reason, 0)) as pool:
         assert text_of(pool.submit("exit")) == "crashed"
-
-
-def test_a_full_queue_makes_the_caller_wait(tmp_path):
-    gate, submitted = tmp_path / "gate", []
-    with pool_of(1, max_waiting=2) as pool:
-        text_of(pool.submit("plain"))
-        futures = [pool.submit(f"until {gate}")]
-        wait_for(futures[0].running)
-        futures += [pool.submit("plain") for _ in range(2)]
-        with pytest.raises(queue.Full):
-            pool.submit("plain", block=False)
-        caller = threading.Thread(target=lambda: submitted.append(pool.submit("last")))
-        caller.start()
-        caller.join(0.3)
-        assert caller.is_alive() and not submitted
-        gate.touch()
-        caller.join(PATIENCE_S)
-        assert text_of(submitted[0]) == "last" and all(map(text_of, futures))
 
 
 def test_what_is_cancelled_is_not_begun(pool, tmp_path):

@@ -5,106 +5,39 @@ import pytest
 from r3_openrlhf.rewards.code.compare import same_text, same_value
 from r3_openrlhf.rewards.code.extraction import last_program
 
-
-@pytest.mark.parametrize(
-    ("expected", "printed"),
-    [
-        ("3\n", "3"),
-        ("1 2 \n3\n", "  1 2\n3\n\n"),
-        ("1 2", "1   2"),
-        ("a\r\nb\r\n", "a\nb"),
-        ("6", "6.0"),
-        ("6", "+6"),
-        ("100000000000000000000", "1e20"),
-        ("0.333333", "0.3333333333333333"),
-        ("0.001235", "0.00123456"),
-        ("3.0", "3"),
-        ("0.0", "1e-17"),
-        ("1.5 x 2.5", "1.50 x 2.4999999999"),
-        ("nan", "nan"),
-    ],
-)
-def test_the_same_text(expected, printed):
-    assert same_text(expected, printed)
-
-
-@pytest.mark.parametrize(
-    ("expected", "printed"),
-    [
-        ("3", ""),
-        ("", "3"),
-        ("1\n2", "1 2"),
-        ("1 2", "1\n2"),
-        ("1\n2", "1"),
-        ("1\n2", "1\n2\n3"),
-        ("1\n\n2", "1\n2"),
-        ("YES", "yes"),
-        ("6", "5.9999999"),
-        ("10000000000000000000001", "1e22"),
-        ("0.5", "0.54"),
-        ("0.001", "0"),
-        ("123456.789", "123457.5"),
-        ("0.5", "nan"),
-        ("1000", "1_000"),
-        ("7", "٧"),
-        ("7", "７"),
-        ("inf", "1e9999"),
-        ("1.0", "inf"),
-        ("0.5", "1/2"),
-        ("0.1", "0x0.1"),
-        ("1.0", "1e99999"),
-        ("0011", "11"),
-        ("007", "7.0"),
-    ],
-)
-def test_another_text(expected, printed):
-    assert not same_text(expected, printed)
+SAME_TEXTS = [
+    ("3\n", "3"), ("1 2 \n3\n", "  1 2\n3\n\n"), ("1 2", "1   2"), ("a\r\nb\r\n", "a\nb"),
+    ("6", "6.0"), ("6", "+6"), ("100000000000000000000", "1e20"), ("0.333333", "0.3333333333333333"),
+    ("0.001235", "0.00123456"), ("3.0", "3"), ("0.0", "1e-17"), ("1.5 x 2.5", "1.50 x 2.4999999999"), ("nan", "nan"),
+]  # fmt: skip
+OTHER_TEXTS = [
+    ("3", ""), ("", "3"), ("1\n2", "1 2"), ("1 2", "1\n2"), ("1\n2", "1"), ("1\n2", "1\n2\n3"), ("1\n\n2", "1\n2"),
+    ("YES", "yes"), ("6", "5.9999999"), ("10000000000000000000001", "1e22"), ("0.5", "0.54"), ("0.001", "0"),
+    ("123456.789", "123457.5"), ("0.5", "nan"), ("1000", "1_000"), ("7", "٧"), ("7", "７"), ("inf", "1e9999"),
+    ("1.0", "inf"), ("0.5", "1/2"), ("0.1", "0x0.1"), ("1.0", "1e99999"), ("0011", "11"), ("007", "7.0"),
+]  # fmt: skip
+SAME_VALUES = [
+    ([1, 2], (1, 2)), ([[1, 2], [3]], [(1, 2), (3,)]), (0.3, 0.1 + 0.2), (1.0, 1), (3, 3.0), (True, 1),
+    ({"1": [2]}, {1: (2,)}), ({"true": 0}, {True: 0}), (None, None), (10**400, 10**400), (float("nan"), float("nan")),
+]  # fmt: skip
+OTHER_VALUES = [
+    ([1, 2], [1, 2, 3]), ([1, 2], {1, 2}), ([1, 2], "12"), ("1", 1), (1, "1"), (1.0, True), (1.0, "1.0"),
+    (1.5, 10**400), (None, 0), (0, None), (False, None), ({"a": 1}, {"a": 1, "b": 2}),
+    ({"1": 5, "2": 6}, {1: 5, "1": 5}), (3, 3.0000001), ("a", b"a"), (1, 1 + 0j), ({"1": 2}, {10**5000: 2}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("expected", "returned"),
+    ("same", "pairs", "expected"),
     [
-        ([1, 2], (1, 2)),
-        ([[1, 2], [3]], [(1, 2), (3,)]),
-        (0.3, 0.1 + 0.2),
-        (1.0, 1),
-        (3, 3.0),
-        (True, 1),
-        ({"1": [2]}, {1: (2,)}),
-        ({"true": 0}, {True: 0}),
-        (None, None),
-        (10**400, 10**400),
-        (float("nan"), float("nan")),
+        (same_text, SAME_TEXTS, True),
+        (same_text, OTHER_TEXTS, False),
+        (same_value, SAME_VALUES, True),
+        (same_value, OTHER_VALUES, False),
     ],
 )
-def test_the_same_value(expected, returned):
-    assert same_value(expected, returned)
-
-
-@pytest.mark.parametrize(
-    ("expected", "returned"),
-    [
-        ([1, 2], [1, 2, 3]),
-        ([1, 2], {1, 2}),
-        ([1, 2], "12"),
-        ("1", 1),
-        (1, "1"),
-        (1.0, True),
-        (1.0, "1.0"),
-        (1.5, 10**400),
-        (None, 0),
-        (0, None),
-        (False, None),
-        ({"a": 1}, {"a": 1, "b": 2}),
-        ({"1": 5, "2": 6}, {1: 5, "1": 5}),
-        (3, 3.0000001),
-        ("a", b"a"),
-        (1, 1 + 0j),
-        ({"1": 2}, {10**5000: 2}),
-    ],
-)
-def test_another_value(expected, returned):
-    assert not same_value(expected, returned)
+def test_what_is_the_same(same, pairs, expected):
+    assert [pair for pair in pairs if same(*pair) is not expected] == []
 
 
 def test_a_list_around_the_value_counts_where_the_data_set_has_them():
