@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from tests.rewards.graders import request
 
 
 @pytest.fixture(scope="session")
@@ -14,22 +14,19 @@ def grade_many():
 
     def grade(pairs, *, task="math", metadata=None, truncated=False, problems=None):
         async def run():
-            return await asyncio.gather(
-                *(
-                    grader.grade(
-                        GradeRequest(
-                            response=response,
-                            references=reference if isinstance(reference, tuple) else (reference,),
-                            task=task,
-                            num_tokens=8192,
-                            truncated=truncated,
-                            metadata=metadata[i] if metadata else None,
-                            problem=problems[i] if problems else "",
-                        )
-                    )
-                    for i, (response, reference) in enumerate(pairs)
+            requests = [
+                request(
+                    response,
+                    *(reference if isinstance(reference, tuple) else (reference,)),
+                    task=task,
+                    num_tokens=8192,
+                    truncated=truncated,
+                    metadata=metadata[i] if metadata else None,
+                    problem=problems[i] if problems else "",
                 )
-            )
+                for i, (response, reference) in enumerate(pairs)
+            ]
+            return await asyncio.gather(*map(grader.grade, requests))
 
         return asyncio.run(run())
 

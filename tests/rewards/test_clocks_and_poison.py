@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from tests.rewards.graders import request
 
 YEARS = 20 * 365 * 86400
 SHIFTED = """
@@ -82,9 +82,6 @@ POISON = [
 
 def test_no_item_changes_the_grades_of_those_behind_it():
     """One process grades all of them, in several orders."""
-
-    def request(response, reference):
-        return GradeRequest(response=response, references=(reference,), task="math", num_tokens=9, truncated=False)
 
     async def run():
         grader = make_grader(RewardConfig(num_workers=1, timeout_s=20.0))

@@ -1,6 +1,5 @@
 """Nothing that a model writes runs as code, hangs the grader or changes the grade of another response."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -9,8 +8,7 @@ import pytest
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.local import LocalGrader
+from tests.rewards.graders import endless_request, graded, request
 from tests.rewards.hostile_payloads import CODE, ENDLESS_REFERENCE, PAYLOADS, endless
 
 DEADLINE_S = 3.0
@@ -36,33 +34,12 @@ def canary(tmp_path):
 def benign(i):
     # every fourth one needs the symbolic comparison
     if i % 4 == 0:
-        return GradeRequest(
-            response=rf"\boxed{{(x+{i})^2}}",
-            references=(f"x^2+{2 * i}x+{i * i}",),
-            task="math",
-            num_tokens=10,
-            truncated=False,
-        )
-    return GradeRequest(
-        response=rf"It is \boxed{{{i}}}.", references=(f"{i}",), task="math", num_tokens=10, truncated=False
-    )
+        return request(rf"\boxed{{(x+{i})^2}}", f"x^2+{2 * i}x+{i * i}")
+    return request(rf"It is \boxed{{{i}}}.", f"{i}")
 
 
 def grade_all(requests):
-    async def run():
-        grader = LocalGrader(RewardConfig(timeout_s=DEADLINE_S, num_workers=2))
-        gate = asyncio.Semaphore(100)
-
-        async def grade(request):
-            async with gate:
-                return await grader.grade(request)
-
-        try:
-            return await asyncio.gather(*map(grade, requests))
-        finally:
-            grader.close()
-
-    return asyncio.run(run())
+    return graded(RewardConfig(timeout_s=DEADLINE_S, num_workers=2), requests, at_once=100)
 
 
 def hostile_requests(canary):
@@ -70,25 +47,12 @@ def hostile_requests(canary):
         text = payload.replace("CANARY", str(canary))
         references = (ENDLESS_REFERENCE,) if payload == endless() else ("5", "x^2+1", "[1,2]")
         for response in (rf"\boxed{{{text}}}", f"The final answer is ${text}$. I hope it is correct."):
-            yield GradeRequest(
-                response=response,
-                references=references,
-                task="math",
-                num_tokens=10,
-                truncated=False,
-            )
+            yield request(response, *references)
         for task, entry in [("exact", None)] + [
             ("reasoning_gym", entry) for entry in (COUNTDOWN, STRING_INSERTION, INTEGRATION, NQUEENS)
         ]:
             if len(text) < 5_000 or entry in (None, COUNTDOWN):
-                yield GradeRequest(
-                    response=f"<answer>{text}</answer>",
-                    references=("5",),
-                    task=task,
-                    num_tokens=10,
-                    truncated=False,
-                    metadata=entry,
-                )
+                yield request(f"<answer>{text}</answer>", task=task, metadata=entry)
 
 
 def test_the_payloads_do_run_where_text_is_evaluated(canary):
@@ -118,17 +82,17 @@ def test_hostile_responses_do_no_harm(canary):
     assert len(PAYLOADS) >= 60
     hostile = list(hostile_requests(canary))
     mixed = []
-    for i, request in enumerate(hostile):
-        mixed += [request, benign(i)]
+    for i, item in enumerate(hostile):
+        mixed += [item, benign(i)]
     grades = grade_all(mixed)
 
     assert not canary.exists()
-    for request, grade in zip(hostile, grades[::2], strict=True):
+    for item, grade in zip(hostile, grades[::2], strict=True):
         # late by no more than RLIMIT_CPU allows, however busy the machine is (worker.py, whole seconds, two to spare)
-        assert grade.seconds < DEADLINE_S + 3.5, request.response[:80]
+        assert grade.seconds < DEADLINE_S + 3.5, item.response[:80]
         # some payloads are honest: "5" in other digits is 5
-        allowed = grade.verdict is not Verdict.CORRECT or "5" in request.response or "５" in request.response
-        assert allowed, (request.response[:80], grade)
+        allowed = grade.verdict is not Verdict.CORRECT or "5" in item.response or "５" in item.response
+        assert allowed, (item.response[:80], grade)
         assert (grade.score is None) == (grade.verdict is Verdict.UNGRADED) == (grade.reward is None)
     assert [i for i, grade in enumerate(grades[1::2]) if grade.verdict is not Verdict.CORRECT] == []
 
@@ -136,9 +100,7 @@ def test_hostile_responses_do_no_harm(canary):
 def test_an_endless_item_takes_nobody_with_it():
     """One hanging item inside a batch: the items behind it are graded by others."""
     requests = [benign(i) for i in range(32)]
-    requests[3] = GradeRequest(
-        response=rf"\boxed{{{endless()}}}", references=(ENDLESS_REFERENCE,), task="math", num_tokens=1, truncated=False
-    )
+    requests[3] = endless_request()
     grades = grade_all(requests)
     assert (grades[3].verdict, grades[3].reason) == (Verdict.UNGRADED, "timeout")
     assert all(grade.verdict is Verdict.CORRECT for i, grade in enumerate(grades) if i != 3)

@@ -1,6 +1,5 @@
 """Tasks that users write: by import path, checked before anything starts, graded in the same processes as ours."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -11,8 +10,7 @@ from r3_openrlhf.config import DataConfig, RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS, task_for
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.client import make_grader
+from tests.rewards.graders import graded, request
 
 MODULE = """
 import os
@@ -59,20 +57,8 @@ def own(tmp_path, monkeypatch):
 
 
 def grade_all(task, cases, problem=""):
-    async def run():
-        grader = make_grader(RewardConfig(num_workers=1, timeout_s=1.0, length_reward_max_tokens=None))
-        try:
-            requests = [
-                GradeRequest(
-                    response=response, references=references, task=task, num_tokens=1, truncated=False, problem=problem
-                )
-                for response, *references in cases
-            ]
-            return await asyncio.gather(*map(grader.grade, requests))
-        finally:
-            grader.close()
-
-    return asyncio.run(run())
+    config = RewardConfig(num_workers=1, timeout_s=1.0, length_reward_max_tokens=None)
+    return graded(config, [request(*case, task=task, problem=problem) for case in cases])
 
 
 def test_a_users_task_grades_in_confined_processes(own, tmp_path):
@@ -125,10 +111,8 @@ def test_what_cannot_be_a_task_is_an_error_at_the_start(own, name, words):
     with pytest.raises(ConfigError, match="data.task is") as error:
         DataConfig(path="train.jsonl", task=name)
     assert words in str(error.value)
-    grader = make_grader(RewardConfig())
-    request = GradeRequest(response="5", references=("5",), task=name, num_tokens=1, truncated=False)
     with pytest.raises(ConfigError, match="data.task is"):
-        asyncio.run(grader.grade(request))
+        graded(RewardConfig(), [request("5", task=name)])
 
 
 def test_a_users_task_is_a_task_everywhere_by_its_file_too(own, tmp_path):

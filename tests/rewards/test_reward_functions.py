@@ -1,14 +1,12 @@
 """Rewards that users write as functions: ours, TRL's, OpenRLHF's, several with weights, and what may go wrong in them."""
 
-import asyncio
 import sys
 
 import pytest
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.client import make_grader
+from tests.rewards import graders
 
 MODULE = """
 import asyncio, os, time
@@ -69,21 +67,13 @@ def own(tmp_path, monkeypatch):
 
 
 def grades(responses, **settings):
-    settings = {"num_workers": 1, "timeout_s": 3.0} | settings
-
-    async def run():
-        grader = make_grader(RewardConfig(**settings))
-        try:
-            return await asyncio.gather(*(grader.grade(request(response)) for response in responses))
-        finally:
-            grader.close()
-
-    return asyncio.run(run())
+    config = RewardConfig(**{"num_workers": 1, "timeout_s": 3.0} | settings)
+    return graders.graded(config, map(request, responses))
 
 
-def request(response, references=("4",), **more):
-    fields = {"row": {"weight": 0.25, "answer": "4"}, "prompt": "Q?", "problem": "2 + 2"} | more
-    return GradeRequest(response=response, references=references, task="math", num_tokens=5, truncated=False, **fields)
+def request(response, **fields):
+    known = {"row": {"weight": 0.25, "answer": "4"}, "prompt": "Q?", "problem": "2 + 2"}
+    return graders.request(response, "4", num_tokens=5, **known | fields)
 
 
 def said(grade):
@@ -162,15 +152,9 @@ def test_trls_signature(own):
 
 
 def test_trls_messages_where_the_rows_own_prompt_is_messages(own):
-    async def run():
-        grader = make_grader(RewardConfig(function="my_rewards.py:of_trl_talk", num_workers=1))
-        try:
-            messages = [{"role": "user", "content": "4"}]
-            return await grader.grade(request("4!", row={"prompt": messages}))
-        finally:
-            grader.close()
-
-    assert asyncio.run(run()).reward == 1.0
+    config = RewardConfig(function="my_rewards.py:of_trl_talk", num_workers=1)
+    messages = [{"role": "user", "content": "4"}]
+    assert graders.graded(config, [request("4!", row={"prompt": messages})])[0].reward == 1.0
 
 
 def test_openrlhfs_signature_and_its_file(own):

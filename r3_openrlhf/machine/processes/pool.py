@@ -233,30 +233,25 @@ class ProcessPool(Generic[AnswerT]):
             self._jobs.put(None)
 
     def _work(self) -> None:
-        """A thread: gives one worker an item at a time."""
-        worker: _Worker | None = None
+        """Give one worker an item at a time, in a thread."""
+        session = Session(self)
         while (job := self._jobs.get()) is not None:
-            if not job.future.set_running_or_notify_cancel():
-                continue
-            for attempt in range(1, self._attempts + 1):
-                try:
-                    worker = worker or self._new_worker()
-                    answer = self._ask(worker, job.body)
-                except ItemLost as error:
-                    if worker is not None:
-                        self._bury(worker)
-                        worker = None
-                    if error.reason == "crashed" and attempt < self._attempts and not self._closing:
-                        self.lost["crashed"] += 1
-                        continue
-                    self._lose(job.future, error)
-                else:
-                    _set(job.future.set_result, answer)
-                break
+            if job.future.set_running_or_notify_cancel():
+                self._answer(session, job)
             del job  # its future and text, while this thread waits
         self._jobs.put(None)  # for the next thread
-        if worker is not None:
-            self._bury(worker)
+        session.end()
+
+    def _answer(self, session: Session[AnswerT], job: _Job) -> None:
+        for attempt in range(1, self._attempts + 1):
+            try:
+                _set(job.future.set_result, session.ask(job.body))
+                return
+            except ItemLost as error:
+                if error.reason != "crashed" or attempt == self._attempts or self._closing:
+                    self._lose(job.future, error)
+                    return
+                self.lost["crashed"] += 1
 
     def _ask(self, worker: _Worker, body: bytes | msgspec.Raw) -> AnswerT:
         try:
@@ -275,6 +270,11 @@ class ProcessPool(Generic[AnswerT]):
             _set(future.set_exception, lost)
         else:
             _set(future.set_result, self._on_lost(lost))
+
+    def _free_worker(self) -> _Worker | None:
+        """Take one of a session that is over."""
+        with self._lock:
+            return self._free.pop() if self._free else None
 
     def _new_worker(self) -> _Worker:
         """ItemLost: none can be started now, or ever."""
@@ -354,6 +354,15 @@ class Session(Generic[AnswerT]):
         """True if there is a process, which holds what earlier items left in it."""
         return self._worker is not None
 
+    def ask(self, body: bytes | msgspec.Raw) -> AnswerT:
+        """Return the answer to one item, in this thread. ItemLost: there is none, and the worker is gone."""
+        try:
+            self._worker = self._worker or self._pool._free_worker() or self._pool._new_worker()
+            return self._pool._ask(self._worker, body)
+        except ItemLost:
+            self.end()
+            raise
+
     def submit(self, item: object, *, then: Callable[[AnswerT], Any] = lambda answer: answer) -> Future[Any]:
         """Ask, one item at a time; the future has `then` of the answer. After a lost item another process is next.
 
@@ -370,42 +379,42 @@ class Session(Generic[AnswerT]):
         return job.future
 
     def _work(self, job: _Job, then: Callable[[AnswerT], Any]) -> None:
-        pool, lost = self._pool, None
+        lost = None
         try:
-            if self._worker is None:
-                with pool._lock:
-                    free = pool._free.pop() if pool._free else None
-                self._worker = free or pool._new_worker()
-            answer = pool._ask(self._worker, job.body)
+            answer = self.ask(job.body)
         except ItemLost as error:
             lost = error
         with self._lock:
             self._is_busy = False
-            if lost is not None and self._worker is not None:
-                self._worker.kill()
-            if lost is not None or self._is_closed:
+            if self._is_closed:
                 self._give_back()
         if lost is None:
             _set(job.future.set_result, then(answer))
         else:
-            pool._lose(job.future, ItemLost("closed", seconds=lost.seconds) if self._is_closed else lost)
+            self._pool._lose(job.future, ItemLost("closed", seconds=lost.seconds) if self._is_closed else lost)
 
     def close(self) -> None:
         """The process is free for other sessions; one that is at work is killed. Twice is harmless."""
         with self._lock:
             self._is_closed = True
+            worker = self._worker
             if not self._is_busy:
                 self._give_back()
-            elif self._worker is not None:
-                self._worker.kill()
+            elif worker is not None:
+                worker.kill()
 
     def _give_back(self) -> None:
         if self._worker is not None and not self._worker.is_killed:
             with self._pool._lock:
                 self._pool._free.append(self._worker)
-        elif self._worker is not None:
-            self._pool._bury(self._worker)
-        self._worker = None
+            self._worker = None
+        self.end()
+
+    def end(self) -> None:
+        """End the process, where there is one."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            self._pool._bury(worker)
 
 
 def _set(answer: Callable[[Any], None], value: object) -> None:

@@ -1,6 +1,5 @@
 """One contract behind every door: local processes, `/grade`, a user's functions; and `r3 attack-rewards`."""
 
-import asyncio
 import json
 from collections import Counter
 
@@ -10,8 +9,7 @@ from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.evaluation.attacks.cli import attack_rewards
 from r3_openrlhf.evaluation.attacks.program_attacks import program_attacks
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.client import make_grader
+from tests.rewards import graders
 from tests.rewards.code.test_grading import ADD, CALLS, fenced
 from tests.rewards.server.service import grade_item, post, running
 
@@ -20,19 +18,8 @@ HALF = fenced("def add(a, b):\n    return 3")
 ENDS = fenced("import os\nos._exit(0)")
 
 
-def graded(config, *responses, tests=CALLS):
-    async def all_of_them():
-        grader = make_grader(config)
-        try:
-            return await asyncio.gather(*(grader.grade(request) for request in requests))
-        finally:
-            grader.close()
-
-    requests = [
-        GradeRequest(response=text, references=(tests,), task="code", num_tokens=8192, truncated=False)
-        for text in responses
-    ]
-    return asyncio.run(all_of_them())
+def graded(config, *responses):
+    return graders.graded(config, [graders.request(text, CALLS, task="code", num_tokens=8192) for text in responses])
 
 
 def test_local_processes_grade_programs_side_by_side():

@@ -1,15 +1,13 @@
 """What a user's own reward server may get wrong: each answer is judged on its own, and nothing becomes a made-up grade."""
 
-import asyncio
 import json
 import time
 
 import pytest
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.client import make_grader
 from tests.answering import answering
+from tests.rewards.graders import graded, request
 
 GOOD = {"verdict": "correct", "reason": "correct", "score": 1.0, "extracted": None, "seconds": 0.0}
 
@@ -25,19 +23,8 @@ def own_server(answer):
 
 
 def grades(urls, *, count=3, deadline_s=60.0):
-    async def run():
-        grader = make_grader(RewardConfig(urls=urls, deadline_s=deadline_s, length_reward_max_tokens=None))
-        try:
-            requests = [
-                GradeRequest(response=str(i), references=("5",), task="math", num_tokens=1, truncated=False)
-                for i in range(count)
-            ]
-            return await asyncio.gather(*map(grader.grade, requests))
-        finally:
-            grader.close()
-            await asyncio.sleep(0)
-
-    return asyncio.run(run())
+    config = RewardConfig(urls=urls, deadline_s=deadline_s, length_reward_max_tokens=None)
+    return graded(config, [request(str(i)) for i in range(count)])
 
 
 def answers(changes):
@@ -117,16 +104,6 @@ def test_a_server_of_openrlhfs_own_contract(status, answer, expected):
         assert body == {"query": ["Q?4"], "prompts": ["Q?"], "labels": ["5"]}
         return status, answer
 
-    async def run(url):
-        grader = make_grader(RewardConfig(urls=[url]))
-        try:
-            return await grader.grade(
-                GradeRequest(response="4", references=("5",), task="math", num_tokens=1, truncated=False, prompt="Q?")
-            )
-        finally:
-            grader.close()
-            await asyncio.sleep(0)
-
     with own_server(answer_of) as server:
-        grade = asyncio.run(run(server.url + "/get_reward"))
+        (grade,) = graded(RewardConfig(urls=[server.url + "/get_reward"]), [request("4", prompt="Q?")])
     assert (grade.verdict, grade.reason, grade.reward) == expected

@@ -12,11 +12,12 @@ import pytest
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.exchange import GradingError
 from r3_openrlhf.rewards.remote import RemoteGrader
-from tests.rewards.hostile_payloads import ENDLESS_REFERENCE, endless
+from tests.rewards import graders
+from tests.rewards.graders import endless_request
+from tests.rewards.graders import graded as grade_all
 
 from .service import Service, running
 
@@ -25,13 +26,7 @@ def request(i, answer=None):
     """Every third one is wrong, every fourth one needs the symbolic comparison."""
     answer = i + (i % 3 == 0) if answer is None else answer
     text, reference = (f"x^2+{answer}", f"x*x+{i}") if i % 4 == 0 else (str(answer), str(i))
-    return GradeRequest(
-        response=f"<think>{i}</think>It is \\boxed{{{text}}}.",
-        references=(reference,),
-        task="math",
-        num_tokens=8192,
-        truncated=False,
-    )
+    return graders.request(f"<think>{i}</think>It is \\boxed{{{text}}}.", reference, num_tokens=8192)
 
 
 def check(grades):
@@ -40,18 +35,6 @@ def check(grades):
         if grade is not None:
             expected = (Verdict.WRONG, 0.0) if i % 3 == 0 else (Verdict.CORRECT, 1.75)
             assert (grade.verdict, grade.reward) == expected, (i, grade)
-
-
-def grade_all(config, requests):
-    async def run():
-        grader = make_grader(config)
-        try:
-            return await asyncio.gather(*map(grader.grade, requests))
-        finally:
-            grader.close()
-            await asyncio.sleep(0)
-
-    return asyncio.run(run())
 
 
 def test_many_items_go_through_one_session(service):
@@ -100,9 +83,7 @@ def test_a_wrong_token_is_a_sentence_and_not_a_grade(monkeypatch):
 def test_one_item_that_the_server_refuses_does_not_harm_the_others():
     with running("--max-body-mb", "1") as service:
         requests = [request(i) for i in range(50)]
-        requests[10] = GradeRequest(
-            response="é" * 999_999, references=("5",), task="math", num_tokens=1, truncated=False
-        )
+        requests[10] = graders.request("é" * 999_999)
         grades = grade_all(RewardConfig(urls=[service.url]), requests)
         assert (grades[10].verdict, grades[10].reason) == (Verdict.UNGRADED, "refused")
         grades[10] = grades[13]
@@ -112,14 +93,8 @@ def test_one_item_that_the_server_refuses_does_not_harm_the_others():
 def test_nobody_waits_for_a_hanging_item(service):
     async def run():
         grader = make_grader(RewardConfig(urls=[service.url]))
-        hanging = GradeRequest(  # it holds one of the two processes until its deadline
-            response=rf"\boxed{{{endless(500)}}}",
-            references=(ENDLESS_REFERENCE,),
-            task="math",
-            num_tokens=1,
-            truncated=False,
-        )
-        waiting = asyncio.create_task(grader.grade(hanging))
+        # it holds one of the two processes until its deadline
+        waiting = asyncio.create_task(grader.grade(endless_request(500)))
         grades = await asyncio.gather(*(grader.grade(request(i)) for i in range(30)))
         is_waiting = not waiting.done()
         reason = (await waiting).reason

@@ -13,12 +13,11 @@ from click.testing import CliRunner
 
 from r3_openrlhf.config import CodeConfig, RewardConfig
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.server import cli
 from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, question_of
 from r3_openrlhf.rewards.server.metrics import Metrics
 from r3_openrlhf.rewards.server.settings import ServerSettings
+from tests.rewards.graders import graded, request
 
 from .service import answer_after, endless_item, grade_item, post, running
 
@@ -153,8 +152,7 @@ def test_while_the_service_ends_items_are_ungraded_and_nobody_fails():
     async def run():
         queue = AdmissionQueue(ServerSettings(), Metrics())
         queue.close()
-        request = GradeRequest(response="5", references=("5",), task="math", num_tokens=1, truncated=False)
-        return await queue.grade([question_of(request)], "127.0.0.1", reward=RewardConfig())
+        return await queue.grade([question_of(request("5"))], "127.0.0.1", reward=RewardConfig())
 
     assert [grade.reason for grade in asyncio.run(run())] == ["closed"]
 
@@ -206,14 +204,5 @@ def test_a_served_grade_is_the_local_one(service):
     cases = [(r"\boxed{\frac{1}{2}}", "0.5"), (r"\boxed{x^2}", "x*x"), ("none", "3"), (r"\boxed{(1,2)}", "(2,1)")]
     served = post(service.url, "/grade", {"items": [grade_item(a, b) for a, b in cases]}).json()["results"]
 
-    async def grade_here():
-        grader = make_grader(RewardConfig())
-        requests = (
-            GradeRequest(response=a, references=(b,), task="math", num_tokens=8192, truncated=False) for a, b in cases
-        )
-        grades = await asyncio.gather(*map(grader.grade, requests))
-        grader.close()
-        return [asdict(grade) for grade in grades]
-
-    here = asyncio.run(grade_here())
+    here = [asdict(grade) for grade in graded(RewardConfig(), [request(a, b, num_tokens=8192) for a, b in cases])]
     assert [{**grade, "seconds": 0} for grade in served] == [{**grade, "seconds": 0} for grade in here]
