@@ -101,7 +101,7 @@ def test_a_node_of_a_job_waits_for_no_agent(slow_agents):
 
     port, place = free_port(), Path(slow_agents["RAY_TMPDIR"])
     command = start_command(
-        address=node_address(), port=port, head=None, node="a", temp_dir=place, gpus=0,
+        address=node_address(), port=port, head="", node="a", temp_dir=place, gpus=0,
         ray_args="--num-cpus=1 --object-store-memory=80000000",
     )  # fmt: skip
     head = subprocess.Popen(

@@ -8,10 +8,12 @@ network interface or a broken cable shows here within the deadline and not as a 
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from datetime import timedelta
 
+MAX_CLOCK_GAP_S = 60.0
 NUM_VALUES = 1 << 20  # 4 MB: more than one packet, done at once
 
 
@@ -32,26 +34,42 @@ def all_reduce(*, address: str, rank: int, world: int, timeout_s: float, cuda: b
         timeout=timedelta(seconds=timeout_s),
     )
     try:
-        values = torch.full((NUM_VALUES,), float(rank + 1), device="cuda:0" if cuda else "cpu")
+        device = "cuda:0" if cuda else "cpu"
+        values = torch.full((NUM_VALUES,), float(rank + 1), device=device)
         dist.all_reduce(values)
         expected = world * (world + 1) / 2
         if not bool((values == expected).all()):
             raise RuntimeError(f"the sum over {world} nodes is {values[0].item()}, not {expected}")
+        _check_clocks(rank, world, device)
         return time.monotonic() - began
     finally:
         dist.destroy_process_group()
 
 
+def _check_clocks(rank: int, world: int, device: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    times = torch.zeros(world, dtype=torch.float64, device=device)
+    times[rank] = time.time()  # every node has just had the sum
+    dist.all_reduce(times)
+    gap = (times.max() - times.min()).item()
+    if gap > MAX_CLOCK_GAP_S:
+        raise RuntimeError(f"the clocks of the nodes differ by {gap:.0f} s")
+
+
 def main() -> None:
-    """Print the seconds that the sum took. Exit code 1, with one line on stderr, where it fails."""
+    """Print the seconds that the sum took. Exit code 1, with a sentence, where it fails; SIGALRM where it lasts."""
     import torch
 
     address, rank, world, timeout_s = sys.argv[1:]
+    signal.alarm(int(timeout_s) + 5)  # an NCCL that hangs knows no other limit
     size = {"rank": int(rank), "world": int(world)}
     try:
         seconds = all_reduce(address=address, **size, timeout_s=float(timeout_s), cuda=torch.cuda.is_available())
     except RuntimeError as error:  # torch.distributed's own errors are RuntimeErrors
-        sys.exit(f"all-reduce: {str(error).splitlines()[0]}")
+        sys.stdout.write(f"all-reduce: {str(error).splitlines()[0]}\n")
+        sys.exit(1)
     sys.stdout.write(f"{seconds:.1f}\n")
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from r3_openrlhf.config.words import Device
 
-MAX_CLOCK_GAP_S = 60.0
 MIN_SHARED_MEMORY = 64 * 2**20  # bytes; Ray's object store and NCCL live there
 MIN_OPEN_FILES = 1024
 STRANGERS_MB = 1024  # memory of a GPU in use before the job has started anything
@@ -29,7 +28,6 @@ def look() -> dict[str, Any]:
         "shared_memory_free": shutil.disk_usage("/dev/shm").free,
         "open_files": hard,
         "cpus": len(os.sched_getaffinity(0)),
-        "clock_gap_s": 0.0,
     }
 
 
@@ -40,68 +38,50 @@ def look_at_gpus(environment: Mapping[str, str] = os.environ) -> list[dict[str, 
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
+    query = [command, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(
-            [command, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []  # it is there and fails: no GPU can be used
-    found = []
-    for line in said.stdout.splitlines():
-        index, uuid, name, total, used, driver = (part.strip() for part in line.split(","))
+    gpus = []
+    for row in answer.splitlines():
+        index, uuid, name, total, used, driver = (cell.strip() for cell in row.split(","))
         sizes = {"total_mb": int(total), "used_mb": int(used)}
-        found.append({"index": index, "uuid": uuid, "name": name, **sizes, "driver": driver})
-    return own_gpus(found, environment)
+        gpus.append({"index": index, "uuid": uuid, "name": name, **sizes, "driver": driver})
+    return _of_this_job(gpus, environment)
 
 
-def own_gpus(gpus: list[dict[str, Any]], environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Those of `gpus` that the job was given.
-
-    CUDA_VISIBLE_DEVICES has numbers of nvidia-smi or (beginnings of) UUIDs, and ends before the first that is not there
-    (CUDA C++ Programming Guide, CUDA environment variables). Without it, SLURM_STEP_GPUS or SLURM_JOB_GPUS have the
-    node's numbers; where Slurm hides the other devices nvidia-smi counts the rest from 0, so all that it shows are the job's
-    unless it shows more. The memory of a MIG device is not looked at: its id stands for a whole device that no one shares.
-    """
+def _of_this_job(gpus: list[dict[str, Any]], environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Those that CUDA_VISIBLE_DEVICES names, by number or (the beginning of) a UUID, up to the first that is not there (CUDA
+    C++ Programming Guide). Without it, SLURM_STEP_GPUS or SLURM_JOB_GPUS have the node's numbers; where Slurm hides the
+    other devices nvidia-smi counts from 0, so all that it shows are the job's unless it shows more. Of a MIG device only
+    its name is known: it stands for a whole device that no one shares."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         numbers = (environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "").split(",")
-        own = [gpu for gpu in gpus if gpu["index"] in numbers]
-        return own if len(gpus) > len(numbers) and own else gpus
-    found = []
+        chosen = [gpu for gpu in gpus if gpu["index"] in numbers]
+        return chosen if len(gpus) > len(numbers) and chosen else gpus
+    driver = gpus[0]["driver"] if gpus else ""
+    mig = {"name": "MIG", "total_mb": None, "used_mb": None, "driver": driver}
+    chosen = []
     for name in filter(None, (part.strip() for part in visible.split(","))):
-        if name.startswith("MIG-"):
-            driver = gpus[0]["driver"] if gpus else ""
-            found.append(
-                {"index": name, "uuid": name, "name": "MIG", "total_mb": None, "used_mb": None, "driver": driver}
-            )
-            continue
         named = [gpu for gpu in gpus if gpu["index"] == name or gpu["uuid"].startswith(name)]
+        named = [{**mig, "index": name, "uuid": name}] if name.startswith("MIG-") else named
         if len(named) != 1:
             break
-        found += named
-    return found
+        chosen += named
+    return chosen
 
 
 def faults(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -> dict[str, str]:
-    """Node -> what is wrong with it. looks: node -> what `look` returned there, clock_gap_s against the head."""
+    """Node -> what is wrong with it. looks: node -> what `look` returned there, the first node's first."""
     cuda = device == Device.CUDA
     odd = _odd_ones(looks) if cuda else {}
-    found = {
+    reasons = {
         node: [*(_gpu_faults(seen, gpus) if cuda else []), *_machine_faults(seen), *odd.get(node, [])]
         for node, seen in looks.items()
     }
-    return {node: ", ".join(reasons) for node, reasons in found.items() if reasons}
-
-
-def warnings(looks: dict[str, dict[str, Any]], *, gpus: int | None) -> list[str]:
-    """Sentences about nodes that work, but slowly. Each GPU has an engine and a rank that want a core, and Ray wants two."""
-    wanted = (gpus or 0) + 2
-    return [
-        f"{node} has {seen['cpus']} CPUs for {gpus} GPUs, and wants {wanted} or more; use --cpus-per-task"
-        for node, seen in looks.items()
-        if gpus is not None and seen["cpus"] < wanted
-    ]
+    return {node: ", ".join(each) for node, each in reasons.items() if each}
 
 
 def _gpu_faults(seen: dict[str, Any], gpus: int | None) -> list[str]:
@@ -120,8 +100,6 @@ def _machine_faults(seen: dict[str, Any]) -> list[str]:
         found.append(f"/dev/shm has {seen['shared_memory_free'] >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed")
     if seen["open_files"] < MIN_OPEN_FILES:
         found.append(f"ulimit -n is {seen['open_files']}, {MIN_OPEN_FILES} are needed")
-    if abs(seen["clock_gap_s"]) > MAX_CLOCK_GAP_S:
-        found.append(f"its clock differs from the first node's by {seen['clock_gap_s']:.0f} s")
     return found
 
 
@@ -144,12 +122,18 @@ def _odd_ones(looks: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
-def describe(seen: dict[str, Any]) -> str:
-    """One line about a node, for the log. seen: what `look` returned there."""
-    gpus = "no nvidia-smi" if seen["gpus"] is None else f"{len(seen['gpus'])} GPUs"
-    if seen["gpus"]:
-        gpus += f" ({seen['gpus'][0]['name']}, driver {seen['gpus'][0]['driver']})"
-    return (
-        f"{gpus}, {seen['cpus']} CPUs, {seen['shared_memory_free'] >> 20} MB free in /dev/shm, "
-        f"{seen['open_files']} open files, clock {seen['clock_gap_s']:+.1f} s"
-    )
+def describe(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -> list[str]:
+    """A line about each node, for the log, and a warning about one with few CPUs: each GPU has an engine and a rank that want a
+    core, and Ray wants two."""
+    sentences = []
+    for node, seen in sorted(looks.items()):
+        here = "no nvidia-smi" if seen["gpus"] is None else f"{len(seen['gpus'])} GPUs"
+        if seen["gpus"]:
+            here += f" ({seen['gpus'][0]['name']}, driver {seen['gpus'][0]['driver']})"
+        shared = f"{seen['shared_memory_free'] >> 20} MB free in /dev/shm"
+        sentences.append(f"{node}: {here}, {seen['cpus']} CPUs, {shared}, {seen['open_files']} open files")
+        if device == Device.CUDA and gpus is not None and seen["cpus"] < gpus + 2:
+            sentences.append(
+                f"Warning: {node} has {seen['cpus']} CPUs for {gpus} GPUs, and wants {gpus + 2} or more; use --cpus-per-task"
+            )
+    return sentences

@@ -1,4 +1,4 @@
-"""`ray start` on the nodes of one job: command lines, ports, and the proof that the nodes are this job's.
+"""`ray start` on the nodes of one job, and a program that watches them: `python -m ... HOST:PORT NODE...`.
 
 Every job has a secret token (Ray's RAY_AUTH_MODE=token): a node of another job cannot join, and a process of this job
 cannot end up in another job's Ray. Ports are free ones, chosen at the start: two jobs may share a node.
@@ -6,12 +6,13 @@ cannot end up in another job's Ray. Ports are free ones, chosen at the start: tw
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import shlex
 import shutil
 import socket
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -29,18 +30,11 @@ MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants.OB
 def node_address(name: str | None = None) -> str:
     """The address under which the other nodes reach this one: R3_NODE_IP, else the node name's, else the default
     route's. A loopback address does not count: Ray's clients would replace it."""
-    given = os.environ.get("R3_NODE_IP")
-    if given:
-        return given
-    for candidate in (name, socket.gethostname()):
-        if candidate is None:
-            continue
-        try:
+    for candidate in filter(None, (os.environ.get("R3_NODE_IP"), name, socket.gethostname())):
+        with contextlib.suppress(OSError):  # a node name that is no host name
             address = socket.gethostbyname(candidate)
-        except OSError:
-            continue  # a node name that is no host name
-        if not address.startswith("127."):
-            return address
+            if not address.startswith("127."):
+                return address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing
@@ -52,11 +46,11 @@ def node_address(name: str | None = None) -> str:
 
 
 def start_command(
-    *, address: str, port: int | None, head: str | None, node: str, temp_dir: Path, gpus: int | None, ray_args: str
+    *, address: str, port: int | None, head: str, node: str, temp_dir: Path, gpus: int | None, ray_args: str
 ) -> list[str]:
-    """`ray start` of one node. port: of the head, which this node is; head: HOST:PORT that this node joins."""
+    """`ray start` of one node. port: of the head where this node is it, None: it joins head, HOST:PORT."""
     command = [sys.executable, "-m", ray_start.__name__, "start", "--block", "--disable-usage-stats"]
-    if head is None:
+    if port is not None:
         command += ["--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}"]
         # for the whole cluster; by itself Ray gives its workers a niceness of 15, and next to another job they do not progress
         command += ['--system-config={"worker_niceness": 0}']
@@ -78,21 +72,27 @@ def object_store_bytes(shared_memory: int, memory: int) -> int:
     return max(MIN_OBJECT_STORE, min(shared_memory // 2, memory // 5, MAX_OBJECT_STORE))
 
 
-def joined_nodes(address: str) -> list[str]:
-    """The names of the living nodes, by the label that each was started with. Connects to Ray for a moment.
+def main() -> None:
+    """Print a line when the nodes of these labels have joined the Ray at HOST:PORT; end with another when one is gone.
 
     Never in an agent's process: Ray's client puts C handlers of its own in the place of all that Python had set, also
-    from a thread, and SIGTERM would end the agent. `python -m r3_openrlhf.operations.cluster.ray_on_nodes HOST:PORT` prints them."""
+    from a thread, and SIGTERM would end the agent."""
     import ray
 
+    address, wanted = sys.argv[1], set(sys.argv[2:])
     ray.init(address=address, log_to_driver=False, logging_level="warning")
-    try:
-        return sorted(
-            node["Labels"].get(NODE_LABEL, node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]
-        )
-    finally:
-        ray.shutdown()
+
+    def living() -> set[str]:
+        return {node["Labels"].get(NODE_LABEL, "") for node in ray.nodes() if node["Alive"]}
+
+    while not wanted <= living():
+        time.sleep(1)  # only the pace of asking
+    sys.stdout.write(f"Ray has {len(wanted)} nodes at {address}: {', '.join(sorted(wanted))}\n")
+    sys.stdout.flush()
+    while not (gone := wanted - living()):
+        time.sleep(1)  # only the pace of asking
+    sys.stdout.write(f"Ray lost {', '.join(sorted(gone))}\n")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(joined_nodes(sys.argv[1])) + "\n")
+    main()

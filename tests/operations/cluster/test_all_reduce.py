@@ -33,6 +33,6 @@ def test_two_nodes_add_up():
 
 def test_a_node_that_does_not_come_ends_the_wait_with_a_sentence():
     process = part(f"127.0.0.1:{free_port()}", 0, 2, 1)
-    _, error = process.communicate()
+    printed, error = process.communicate()
     assert process.returncode == 1
-    assert error.strip().splitlines()[-1].startswith("all-reduce: ") and "Traceback" not in error
+    assert printed.strip().splitlines()[-1].startswith("all-reduce: ") and "Traceback" not in error

@@ -239,7 +239,7 @@ def test_a_ray_that_ends_on_one_node_ends_the_job_with_the_reason(slurm, run_dir
     (raylet,) = [process for process in slurm.processes(job) if process.info["name"] == "raylet"
                  and process.info["environ"]["SLURMD_NODENAME"] == "node2"]  # fmt: skip
     kill(raylet)
-    until(lambda: re.search(r"node1: node node2: `ray start` ended with \d+; code 86", log_of(run_dir, job)),
+    until(lambda: re.search(r"node1: Ray lost node2; code 86", log_of(run_dir, job)),
           what=lambda: f"the reason: {log_of(run_dir, job)}")  # fmt: skip
     until(lambda: slurm.job(job)["Restarts"] == "1", what="the requeue")
     slurm.call("scancel", job)
@@ -261,7 +261,7 @@ def test_a_lost_node_is_noticed_and_the_job_starts_again(slurm, run_dir, job_tem
     for process in lost:
         kill(process)
     psutil.wait_procs(lost, timeout=30)
-    until(lambda: "node node2: the connection to its agent broke; code 86" in log_of(run_dir, job))
+    until(lambda: "node1: Ray lost node2; code 86" in log_of(run_dir, job))
     slurm.start_node("node2")
     (run_dir / "go").touch()
     assert slurm.wait(job, "COMPLETED", "FAILED")["Restarts"] == "1", log_of(run_dir, job)

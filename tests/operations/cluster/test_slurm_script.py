@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.operations.cluster import node_checks, ray_on_nodes
+from r3_openrlhf.operations.cluster import ray_on_nodes
 from r3_openrlhf.operations.cluster.slurm import forwarded, lead_of, limit_s
 from r3_openrlhf.runs.directory import RunDirectory
 
@@ -191,7 +191,7 @@ def test_rays_object_store_is_set_from_what_is_free(tmp_path):
     command = ray_on_nodes.start_command(
         address="10.0.0.1",
         port=1,
-        head=None,
+        head="10.0.0.1:1",
         node="a",
         temp_dir=tmp_path,
         gpus=8,
@@ -199,13 +199,6 @@ def test_rays_object_store_is_set_from_what_is_free(tmp_path):
     )
     sizes = [part for part in command if part.startswith("--object-store-memory=")]
     assert len(sizes) == 2 and sizes[-1] == "--object-store-memory=99000000"  # of two Ray takes the last
-
-
-def test_too_few_cpus_are_a_warning():
-    looks = {"a": {"cpus": 1}, "b": {"cpus": 10}}
-    assert node_checks.warnings(looks, gpus=8) == [
-        "a has 1 CPUs for 8 GPUs, and wants 10 or more; use --cpus-per-task"
-    ]
 
 
 ACCEPTED = {

@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from r3_openrlhf.operations.cluster.node_agent import hears
 from tests.operations.cluster.conftest import PROBE, REPOSITORY, SMALL_RAY, STEPS, log_of, until
 
 
@@ -35,6 +34,16 @@ def is_of_ray(process):
     """A daemon of Ray, or a worker."""
     words = " ".join(process.info["cmdline"])
     return re.search(r"ray::|raylet|gcs_server|ray/dashboard|log_monitor", words) is not None
+
+
+def hears(process, number):
+    """True if the process does not block this signal, or is gone."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    blocked = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:"))
+    return not blocked >> (number - 1) & 1
 
 
 @pytest.mark.slow
