@@ -9,7 +9,6 @@ import shlex
 import shutil
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -18,7 +17,6 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.shell_completion import complete_runs, complete_settings
 from r3_openrlhf.method.errors import ConfigError, quoted, without_secrets
 
-CHECKPOINT = "saving a checkpoint"  # stack/phases.py
 WATCH_S = 5.0  # between two looks of `r3 status --watch`
 
 
@@ -47,9 +45,7 @@ def submit() -> None:
 @click.option(
     "--template", help="A template of your own instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2."
 )
-@click.option(
-    "--lead", type=click.IntRange(1), help="Seconds between the signal and the time limit; default: measured."
-)
+@click.option("--lead", type=click.IntRange(1), help="Also signal the run so many seconds before the time limit.")
 @click.option("--dry-run", is_flag=True, help="Write and print the job script; submit nothing.")
 def slurm(
     settings: tuple[str, ...], nodes: int | None, seeds: str | None, lead: int | None, dry_run: bool, **given
@@ -78,10 +74,7 @@ def slurm(
         earlier=submissions.still_queued(submissions.seed_directories(config.run_dir, wanted)),
         exclusive=given["exclusive"],
         sbatch_options=given["sbatch_options"],
-        lead_s=lead
-        or jobs.lead_of(
-            chosen["time"] or jobs.default_time(chosen["partition"]), longest_step(config), longest_save(config)
-        ),
+        lead_s=lead,
         environment=jobs.forwarded(os.environ),
         written_by=f"r3 {shlex.join(sys.argv[1:])}",
         **chosen,
@@ -119,25 +112,6 @@ def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, lis
         raise ConfigError(f"run_dir is {quoted(config.run_dir)}; use a path without control characters")
     plain = [setting for setting in settings if not setting.startswith(("run_dir=", "cluster.num_nodes="))]
     return config, plain
-
-
-def longest_step(config: R3Config) -> float | None:
-    """Seconds, of the last twenty steps of a run that continues."""
-    from r3_openrlhf.runs.directory import RunDirectory
-
-    lines = RunDirectory(config.run_dir).read_metrics()[-20:]
-    return max((line["timing/step_total"] for line in lines if "timing/step_total" in line), default=None)
-
-
-def longest_save(config: R3Config) -> float | None:
-    """Seconds of a checkpoint, of the last twenty of a run that continues: until its next phase began (events.jsonl)."""
-    from r3_openrlhf.runs.directory import RunDirectory
-    from r3_openrlhf.runs.files import EventLine, read_lines
-
-    events = RunDirectory(config.run_dir).events
-    lines = list(read_lines(events, EventLine))
-    took = [after["time"] - line["time"] for line, after in pairwise(lines) if line["phase"] == CHECKPOINT]
-    return max(took[-20:], default=None)
 
 
 def write_script(path: Path, text: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import statistics
 import subprocess
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +15,6 @@ MIN_SHARED_MEMORY = 64 * 2**20  # bytes; Ray's object store and NCCL live there
 MIN_OPEN_FILES = 1024
 STRANGERS_MB = 1024  # memory of a GPU in use before the job has started anything
 QUERY = "index,uuid,name,memory.total,memory.used,driver_version"
-LESS_MEMORY = 0.9  # of the others' is another kind of GPU; one kind differs by some MB
 
 
 def look() -> dict[str, Any]:
@@ -74,12 +72,10 @@ def _of_this_job(gpus: list[dict[str, Any]], environment: Mapping[str, str]) -> 
 
 
 def faults(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -> dict[str, str]:
-    """Node -> what is wrong with it. looks: node -> what `look` returned there, the first node's first."""
+    """Node -> what is wrong with it. looks: node -> what `look` returned there."""
     cuda = device == Device.CUDA
-    odd = _odd_ones(looks) if cuda else {}
     reasons = {
-        node: [*(_gpu_faults(seen, gpus) if cuda else []), *_machine_faults(seen), *odd.get(node, [])]
-        for node, seen in looks.items()
+        node: [*(_gpu_faults(seen, gpus) if cuda else []), *_machine_faults(seen)] for node, seen in looks.items()
     }
     return {node: ", ".join(each) for node, each in reasons.items() if each}
 
@@ -100,25 +96,6 @@ def _machine_faults(seen: dict[str, Any]) -> list[str]:
         found.append(f"/dev/shm has {seen['shared_memory_free'] >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed")
     if seen["open_files"] < MIN_OPEN_FILES:
         found.append(f"ulimit -n is {seen['open_files']}, {MIN_OPEN_FILES} are needed")
-    return found
-
-
-def _odd_ones(looks: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
-    """Nodes whose GPUs or driver are not those of most nodes, or have less memory; of two kinds as frequent, those of the
-    first node count."""
-    kinds = {node: (gpu["name"], gpu["driver"]) for node, seen in looks.items() for gpu in (seen["gpus"] or [])[:1]}
-    usual = max(kinds.values(), key=list(kinds.values()).count, default=("", ""))
-    found = {
-        node: [f"{kind[0]} with driver {kind[1]}, the others have {usual[0]} with driver {usual[1]}"]
-        for node, kind in kinds.items()
-        if kind != usual
-    }
-    known = [gpu["total_mb"] for seen in looks.values() for gpu in seen["gpus"] or [] if gpu["total_mb"] is not None]
-    for node, seen in looks.items():
-        for gpu in seen["gpus"] or []:
-            if gpu["total_mb"] is not None and gpu["total_mb"] < LESS_MEMORY * statistics.median_high(known):
-                words = f"GPU {gpu['index']} has {gpu['total_mb']} MB, the others have {statistics.median_high(known)}"
-                found.setdefault(node, []).append(words)
     return found
 
 

@@ -62,11 +62,7 @@ def load_site() -> Site:
 
 
 def _fault_of(error: Exception) -> str:
-    """What is wrong and where. PyYAML's own text names the file before the place, so a long path would leave no room for it."""
-    if not isinstance(error, yaml.MarkedYAMLError) or (mark := error.problem_mark) is None:
-        return _one_line(error)
-    return f"{_one_line(error.problem)}, line {mark.line + 1}, column {mark.column + 1}"
-
-
-def _one_line(what: object) -> str:
-    return " ".join(str(what).split())[:300]
+    """What is wrong and where. PyYAML's own text names the file first, so a long path would leave no room for the rest."""
+    mark = getattr(error, "problem_mark", None)
+    what = getattr(error, "problem", None) if mark else str(error)
+    return " ".join(str(what).split())[:300] + (f", line {mark.line + 1}, column {mark.column + 1}" if mark else "")

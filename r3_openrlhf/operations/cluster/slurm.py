@@ -20,69 +20,52 @@ from r3_openrlhf.config.access import is_secret
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.method.errors import ConfigError, on_one_line, quoted, without_secrets
 from r3_openrlhf.operations.cluster import ClusterError
+from r3_openrlhf.operations.cluster.site import Site
 
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch exports. Keys and tokens
 # are none of them: the script is a file in the run directory.
 FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH", "NCCL_", "WANDB_", "R3_", "GLOO_SOCKET_IFNAME")
-LEAD_S = 600  # before anything is measured
-_NAMES = r"[\w.+@-]+(,[\w.+@-]+)*"
-# option -> its form in sbatch's manual, and the same in words. A value that is no such thing could be another option, or a command
-FORMS = {
-    "partition": (_NAMES, "names with commas between them, like gpu,gpu_long"),
-    "account": (_NAMES, "the name of an account, like my_project"),
-    "qos": (_NAMES, "the name of a quality of service, like high"),
-    "time": (
-        r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}",
-        "minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes:seconds, like 24:00:00",
-    ),
-    "gres": (
-        r"[\w./-]+(:[\w.-]+)*(,[\w./-]+(:[\w.-]+)*)*",
-        "name:count or name:type:count with commas between them, like gpu:h100:8",
-    ),
-    "after": (r"\d+(_\d+)?(:\d+(_\d+)?)*", "the number of a job, like 123 or 123_4, with colons between several"),
-    "sbatch": (r"-(-[a-z]|[A-Za-z]).*", "one option of sbatch, like --constraint=a100"),
-}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlurmJob:
+@dataclass(kw_only=True)
+class SlurmJob(Site):
     """What `render` needs in addition to the run's configuration. None and empty: the site's default."""
 
     nodes: int
     settings: Sequence[str]  # experiment=... key=value ..., without run_dir
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    time: str | None = None
-    gres: str | None = None
-    cpus_per_task: int | None = None
     exclusive: bool = False
-    container: str | None = None
-    mounts: str | None = None
-    prologue: str | None = None
-    ray_args: str = ""
     seeds: Sequence[int] = ()
     after: str | None = None
     earlier: Sequence[str] = ()  # jobs of the same runs that are still in the queue
     sbatch_options: Sequence[str] = ()
-    template: str | None = None
-    lead_s: int = LEAD_S
+    lead_s: int | None = None  # None: the run's own clock alone ends it in time
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
     written_by: str = "r3 submit slurm"
 
 
 def check_values(job: SlurmJob) -> None:
-    """ConfigError: a value has a control character, or not the form that sbatch documents for it."""
-    values = [
-        (f"--{name}", getattr(job, name, None)) for name in ("container", "mounts", "prologue", "template", *FORMS)
-    ]
-    values += [("--sbatch", option) for option in job.sbatch_options]
-    for name, value in values:
-        form, words = FORMS.get(name.removeprefix("--"), (".*", "a path"))
-        if value and not (value.isprintable() and re.fullmatch(form, value, re.ASCII)):
-            raise ConfigError(f"{name} is {quoted(value)}; use {words}, without control characters")
+    """ConfigError: a value has a control character, or (for sbatch) a space: it could be another option, or a command."""
+    for name in (
+        "partition",
+        "account",
+        "qos",
+        "time",
+        "gres",
+        "after",
+        "container",
+        "mounts",
+        "prologue",
+        "template",
+    ):
+        value = getattr(job, name) or ""
+        is_path = name in ("container", "mounts", "prologue", "template")
+        if not value.isprintable() or (not is_path and re.search(r"\s", value)):
+            raise ConfigError(f"--{name} is {quoted(value)}; use a value without spaces and control characters")
+    for option in job.sbatch_options:
+        if not option.isprintable() or not option.startswith("-"):
+            raise ConfigError(f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100")
 
 
 def render(job: SlurmJob, config: R3Config) -> str:
@@ -162,39 +145,6 @@ def seeds_of(text: str | None) -> list[int]:
     if len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise ConfigError(f"--seeds is {quoted(text)}; give different numbers from 0 up")
     return seeds
-
-
-def limit_s(time: str) -> int | None:
-    """Seconds of a --time as sbatch takes it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. None: none of these."""
-    if not re.fullmatch(FORMS["time"][0], time, re.ASCII):
-        return None
-    days, dash, rest = time.rpartition("-")
-    parts = rest.split(":")
-    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
-    return int(days or 0) * 86400 + sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
-
-
-def default_time(partition: str | None) -> str | None:
-    """The limit of a job without --time: the partition's default, else its longest; None where there is none, or no Slurm that
-    answers. partition: None is Slurm's default one, which sinfo marks with a star."""
-    if shutil.which("sinfo") is None:
-        return None
-    done = subprocess.run(["sinfo", "--noheader", "--format=%P|%L|%l"], capture_output=True, text=True)
-    for line in done.stdout.splitlines():
-        name, usual, longest = line.strip().split("|")
-        if name.rstrip("*") == partition if partition else name.endswith("*"):
-            return usual if limit_s(usual) is not None else longest
-    return None
-
-
-def lead_of(time: str | None, longest_step_s: float | None, longest_save_s: float | None = None) -> int:
-    """Seconds between the signal and the limit: a minute, 1.2 steps and 1.5 checkpoints (one that was never measured counts
-    as a step), or LEAD_S before a step was measured; at most a quarter of the limit, because a job that gets its signal at the
-    start makes no step."""
-    save_s = longest_step_s if longest_save_s is None else longest_save_s
-    lead = LEAD_S if longest_step_s is None or save_s is None else int(1.2 * longest_step_s + 1.5 * save_s + 60)
-    limit = limit_s(time) if time else None
-    return lead if limit is None else max(1, min(lead, limit // 4))
 
 
 def sbatch(script: Path) -> str:

@@ -21,7 +21,7 @@ from r3_openrlhf.runs.pace import duration, to_go_s
 from r3_openrlhf.runs.stop_request import GO_ON, StopRequest
 
 
-class Told(TypedDict):
+class JobRecord(TypedDict):
     """cluster/state.json, which a job's first agent writes."""
 
     job: NotRequired[SlurmId]
@@ -64,26 +64,25 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
     run, now = RunDirectory(path), time.time() if now is None else now
     if not run.config.is_file() and not run.cluster.is_dir():
         raise R3Error(f"{path} is not a run directory: it has no config.yaml and no job script")
-    told = _json(run.cluster / "state.json", Told)
+    record = _json(run.cluster / "state.json", JobRecord)
     newest = (submissions(path) or [{}])[-1]
     if {"ray_job", "address"} <= newest.keys():
-        job, told, nodes = newest["ray_job"], {}, None
+        job, record, nodes = newest["ray_job"], {}, None
         state, why = _ray_state(run, newest)
     else:
-        job = newest.get("job") or told.get("job")
-        waiting = None
-        at_work = told.get("task") or told.get("job")
+        job, waiting = newest.get("job") or record.get("job"), None
+        at_work = record.get("task") or record.get("job")
         if job != at_work and (_queue(at_work)[0] or "PENDING").partition(" ")[0] != "PENDING":
             job, waiting = at_work, job  # an earlier job is at work, and the newest one waits for it
-        told = told if job in (told.get("job"), told.get("task")) else {}
+        record = record if job in (record.get("job"), record.get("task")) else {}
         queue, nodes = _queue(job)
-        state, why = _state(run, told, queue) if job else _state_without_a_job(run)
-        if waiting:
-            why = f"job {waiting} waits for it"
+        state, why = _state(run, record, queue) if job else _state_without_a_job(run)
+        why = f"job {waiting} waits for it" if waiting else why
     metrics, evaluations = run.read_metrics(), run.read_evaluations()
     last = metrics[-1] if metrics else {}
     state = "finished" if run.finished.is_file() else state
-    num_steps = _num_steps(run)
+    num_steps = _json(run.first_page, dict).get("steps")
+    num_steps = num_steps if isinstance(num_steps, int) else None
     return RunStatus(
         run=str(path),
         job=job,
@@ -95,43 +94,42 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
         reward=last.get("reward_mean"),
         held_out=evaluations[-1].get("pass_at_1") if evaluations else None,
         checkpoint=_checkpoint(run, now),
-        nodes=nodes or ",".join(told.get("nodes", [])) or None,
+        nodes=nodes or ",".join(record.get("nodes", [])) or None,
         last=None if run.finished.is_file() else why,
     )
 
 
-def _state(run: RunDirectory, told: dict, queue: str | None) -> tuple[str, str | None]:
+def _state(run: RunDirectory, record: dict, queue: str | None) -> tuple[str, str | None]:
     """What a job of Slurm does, and the reason where there is one."""
-    saved = _saved_at(run) if told.get("state") == "ended" and told.get("code") == GO_ON else None
-    why = saved or _last_error(run) or told.get("why")
+    has_ended = record.get("state") == "ended"
+    saved = _saved_at(run) if has_ended and record.get("code") == GO_ON else None
+    why = saved or _last_error(run) or record.get("why")
     if queue is not None and queue.startswith("PENDING"):
         waits = queue.partition(" ")[2]
-        state = ("requeued" if told else "queued") + (f" ({waits})" if waits not in ("", "None") else "")
+        state = ("requeued" if record else "queued") + (f" ({waits})" if waits not in ("", "None") else "")
         return state, f"{why}, requeued" if saved else why
     if queue is not None:
-        return (told.get("state") or "starting") if queue.startswith("RUNNING") else queue.lower(), why
-    if told.get("state") == "ended":
-        return {0: "ended", GO_ON: "preempted, saved"}.get(told.get("code", 1), "failed"), why
-    if told:
+        return (record.get("state") or "starting") if queue.startswith("RUNNING") else queue.lower(), why
+    if has_ended:
+        return {0: "ended", GO_ON: "preempted, saved"}.get(record.get("code", 1), "failed"), why
+    if record:
         return "gone", "its job is not in the queue, and its end was not recorded: killed, or its first node was lost"
-    if why:
-        return "failed", why
-    return ("started" if run.config.is_file() else "not started"), None
+    return _without_a_sign(run, why)
 
 
 def _ray_state(run: RunDirectory, submission: dict) -> tuple[str, str | None]:
     """What a job of Ray does, by its dashboard, and the reason where there is one."""
     try:
-        said = ray_jobs.state(submission["address"], submission["ray_job"])
+        state = ray_jobs.state(submission["address"], submission["ray_job"])
     except ClusterError as error:
         return "unknown", str(error)
-    if said in ray_jobs.RUNNING:
-        return {"PENDING": "queued"}.get(said, said.lower()), None
+    if state in ray_jobs.RUNNING:
+        return {"PENDING": "queued"}.get(state, state.lower()), None
     if why := _last_error(run):
         return "failed", why
-    if said != "SUCCEEDED" and StopRequest(run.stop_request).reason():
+    if state != "SUCCEEDED" and StopRequest(run.stop_request).reason():
         return "preempted, saved", _saved_at(run)
-    return "ended" if said == "SUCCEEDED" else said.lower(), None
+    return "ended" if state == "SUCCEEDED" else state.lower(), None
 
 
 def _state_without_a_job(run: RunDirectory) -> tuple[str, str | None]:
@@ -139,11 +137,14 @@ def _state_without_a_job(run: RunDirectory) -> tuple[str, str | None]:
     holder, lives = last_holder(run.lock)
     if lives:
         return "running", None
-    if why := _last_error(run):
-        return "failed", why
-    if holder is not None:
+    why = _last_error(run)
+    if holder is not None and why is None:
         return "gone", f"{holder} was killed"
-    return ("started" if run.config.is_file() else "not started"), None
+    return _without_a_sign(run, why)
+
+
+def _without_a_sign(run: RunDirectory, why: str | None) -> tuple[str, str | None]:
+    return ("failed" if why else "started" if run.config.is_file() else "not started"), why
 
 
 def _saved_at(run: RunDirectory) -> str | None:
@@ -176,12 +177,6 @@ def _checkpoint(run: RunDirectory, now: float) -> str | None:
         return None
     minutes = (now - latest.stat().st_mtime) / 60
     return f"{read_text(latest).strip().replace('global_step', 'step ')}, {minutes:.0f} min ago"
-
-
-def _num_steps(run: RunDirectory) -> int | None:
-    """Those that the first page of the run names."""
-    steps = _json(run.first_page, dict).get("steps")
-    return steps if isinstance(steps, int) else None
 
 
 def _json(path: Path, kind: type) -> dict:

@@ -155,45 +155,30 @@ def _stats_lines(numbers: dict[str, Any]) -> list[str]:
     return lines
 
 
+# head of a column -> the key of an attempt
+_COLUMNS = {
+    **{"step": "step", "weights": "policy_step", "context": "context", "verdict": "verdict", "reward": "reward"},
+    **{"tokens": "num_tokens", "finish": "finish_reason", "peak": "entropy_peak", "global": "entropy_global"},
+    **{"copies": "copies", "evicted": "evicted_at"},
+}
+
+
 def _show_lines(result: dict[str, Any]) -> list[str]:
     lines = [f"problem {result['uid']}"]
     lines += [
         f"  {tally['context']} {tally['verdict']}: {tally['count']} sampled, reward sum {tally['reward_sum']:.4f}"
         for tally in result["committed"]
     ]
-    columns = (
-        "step",
-        "weights",
-        "context",
-        "verdict",
-        "reward",
-        "tokens",
-        "finish",
-        "peak",
-        "global",
-        "copies",
-        "evicted",
-    )
-    table = [columns]
+    table = [list(_COLUMNS)]
     for row in result["attempts"]:
-        table.append(
-            (
-                str(row["step"]),
-                str(row["policy_step"]),
-                row["context"],
-                row["verdict"],
-                f"{row['reward']:.4f}",
-                str(row["num_tokens"]),
-                "truncated" if row["truncated"] else row["finish_reason"],
-                _number(row["entropy_peak"]),
-                _number(row["entropy_global"]),
-                str(row["copies"]),
-                "" if row["evicted_at"] is None else str(row["evicted_at"]),
-            )
-        )
-    widths = [max(len(row[column]) for row in table) for column in range(len(columns))]
-    lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
-    return lines
+        finish = {"finish_reason": "truncated"} if row["truncated"] else {}
+        table.append([_cell({**row, **finish}[key]) for key in _COLUMNS.values()])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return lines + ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _verify_lines(result: dict[str, Any]) -> list[str]:
@@ -202,10 +187,6 @@ def _verify_lines(result: dict[str, Any]) -> list[str]:
         f"problems, {result['counters']} counters, {result['rows']} rows"
     ]
     return lines + [f"  wrong: {line}" for line in result["findings"]] + [f"  skipped: {s}" for s in result["skipped"]]
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
 
 
 def _size(size: float) -> str:

@@ -62,50 +62,43 @@ def _records(path: Path, progress: Callable[[int], None]) -> Iterator[list[dict[
                 yield [_record(row) for row in kept]
 
 
+# column -> (its type in Parquet, its value)
+_COLUMNS: dict[str, tuple[str, Callable[[StoredRollout], Any]]] = {
+    "uid": ("string", lambda row: row.rollout.uid),
+    "context": ("string", lambda row: row.rollout.context.value),
+    "verdict": ("string", lambda row: row.rollout.verdict.value),
+    "reward": ("float64", lambda row: row.rollout.reward),
+    "step": ("int64", lambda row: row.step),
+    "epoch": ("int64", lambda row: row.rollout.epoch),
+    "policy_step": ("int64", lambda row: row.rollout.policy_step),
+    "num_tokens": ("int64", lambda row: row.rollout.num_tokens),
+    "truncated": ("bool_", lambda row: row.rollout.truncated),
+    "finish_reason": ("string", lambda row: row.rollout.finish_reason),
+    "reason": ("string", lambda row: row.rollout.reason),
+    "entropy_peak": ("float64", lambda row: row.rollout.entropy and row.rollout.entropy.peak),
+    "entropy_global": ("float64", lambda row: row.rollout.entropy and row.rollout.entropy.global_),
+    "entropy_source": ("string", lambda row: row.rollout.entropy and row.rollout.entropy.source),
+    "copies": ("int64", lambda row: row.copies),
+    "prompt_hash": ("string", lambda row: row.prompt_hash),
+    "prompt_ids": ("list int32", lambda row: row.rollout.prompt_ids),
+    "response_ids": ("list int32", lambda row: row.rollout.response_ids),
+    "response_logprobs": ("list float32", lambda row: row.rollout.response_logprobs),
+}
+
+
 def _record(stored: StoredRollout) -> dict[str, Any]:
-    rollout, entropy = stored.rollout, stored.rollout.entropy
-    return {
-        "uid": rollout.uid,
-        "context": rollout.context.value,
-        "verdict": rollout.verdict.value,
-        "reward": rollout.reward,
-        "step": stored.step,
-        "epoch": rollout.epoch,
-        "policy_step": rollout.policy_step,
-        "num_tokens": rollout.num_tokens,
-        "truncated": rollout.truncated,
-        "finish_reason": rollout.finish_reason,
-        "reason": rollout.reason,
-        "entropy_peak": entropy.peak if entropy else None,
-        "entropy_global": entropy.global_ if entropy else None,
-        "entropy_source": entropy.source if entropy else None,
-        "copies": stored.copies,
-        "prompt_hash": stored.prompt_hash,
-        "prompt_ids": rollout.prompt_ids,
-        "response_ids": rollout.response_ids,
-        "response_logprobs": rollout.response_logprobs,
-    }
+    return {name: value(stored) for name, (_, value) in _COLUMNS.items()}
 
 
 def _write_parquet(chunks: Iterator[list[dict[str, Any]]], output: Path) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema(
-        [
-            *((name, pa.string()) for name in ("uid", "context", "verdict")),
-            ("reward", pa.float64()),
-            *((name, pa.int64()) for name in ("step", "epoch", "policy_step", "num_tokens")),
-            ("truncated", pa.bool_()),
-            *((name, pa.string()) for name in ("finish_reason", "reason")),
-            *((name, pa.float64()) for name in ("entropy_peak", "entropy_global")),
-            ("entropy_source", pa.string()),
-            ("copies", pa.int64()),
-            ("prompt_hash", pa.string()),
-            *((name, pa.list_(pa.int32())) for name in ("prompt_ids", "response_ids")),
-            ("response_logprobs", pa.list_(pa.float32())),
-        ]
-    )
+    def kind(words: str) -> Any:
+        inner = getattr(pa, words.removeprefix("list "))()
+        return pa.list_(inner) if words.startswith("list ") else inner
+
+    schema = pa.schema([(name, kind(words)) for name, (words, _) in _COLUMNS.items()])
     rows = 0
     with pq.ParquetWriter(output, schema, compression="zstd") as writer:
         for chunk in chunks:

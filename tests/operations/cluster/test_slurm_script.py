@@ -9,8 +9,7 @@ from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.operations.cluster import ray_on_nodes
-from r3_openrlhf.operations.cluster.slurm import forwarded, lead_of, limit_s
-from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.operations.cluster.slurm import forwarded
 
 
 @pytest.fixture(autouse=True)
@@ -129,48 +128,6 @@ def test_no_secret_is_written(tmp_path):
         assert result.exit_code == 0 and "hunter2" not in result.output and "http://host:5000" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("time", "seconds"),
-    [
-        ("10", 600),
-        ("10:30", 630),
-        ("1:00:00", 3600),
-        ("2-12", 216000),
-        ("1-0:30", 88200),
-        ("1-00:00:01", 86401),
-        ("x", None),
-    ],
-)
-def test_the_time_limits_of_sbatch(time, seconds):
-    assert limit_s(time) == seconds
-
-
-def test_the_lead_is_a_step_a_checkpoint_and_a_minute_and_never_the_whole_job():
-    assert lead_of("24:00:00", None) == 600
-    assert lead_of("24:00:00", 400.0) == 480 + 600 + 60  # a checkpoint that nobody measured counts as a step
-    assert lead_of("24:00:00", 400.0, 1000.0) == 480 + 1500 + 60
-    assert lead_of("10", None) == 150
-    assert lead_of(None, None) == 600
-
-
-def test_the_lead_counts_the_checkpoint_that_the_run_has_measured(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    run.path.mkdir()
-    run.append_metrics({"step": 1, "timing/step_total": 100.0})
-    events = [
-        (5.0, "policy update"),
-        (10.0, "saving a checkpoint"),
-        (410.0, "sampling"),
-        (500.0, "saving a checkpoint"),
-    ]
-    run.events.write_text("".join(f'{{"time": {time}, "phase": "{phase}", "step": 1}}\n' for time, phase in events))
-    assert header(dry_run(tmp_path, "--time=24:00:00").stdout)["signal"] == f"USR1@{120 + 600 + 60}"
-
-
-def test_the_signal_needs_no_time(tmp_path):
-    assert re.fullmatch(r"USR1@\d+", header(dry_run(tmp_path).stdout)["signal"])
-
-
 @pytest.mark.parametrize(("given", "said"), [("7", "7"), (None, "none")])
 def test_srun_gets_the_cpus_that_sbatch_got(tmp_path, given, said):
     """Also those of SBATCH_CPUS_PER_TASK or of an #SBATCH line that the site adds: Slurm says them in SLURM_CPUS_PER_TASK."""
@@ -201,37 +158,14 @@ def test_rays_object_store_is_set_from_what_is_free(tmp_path):
     assert len(sizes) == 2 and sizes[-1] == "--object-store-memory=99000000"  # of two Ray takes the last
 
 
-ACCEPTED = {
-    "partition": ("gpu", "gpu,gpu_long", "a100-80"),
-    "account": ("my_project", "a.b@c"),
-    "qos": ("high", "normal,high"),
-    "time": ("10", "24:00:00", "2-12:00:00", "1-0", "0"),
-    "gres": ("gpu", "gpu:8", "gpu:h100:8,nvme:1", "gres/gpu:2"),
-    "after": ("12", "12_3", "12:13_1"),
-    "sbatch": ("--constraint=a b", "-C a100", "--exclude=n[1-3]"),
-}
-REFUSED = {
-    "partition": ("gpu long", "gpu,,x", "gpu;x"),
-    "account": ("me --wrap=x",),
-    "qos": ("high low",),
-    "time": ("24hours", "1:2:3:4", "1-", "-5", "٣"),
-    "gres": ("gpu:8 --x", "gpu: 8"),
-    "after": ("x", "12,13", "afterok:12"),
-    "sbatch": ("constraint=x", "#x"),
-}
-
-
-@pytest.mark.parametrize("option", ACCEPTED)
-def test_each_value_has_the_form_that_sbatch_documents(tmp_path, option, monkeypatch):
-    for value in ACCEPTED[option]:
-        assert dry_run(tmp_path / "good", f"--{option}={value}").exit_code == 0, value
-    newline = f"{ACCEPTED[option][0]}\ntouch {tmp_path}/attacked"
-    for value in (*REFUSED[option], newline, f"{ACCEPTED[option][0]}\x1b[2J"):
+@pytest.mark.parametrize("option", ["partition", "account", "qos", "time", "gres", "after", "sbatch"])
+def test_no_value_is_another_option_or_a_command(tmp_path, option, monkeypatch):
+    for value in ("x --wrap=x", "x\ntouch attacked", "x\x1b[2J", "x\t--wrap"):
         result = dry_run(tmp_path, f"--{option}={value}")
-        assert result.exit_code == 1 and f"--{option} is {value[:80]!r}; use " in result.stderr, (value, result.stderr)
+        assert result.exit_code == 1 and f"--{option} is {value!r}; use " in result.stderr, (value, result.stderr)
         assert len(result.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
     if option in ("partition", "time"):
-        (tmp_path / "site.yaml").write_text(json.dumps({option: newline}))  # the site's file is no better
+        (tmp_path / "site.yaml").write_text(json.dumps({option: value}))  # the site's file is no better
         monkeypatch.setenv("R3_SITE", str(tmp_path / "site.yaml"))
         assert f"--{option} is " in dry_run(tmp_path).stderr
 
