@@ -130,18 +130,20 @@ class Agent:
             self._check_sums()
             environment = self._start_ray()
         if self.rank:
-            self._until(lambda: False, "the end of the job", seconds=float("inf"))
+            self._until(lambda: False, "the end of the job", seconds=float("inf"), pace_s=2.0)
         self._command(environment)
 
-    def _until(self, condition: Callable[[], Any], what: str, *, seconds: float = START_S) -> Any:
+    def _until(
+        self, condition: Callable[[], Any], what: str, *, seconds: float = START_S, pace_s: float = PACE_S
+    ) -> Any:
         """Wait until the condition holds. Returns its value. Raises Ended: it takes too long, or the job is over."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
-            self._raise_lost()
             if self.rank == 0 and self.signal is not None:
                 raise Ended(GO_ON, "asked to end before the first step")
             if self.rank and (code := self._shared("code")) is not None:
                 raise Ended(code, "the first node says so")
+            self._raise_lost()
             if time.monotonic() > deadline:
                 here = f"{len(self.looks)} of {self.num_nodes} nodes are here" if self.rank == 0 else "no sign of it"
                 raise Ended(
@@ -149,7 +151,7 @@ class Agent:
                     f"waited {seconds:.0f} s for {what}; {here}. Do all nodes see {self.run.cluster}, and are TCP ports "
                     "open between them?",
                 )
-            time.sleep(PACE_S)  # only the pace of asking
+            time.sleep(pace_s)  # only the pace of asking
         return value
 
     def _raise_lost(self) -> None:
@@ -258,15 +260,10 @@ class Agent:
             self.watched["`ray start`"] = self._spawn(command, **environment)
         if self.rank == 0:
             self._until(lambda: _answers(host, port), "Ray to answer")
-            watch = [
-                sys.executable,
-                "-m",
-                ray_on_nodes.__name__,
-                f"{host}:{port}",
-                *(look["node"] for look in self.looks),
-            ]
+            watch = [sys.executable, "-m", ray_on_nodes.__name__, f"{host}:{port}"]
             with deaf_children():
-                self.watched["the watch"] = self._spawn(watch, output="watch", **environment)
+                names = [look["node"] for look in self.looks]
+                self.watched["the watch"] = self._spawn([*watch, *names], output="watch", **environment)
             self.say(self._until(lambda: self._last_words("watch"), "Ray to start on every node"))
         return {**environment, "RAY_ADDRESS": f"{host}:{port}"}
 
