@@ -8,7 +8,6 @@ broken (torch, vLLM, DeepSpeed, Ray) is imported in another process.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,11 +59,8 @@ def examine(config: R3Config | None, of_config: list[Line], *, stack: Stack, dri
         lines += [checks.driver_line(driver), checks.toolkit(checks.cuda_version(), adam_on_host=on_host)]
         lines += [checks.allocator(), *checks.gpu_memory(gpus_of_this_machine(), share=share)]
     progress("the machine")
-    lines += [checks.compiler(), checks.ninja(), checks.build_locks(), checks.shared_memory(stack)]
-    lines += checks.running_programs()
+    lines += [checks.compiler(), checks.shared_memory(stack), *checks.running_programs()]
     lines += [*checks.disks(Path(config.run_dir if config is not None else "runs").absolute()), checks.open_files()]
-    if address := os.environ.get("RAY_ADDRESS"):
-        lines.append(checks.ray_there(address))
     progress("model and data")
     return [*lines, *of_config, *(checks.paths(config) if config is not None else [])]
 

@@ -9,7 +9,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from r3_openrlhf.machine.build_locks import build_root, unheld_locks
 from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, GpuMemory, expandable_segments, taken_memory
-from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, ray_temporary
+from r3_openrlhf.machine.ray_temporary import ray_temporary
 from r3_openrlhf.method.errors import R3Error
 
 if TYPE_CHECKING:
@@ -136,12 +135,8 @@ MODULES: dict[Stack, tuple[str, ...]] = {
 IMPORTS = {
     "torch": """
 import json, torch
-from torch import cuda, distributed, version
-nccl = version.cuda and distributed.is_available() and distributed.is_nccl_available()
-print(json.dumps({
-    "version": torch.__version__, "cuda": version.cuda, "gloo": distributed.is_available() and distributed.is_gloo_available(),
-    "nccl": ".".join(map(str, cuda.nccl.version())) if nccl else None,
-    "devices": [cuda.get_device_name(i) for i in range(cuda.device_count())] if cuda.is_available() else []}))
+devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "devices": devices}))
 """,
     "vllm": "import vllm, torch; from vllm.platforms import current_platform as here; here.import_kernels(); torch.ops._C.rms_norm",
 }
@@ -187,24 +182,18 @@ def _torch(fault: str, printed: str, stack: Stack, num_devices: int | None, driv
         return [Line("torch build", fault, build, FAIL, SETUP[stack])]
     torch = json.loads(printed)
     here, devices = f"CUDA {torch['cuda']} build" if torch["cuda"] else "CPU build", torch["devices"]
+    seen = f"{len(devices)} x {', '.join(sorted(set(devices)))}" if devices else "none"
+    remedy = "make setup-gpu (where pip knows an index of CPU builds, a plain pip install takes one); on CPUs: experiment=quickstart"
     if stack == "cpu":
         remedy = "make setup; where GPUs are to be used: r3 doctor --stack gpu"
-        return [
-            judged(here == build, "torch build", f"{here} ({torch['version']})", build, remedy),
-            Line("CUDA devices", str(len(devices) or "none"), "none needed"),
-            judged(torch["gloo"], "NCCL", "gloo" if torch["gloo"] else "no gloo", "gloo instead", SETUP[stack]),
-        ]
-    remedy = "make setup-gpu (where pip knows an index of CPU builds, a plain pip install takes one); on CPUs: experiment=quickstart"
-    for_devices = "CUDA_VISIBLE_DEVICES, the driver's version, or cluster.gpus_per_node"
+    lines = [judged(here == build, "torch build", f"{here} ({torch['version']})", build, remedy)]
+    if stack == "cpu":
+        return [*lines, Line("CUDA devices", seen, "none needed")]
+    remedy = "CUDA_VISIBLE_DEVICES, the driver's version, or cluster.gpus_per_node"
     if driver is None:
-        for_devices = "no NVIDIA driver is visible: install one, or start the container with --gpus all"
-    seen = f"{len(devices)} x {', '.join(sorted(set(devices)))}" if devices else "none"
-    least, nccl = num_devices or 1, wanted("gpu")["nvidia-nccl-cu13"]
-    return [
-        judged(here == build, "torch build", f"{here} ({torch['version']})", build, remedy),
-        judged(len(devices) >= least, "CUDA devices", seen, f"{least} or more", for_devices),
-        judged(torch["nccl"] == nccl, "NCCL", torch["nccl"] or "this torch has none", nccl, SETUP[stack]),
-    ]
+        remedy = "no NVIDIA driver is visible: install one, or start the container with --gpus all"
+    least = num_devices or 1
+    return [*lines, judged(len(devices) >= least, "CUDA devices", seen, f"{least} or more", remedy)]
 
 
 def cuda_version() -> str:
@@ -253,22 +242,6 @@ def compiler() -> Line:
     return Line("g++", version or program, line[0])
 
 
-def ninja() -> Line:
-    """Look for ninja in the PATH and next to this Python, as `r3 train` does."""
-    program = shutil.which("ninja", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    remedy = f"DeepSpeed compiles its operators with it: {sys.executable} -m pip install ninja"
-    return judged(program is not None, "ninja", program or "none in PATH", "any", remedy)
-
-
-def build_locks() -> Line:
-    """A build of DeepSpeed's operators that was killed leaves a lock, for which the next one waits."""
-    locks = ", ".join(map(str, unheld_locks(build_root())))
-    remedy = "`r3 train` removes it, unless another machine that shares the cache may be building now"
-    return judged(
-        not locks, "builds of DeepSpeed", locks or "none left behind", "no lock left behind", remedy, otherwise=NOTE
-    )
-
-
 def shared_memory(stack: Stack) -> Line:
     """Check that /dev/shm is there, writable, and free enough for this stack (SHARED_MEMORY, in bytes)."""
     least = SHARED_MEMORY[stack] // GiB
@@ -283,7 +256,7 @@ def shared_memory(stack: Stack) -> Line:
     return judged(writable and free >= least * GiB, str(SHM), state, f"{least} GiB free", remedy)
 
 
-def disk(what: str, path: Path, *, least: int, setting: str) -> Line:
+def disk(what: str, path: Path, *, setting: str, least: int = MIN_DISK) -> Line:
     """Check the free space below `path`, which need not exist yet. `setting` moves it elsewhere."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     usage = shutil.disk_usage(existing)
@@ -296,17 +269,13 @@ def disk(what: str, path: Path, *, least: int, setting: str) -> Line:
     return judged(good, what, f"{usage.free / GiB:.2f} GiB free, {share:.0%} full ({existing})", room, remedy)
 
 
-def disks(run_dir: Path, *, least: int = MIN_DISK) -> list[Line]:
-    """least: bytes that the run itself will write."""
-    temporary = ray_temporary()
+def disks(run_dir: Path) -> list[Line]:
+    """Check where the run, Ray and the caches write."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    length, sockets = bytes_of(temporary), f"{REMEDY}: Ray has its sockets there"
-    path = "path of temporary files", f"{length} bytes ({temporary})", f"{MAX_BYTES} bytes or fewer"
     return [
-        disk("disk of the run directory", run_dir, least=max(least, MIN_DISK), setting="run_dir=..."),
-        disk("disk of temporary files", temporary, least=MIN_DISK, setting="RAY_TMPDIR and TMPDIR"),
-        judged(length <= MAX_BYTES, *path, sockets),
-        disk("disk of the caches", cache, least=MIN_DISK, setting="XDG_CACHE_HOME"),
+        disk("disk of the run directory", run_dir, setting="run_dir=..."),
+        disk("disk of temporary files", ray_temporary(), setting="RAY_TMPDIR and TMPDIR"),
+        disk("disk of the caches", cache, setting="XDG_CACHE_HOME"),
     ]
 
 
@@ -317,19 +286,6 @@ def open_files() -> Line:
     good = max(soft, min(hard, RAY_RAISES_TO)) >= MIN_OPEN_FILES
     remedy = f"ulimit -n {RAY_RAISES_TO}, or --ulimit nofile={RAY_RAISES_TO} for a container"
     return judged(good, "open files", f"{soft:g}, at most {hard:g}", f"{MIN_OPEN_FILES} or more", remedy)
-
-
-def ray_there(address: str) -> Line:
-    """Check that a cluster which is there already (RAY_ADDRESS) answers."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    answers = "host:port answers"
-    if not port.isdigit():
-        return Line("Ray", f"address {address}, not asked", answers, NOTE, "RAY_ADDRESS as host:port can be checked")
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except OSError as error:
-        return Line("Ray", f"{address}: {error}", answers, FAIL, "start Ray there, or unset RAY_ADDRESS")
-    return Line("Ray", f"{address} answers", answers)
 
 
 def nvidia_driver() -> str | None:
