@@ -256,12 +256,12 @@ class Agent:
             node=self.node, temp_dir=self.temp_dir, gpus=self.options.gpus, ray_args=self.options.ray_args,
         )  # fmt: skip
         self.say(" ".join(command))
-        with deaf_children():
+        with ignore_signals_in_children():
             self.watched["`ray start`"] = self._spawn(command, **environment)
         if self.rank == 0:
             self._until(lambda: _answers(host, port), "Ray to answer")
             watch = [sys.executable, "-m", ray_on_nodes.__name__, f"{host}:{port}"]
-            with deaf_children():
+            with ignore_signals_in_children():
                 names = [look["node"] for look in self.looks]
                 self.watched["the watch"] = self._spawn([*watch, *names], output="watch", **environment)
             self.say(self._until(lambda: self._last_words("watch"), "Ray to start on every node"))

@@ -18,7 +18,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from r3_openrlhf.machine.build_locks import build_root, unheld_locks
 from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, GpuMemory, expandable_segments, taken_memory
 from r3_openrlhf.machine.ray_temporary import ray_temporary
 from r3_openrlhf.method.errors import R3Error
