@@ -122,12 +122,6 @@ def copy_of_the_site(place, **pages: str):
     return build(place / "mkdocs.yml", place / "site")
 
 
-def test_a_page_without_a_menu_gets_one(tmp_path):
-    done = copy_of_the_site(tmp_path, index="# Start\n", forgotten="# Forgotten\n")
-    assert done.returncode == 0, done.stderr
-    assert 'href="forgotten.html"' in (tmp_path / "site" / "index.html").read_text()
-
-
 def test_a_broken_link_is_refused(tmp_path):
     done = copy_of_the_site(tmp_path, index="# Start\n\n[gone](../r3_openrlhf/gone.py) [gone](gone.md)\n")
     assert done.returncode != 0

@@ -197,14 +197,6 @@ def on_one_rank():
             gradient_accumulation_steps=4,
         ),
         reused=train(R3Trainer, FOUR, history=HISTORY, r3=settings(replay=True), num_iterations=2, max_steps=2),
-        own=train(
-            R3Trainer,
-            FOUR,
-            history=HISTORY,
-            r3=settings(replay_settings=ReplaySettings(mode="replace", k=1, old_logprobs="recompute")),
-            beta=0.1,
-        ),
-        ranked=train(R3Trainer, {"1+1=": ALL_WRONG}, r3=settings(ranking=True), generation_kwargs=NO_END),
         both=train(
             R3Trainer,
             {"1+1=": ALL_WRONG},

@@ -9,7 +9,6 @@ import zstandard
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError
-from r3_openrlhf.problems.files import ending, is_on_the_hub
 from r3_openrlhf.problems.prompts import prompt_of
 from r3_openrlhf.problems.sources import load_problems
 
@@ -80,14 +79,6 @@ def test_a_pattern_of_files_and_a_directory_of_tables(tmp_path):
     assert len(load_problems(DataConfig(path=str(tmp_path / "part-[01].jsonl"))).labels) == 2
     with pytest.raises(DataError, match="a pattern that no file fits"):
         load_problems(DataConfig(path=str(tmp_path / "*.csv")))
-
-
-def test_what_a_file_is_called():
-    assert (
-        ending("a/b.JSONL.gz") == ".jsonl" and ending("b.tsv.zst") == ".tsv" and ending("v1.5.parquet") == ".parquet"
-    )
-    assert ending("b.parquet.gz") is None and ending("org/name.v2") is None
-    assert is_on_the_hub("org/name.v2") and not is_on_the_hub("own.csv")
 
 
 REFUSED_FILES = {  # file -> (content, sentence)

@@ -13,8 +13,8 @@ import pytest
 
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import HEARTBEAT_S, Display, LiveScreen, PlainScreen, Ticking
-from r3_openrlhf.stack.console import Console, evaluation_line, new_lines
-from r3_openrlhf.stack.phases import Phase, announce, announce_builds
+from r3_openrlhf.stack.console import evaluation_line, new_lines
+from r3_openrlhf.stack.phases import Phase, announce_builds
 
 
 @pytest.fixture
@@ -36,14 +36,6 @@ def test_lines_are_shown_once_and_only_whole_ones(run):
     assert [line["step"] for line in next(lines)] == [3]
 
 
-def test_what_was_there_before_is_not_shown(run):
-    run.append_metrics({"step": 1})
-    lines = new_lines(run.metrics)
-    assert next(lines) == []
-    run.append_metrics({"step": 2})
-    assert [line["step"] for line in next(lines)] == [2]
-
-
 def test_a_run_that_goes_back_shows_the_repeated_steps(run):
     lines = new_lines(run.metrics)
     next(lines)
@@ -52,18 +44,6 @@ def test_a_run_that_goes_back_shows_the_repeated_steps(run):
     next(lines)
     run.roll_back(1)
     assert next(lines) == []
-    run.append_metrics({"step": 2})
-    assert [line["step"] for line in next(lines)] == [2]
-
-
-def test_a_completed_last_line_is_not_shown_again(run):
-    lines = new_lines(run.metrics)
-    next(lines)
-    run.append_metrics({"step": 1, "generated_tokens": 5.0, "generated_tokens_total": 5.0})
-    next(lines)
-    run.complete_metrics({"generated_tokens": 1e6, "generated_tokens_total": 1e6})
-    assert next(lines) == []
-    assert json.loads(run.metrics.read_text())["generated_tokens_total"] == 1_000_005.0
     run.append_metrics({"step": 2})
     assert [line["step"] for line in next(lines)] == [2]
 
@@ -223,13 +203,6 @@ def test_a_defect_before_there_is_a_log_shows_what_was_said():
     assert done.returncode == 1 and "why\n" in done.stderr and "ZeroDivisionError" in done.stderr
 
 
-def test_the_descriptors_come_back(capfd):
-    with Console(quiet=True):
-        os.write(1, b"hidden")
-    os.write(1, b"shown")
-    assert capfd.readouterr().out == "shown"
-
-
 def test_a_build_is_announced_where_it_happens(tmp_path, monkeypatch):
     """DeepSpeed's own `jit_load`, of an operator that it refuses to compile: nothing has to be compiled to see that the
     hook sits around it. One whose file is in torch's cache is not announced."""
@@ -273,21 +246,6 @@ def test_a_build_is_announced_where_it_happens(tmp_path, monkeypatch):
         assert next(events) == []
     finally:
         environment.config_from_environment.cache_clear()
-
-
-def test_events_of_several_processes_are_whole_lines(run):
-    for step in range(3):
-        announce(run, Phase.SAMPLING, step=step)
-    assert [event["step"] for event in next(new_lines_from_the_start(run))] == [0, 1, 2]
-
-
-def new_lines_from_the_start(run):
-    kept = run.events.read_bytes()
-    run.events.unlink()
-    lines = new_lines(run.events)
-    next(lines)
-    run.events.write_bytes(kept)
-    return lines
 
 
 KILLED = """

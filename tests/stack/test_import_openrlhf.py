@@ -1,8 +1,5 @@
 """A command line of OpenRLHF becomes an experiment that gives OpenRLHF the same values."""
 
-import subprocess
-import sys
-
 import pytest
 import yaml
 
@@ -112,8 +109,3 @@ def test_an_estimator_and_its_loss_are_a_preset(flags, algo):
         critic = "freezing_steps adam.lr adam.eps value_clip lr_scheduler lr_warmup_ratio".split()
         kept += ["algo.advantage.lambd", *(f"critic.{name}" for name in critic)]
     assert {flag: after[flag] for flag in kept} == {flag: before[flag] for flag in kept}
-
-
-def test_the_package_is_a_command():
-    done = subprocess.run([sys.executable, "-m", "r3_openrlhf", "--version"], capture_output=True, text=True)
-    assert done.returncode == 0 and "r3" in done.stdout

@@ -76,7 +76,7 @@ REWARDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def _answer(path: str, body: Any) -> tuple[int, str]:
     """/grade, /get_reward and /v1/chat/completions, all for the reference 72."""
     if path.endswith("/grade"):
-        return 200, "".join(map(_line, range(len(body["items"])), body["items"]))
+        return 200, json.dumps({"results": [_result(item) for item in body["items"]]})
     if path.endswith("/get_reward"):
         reward = float("{72}" in body["query"][0])
         return 200, json.dumps({"rewards": [reward], "scores": [reward], "extra_logs": {}})
@@ -84,11 +84,10 @@ def _answer(path: str, body: Any) -> tuple[int, str]:
     return 200, json.dumps({"choices": [{"message": {"content": said}}]})
 
 
-def _line(index: int, item: dict[str, Any]) -> str:
+def _result(item: dict[str, Any]) -> dict[str, Any]:
     right = "{72}" in item["response"]
     verdict = "correct" if right else "wrong"
-    line = {"index": index, "verdict": verdict, "reason": verdict, "score": float(right), "extracted": None}
-    return json.dumps(line | {"seconds": 0.0}) + "\n"
+    return {"verdict": verdict, "reason": verdict, "score": float(right), "extracted": None, "seconds": 0.0}
 
 
 def outcome(name: str, directory: Path) -> str:

@@ -28,14 +28,6 @@ def wrong_ids(store, *, step=100, lag=100, k=99, **options):
     return sorted(int(stored.rollout.response_ids[0]) for stored in found)
 
 
-def test_a_new_store_knows_nothing():
-    store = open_memory()
-    assert store.last_step is None
-    assert store.mean_rewards(["p"]) == store.counts("p") == {}
-    assert store.recall("p", Verdict.WRONG, k=2, step=1, max_policy_lag=10) == []
-    assert store.roll_back(0) == 0
-
-
 any_float32 = st.integers(0, 2**32 - 1).map(lambda bits: np.uint32(bits).view(np.float32))
 
 

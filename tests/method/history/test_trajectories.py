@@ -1,6 +1,5 @@
 """Whole trajectories in the store: their turns come back, go with their row."""
 
-import sqlite3
 from dataclasses import replace
 
 import numpy as np
@@ -12,30 +11,11 @@ from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.operations.store.verification import verify
 
-from .samples import dump, make_rollout, make_turn, values
+from .samples import make_rollout, make_turn
 
 
 def recalled(store, uid="p", verdict=Verdict.WRONG, k=9):
     return [found.rollout for found in store.recall(uid, verdict, k=k, step=9, max_policy_lag=99)]
-
-
-def count(path):
-    with sqlite3.connect(path) as connection:
-        found = connection.execute("SELECT count(*) FROM trajectories").fetchone()[0]
-    connection.close()
-    return found
-
-
-def test_turns_come_back_bit_for_bit(quick_path):
-    played = make_rollout("p", ids=[5, 6, 7, 8], turns=(1, 3, 0))
-    plain = make_rollout("q", ids=[5, 6, 7, 8])
-    with HistoryStore.open(quick_path / "h.sqlite") as store:
-        store.commit_step(1, 1, [played, plain])
-        (found,) = recalled(store)
-        assert values(found) == values(played)
-        assert [turn.prompt_ids.tolist() for turn in found.turns] == [[7, 0], [7, 0, 1], [7, 0, 1, 2]]
-        assert recalled(store, "q")[0].turns is None
-    assert verify(quick_path / "h.sqlite").findings == []
 
 
 def test_the_same_responses_with_other_turns_are_another_trajectory(quick_path):
@@ -46,24 +26,6 @@ def test_the_same_responses_with_other_turns_are_another_trajectory(quick_path):
         store.commit_step(1, 1, [one, one, other])
         assert sorted(found.turns[1].reward for found in recalled(store)) == [0.5, 1.0]
         assert sorted(row.copies for row in store.recall("p", Verdict.WRONG, k=9, step=9, max_policy_lag=9)) == [1, 2]
-
-
-def test_turns_go_with_their_row(quick_path):
-    """Evicted in step 2, back after a roll-back, gone for good behind the floor."""
-    path, limits = quick_path / "h.sqlite", HistorySettings(max_per_problem_and_verdict=1)
-    first, second = (make_rollout("p", ids=[n, 6], turns=(1, 1), policy_step=n) for n in (1, 2))
-    with HistoryStore.open(path, limits=limits) as store:
-        store.commit_step(1, 1, [first])
-        before = dump(path)
-        store.commit_step(2, 1, [second])
-        assert [values(found) for found in recalled(store)] == [values(second)] and count(path) == 2
-        store.roll_back(1)
-        assert dump(path) == before
-        store.commit_step(2, 1, [second])
-        store.set_rollback_floor(2)
-        assert count(path) == 1
-        store.roll_back(-1)
-        assert count(path) == 0
 
 
 def test_bytes_of_turns_count_towards_the_cap(quick_path):

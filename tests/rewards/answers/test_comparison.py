@@ -86,7 +86,21 @@ def test_arithmetic_agrees_with_python_where_both_read_the_text(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["9**9**9**9", "9^{9^9}", "(" * 30 + "1" + ")" * 30, "1" * 300, "2^{99999}", "1/(1-1)", "", "-", "()", "1e9999"],
+    [
+        "9**9**9**9",
+        "9^{9^9}",
+        "(" * 30 + "1" + ")" * 30,
+        "1" * 300,
+        "2^{99999}",
+        "1/(1-1)",
+        "",
+        "-",
+        "()",
+        "1e9999",
+        "x + 1",
+        r"\divergence 4",
+        "__import__('os')",
+    ],
 )
 def test_arithmetic_refuses_what_is_too_large_or_no_number(text):
     assert exact_value(text) is None
