@@ -38,7 +38,7 @@ def held_out(data: Path, count: int) -> list[dict]:
 
 
 def cases_of(data: Path, count: int) -> list[Case]:
-    from r3_openrlhf.evaluation.attacks.answer_attacks import answer_attacks
+    from r3_openrlhf.evaluation.attacks.generate import answer_attacks
 
     cases: list[Case] = []
     for row in held_out(data, count):

@@ -372,11 +372,10 @@ def evidence(
 
 
 def _display():
-    from r3_openrlhf.runs.display import (
-        Ticking,
-    )  # rich is no part of the smallest installation, which shows every --help
+    # rich is no part of the smallest installation, which shows every --help
+    from r3_openrlhf.runs.display import Display
 
-    return Ticking(sys.stderr)
+    return Display(sys.stderr)
 
 
 if __name__ == "__main__":

@@ -371,13 +371,10 @@ from r3_openrlhf.evaluation import engine
 
 class Engine:
     def __init__(self, model, **_):
-        self.ids, self.keys = AutoTokenizer.from_pretrained(model)(["\\\\boxed{2}", "\\\\boxed{3}"])["input_ids"], []
-    def submit(self, key, prompt_ids, *, seed):
-        self.keys.append(key)
-    is_busy = property(lambda self: bool(self.keys))
-    def finished(self):
-        key = self.keys.pop()
-        return [engine.Completion(key=key, token_ids=self.ids[len(self.keys) % 2], finish_reason="stop")]
+        self.ids = AutoTokenizer.from_pretrained(model)(["\\\\boxed{2}", "\\\\boxed{3}"])["input_ids"]
+    def sample(self, requests):
+        for number, (_, seeds) in enumerate(requests):
+            yield number, [(self.ids[index % 2], "stop") for index in range(len(seeds))]
     def close(self):
         pass
 

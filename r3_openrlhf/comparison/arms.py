@@ -76,9 +76,8 @@ class Comparison:
     limited_by: str  # the run that equal_tokens comes from
     target_accuracy: float
     target_is_given: bool  # else it is the reference's mean final accuracy
-    levels: list[
-        float
-    ]  # that mean curves are asked for: TARGET_SHARES of the reference's gain, or the given target alone
+    # that mean curves are asked for: TARGET_SHARES of the reference's gain, or the given target alone
+    levels: list[float]
     evaluation: dict[str, Any]
     arms: list[ArmResult]  # the reference first, the others by name
     settings: dict[str, dict[str, Any]]  # {key: {arm: value}} where arms differ
@@ -120,6 +119,10 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
     first_level = statistics.fmean(curve.ys[0] for curve in curves[reference].values())
     shares = TARGET_SHARES if target is None else (1.0,)
     results = {name: [_result(run, start=start, end=end) for run in runs if run.arm == name] for name in names}
+    crossings = {
+        name: [crossing_of_mean(curves[name], curves[reference], share=share, level=target) for share in shares]
+        for name in names
+    }
     return Comparison(
         reference=reference,
         equal_tokens=end,
@@ -129,18 +132,7 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
         target_is_given=target is not None,
         levels=[first_level + share * (level - first_level) for share in shares],
         evaluation={key: runs[0].evaluations[0].get(key) for key in SAME_IN_EVALUATIONS},
-        arms=[
-            _arm(
-                name,
-                results[name],
-                results[reference],
-                is_reference=name == reference,
-                crossings=[
-                    crossing_of_mean(curves[name], curves[reference], share=share, level=target) for share in shares
-                ],
-            )
-            for name in names
-        ],
+        arms=[_arm(name, results[name], results[reference], crossings[name]) for name in names],
         settings=settings_that_differ(runs),
         notes=_notes(runs, end=end),
     )
@@ -201,52 +193,50 @@ def _effective(steps: list[dict[str, Any]], collapsed: str) -> float | None:
 
     The r3/groups of a step are those that dynamic sampling has left; what it dropped is counted apart.
     """
-    counted = [line for line in steps if all(line.get(key) is not None for key in (*GROUPS, collapsed))]
+    counted = [line for line in steps if _has(line, *GROUPS, collapsed)]
     left = sum(line[key] for line in counted for key in GROUPS)
     sampled = left + sum(line.get(COUNTS["dropped_per_step"]) or 0 for line in counted)
     return (left - sum(line[collapsed] for line in counted)) / sampled if sampled else None
 
 
+def _has(line: dict[str, Any], *keys: str) -> bool:
+    return all(line.get(key) is not None for key in keys)
+
+
 def _token_shares(steps: list[dict[str, Any]]) -> dict[str, float | None]:
     """Where the generated tokens of these steps are. None where no step says."""
-    counted = [
-        line for line in steps if all(line.get(key) is not None for key in ("generated_tokens", *TOKENS.values()))
-    ]
+    counted = [line for line in steps if _has(line, "generated_tokens", *TOKENS.values())]
     total = sum(line["generated_tokens"] for line in counted)
     if not total:
         return dict.fromkeys((*TOKENS, "tokens_elsewhere"))
-    found: dict[str, float | None] = {name: sum(line[key] for line in counted) / total for name, key in TOKENS.items()}
+    shares: dict[str, float | None] = {
+        name: sum(line[key] for line in counted) / total for name, key in TOKENS.items()
+    }
     elsewhere = total - sum(line[key] for line in counted for key in TOKENS.values())
-    return found | {"tokens_elsewhere": elsewhere / total}
+    return shares | {"tokens_elsewhere": elsewhere / total}
 
 
 def _sum(steps: list[dict[str, Any]], keys: tuple[str, ...]) -> float | None:
     """Over all steps, of the first of these keys that each has. None where a step has none of them."""
-    values = [next((line[key] for key in keys if line.get(key) is not None), None) for line in steps]
+    values = [next((line[key] for key in keys if _has(line, key)), None) for line in steps]
     return sum(value for value in values if value is not None) if values and None not in values else None
 
 
 def _mean(steps: list[dict[str, Any]], key: str) -> float | None:
-    values = [line[key] for line in steps if line.get(key) is not None]
+    values = [line[key] for line in steps if _has(line, key)]
     return statistics.fmean(values) if values else None
 
 
-def _arm(
-    name: str,
-    runs: list[RunResult],
-    reference: list[RunResult],
-    *,
-    is_reference: bool,
-    crossings: list[Crossing | None],
-) -> ArmResult:
+def _arm(name: str, runs: list[RunResult], reference: list[RunResult], crossings: list[Crossing | None]) -> ArmResult:
+    by_seed = {quantity: _by_seed(runs, quantity) for quantity in runs[0].values}
     return ArmResult(
         name=name,
         runs=runs,
-        estimates={quantity: estimate(list(_by_seed(runs, quantity).values())) for quantity in runs[0].values},
+        estimates={quantity: estimate(list(values.values())) for quantity, values in by_seed.items()},
         differences={
-            quantity: paired_difference(_by_seed(runs, quantity), _by_seed(reference, quantity))
-            for quantity in runs[0].values
-            if not is_reference
+            quantity: paired_difference(values, _by_seed(reference, quantity))
+            for quantity, values in by_seed.items()
+            if runs is not reference
         },
         crossings=crossings,
     )
@@ -286,14 +276,14 @@ def _notes(runs: Sequence[Run], *, end: float) -> list[str]:
 
 def _disagreements(runs: Sequence[Run]) -> list[str]:
     """Both files count the tokens of a run; they should say the same."""
-    notes = []
+    notes = {}
     for run in runs:
         totals = {line["step"]: line["generated_tokens_total"] for line in run.metrics}
-        for line in run.evaluations:
-            if totals.get(line["step"], line["generated_tokens"]) != line["generated_tokens"]:
-                notes.append(
-                    f"{run.path} has counted {line['generated_tokens']:,.0f} generated tokens at step {line['step']} in "
-                    f"evaluations.jsonl and {totals[line['step']]:,.0f} in metrics.jsonl."
+        for line in reversed(run.evaluations):
+            step, tokens = line["step"], line["generated_tokens"]
+            if totals.get(step, tokens) != tokens:
+                notes[run.path] = (
+                    f"{run.path} has counted {tokens:,.0f} generated tokens at step {step} in evaluations.jsonl and "
+                    f"{totals[step]:,.0f} in metrics.jsonl."
                 )
-                break
-    return notes
+    return list(notes.values())

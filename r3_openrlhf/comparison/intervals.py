@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -44,10 +44,8 @@ def seeds_needed(difference: SeedEstimate | None, *, half_width: float) -> int |
 
         the smallest n >= 2 with t(n - 1) * s / sqrt(n) <= half_width
 
-    None without an interval, and above MAX_SEEDS_NEEDED. ValueError: half_width not above 0.
+    None without an interval, and above MAX_SEEDS_NEEDED.
     """
-    if half_width <= 0:
-        raise ValueError(f"half_width is {half_width}; it must be above 0")
     if difference is None or difference.low is None:
         return None
     deviation = (difference.mean - difference.low) * math.sqrt(difference.num) / t_quantile(difference.num - 1)
@@ -65,36 +63,19 @@ def paired_difference(values: Mapping[Key, float], reference: Mapping[Key, float
     return estimate([value - reference[key] for key, value in values.items() if key in reference])
 
 
-def t_quantile(degrees: int, *, confidence: float = CONFIDENCE) -> float:
-    """The t with P(|T| <= t) = confidence for Student's T with `degrees` degrees of freedom, by bisection."""
-    if degrees < 1 or not 0.0 < confidence < 1.0:
-        raise ValueError(f"{degrees} degrees of freedom at confidence {confidence}: there is no such quantile")
-    low, high = 0.0, 1.0
-    while _t_probability(high, degrees) < confidence:
-        low, high = high, high * 2
-    while low < (middle := (low + high) / 2) < high:
-        if _t_probability(middle, degrees) < confidence:
-            low = middle
-        else:
-            high = middle
-    return high
+@functools.cache
+def t_quantile(degrees: int) -> float:
+    """Return the t with P(|T| <= t) = CONFIDENCE for Student's T with `degrees` degrees of freedom.
 
+    P(|T| > t) is the regularised incomplete beta function I_x(n / 2, 1 / 2) with x = n / (n + t^2).
+    """
+    import mpmath
 
-def _t_probability(t: float, degrees: int) -> float:
-    """P(|T| <= t), the finite sums of Abramowitz and Stegun 26.7.3 (odd) and 26.7.4 (even degrees)."""
-    angle = math.atan(t / math.sqrt(degrees))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    if degrees % 2:
-        term, terms = cosine, []
-        for k in range(3, degrees + 1, 2):
-            terms.append(term)
-            term *= cosine**2 * (k - 1) / k
-        return 2 / math.pi * (angle + sine * math.fsum(terms))
-    term, terms = 1.0, []
-    for k in range(2, degrees + 1, 2):
-        terms.append(term)
-        term *= cosine**2 * (k - 1) / k
-    return sine * math.fsum(terms)
+    def outside(x: float) -> float:
+        return mpmath.betainc(degrees / 2, 0.5, 0, x, regularized=True) - (1 - CONFIDENCE)
+
+    x = float(mpmath.findroot(outside, (0, 1), solver="illinois"))
+    return math.sqrt(degrees * (1 - x) / x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +84,6 @@ class Curve:
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.xs or len(self.xs) != len(self.ys):
-            raise ValueError(f"a curve needs as many xs as ys and at least one, got {len(self.xs)} and {len(self.ys)}")
-        if any(left >= right for left, right in zip(self.xs, self.xs[1:], strict=False)):
-            raise ValueError("the xs of a curve must grow")
 
     @property
     def start(self) -> float:
@@ -124,27 +99,23 @@ class Curve:
         """Linear interpolation. ValueError outside [start, end]."""
         if not self.start <= x <= self.end:
             raise ValueError(f"{x} is outside the curve, which goes from {self.start} to {self.end}")
-        right = bisect.bisect_left(self.xs, x)
-        if self.xs[right] == x:
-            return self.ys[right]
-        share = (x - self.xs[right - 1]) / (self.xs[right] - self.xs[right - 1])
-        return self.ys[right - 1] * (1 - share) + self.ys[right] * share
+        return float(np.interp(x, self.xs, self.ys))
 
     def mean_height(self, start: float, end: float) -> float:
         """The area under the curve from start to end, divided by end - start."""
-        if not start < end:
-            raise ValueError(f"there is no area between {start} and {end}")
         xs = [start, *(x for x in self.xs if start < x < end), end]
-        ys = [self.at(x) for x in xs]
-        areas = [(xs[i + 1] - xs[i]) * (ys[i] + ys[i + 1]) / 2 for i in range(len(xs) - 1)]
-        return math.fsum(areas) / (end - start)
+        return float(np.trapezoid([self.at(x) for x in xs], xs)) / (end - start)
 
 
 def mean_curve(curves: Sequence[Curve]) -> list[tuple[float, SeedEstimate]]:
     """(x, estimate over the curves) at every measured x that all of them cover."""
+    xs = _common_xs(curves)
+    return [(x, mean) for x in xs if (mean := estimate([curve.at(x) for curve in curves])) is not None]
+
+
+def _common_xs(curves: Sequence[Curve]) -> list[float]:
     start, end = max(curve.start for curve in curves), min(curve.end for curve in curves)
-    xs = sorted({x for curve in curves for x in curve.xs if start <= x <= end})
-    return [(x, found) for x in xs if (found := estimate([curve.at(x) for curve in curves])) is not None]
+    return sorted({x for curve in curves for x in curve.xs if start <= x <= end})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +140,6 @@ def crossing_of_mean(
     *,
     share: float = 1.0,
     level: float | None = None,
-    resamples: int = RESAMPLES,
 ) -> Crossing | None:
     """The mean curve of an arm against the reference, over the seeds that both have; None without one, and where the
     reference has gained nothing of which there could be a share.
@@ -184,27 +154,22 @@ def crossing_of_mean(
     seeds = sorted(curves.keys() & reference.keys())
     if not seeds:
         return None
-    mine, theirs = [curves[seed] for seed in seeds], [reference[seed] for seed in seeds]
-    start, end = max(curve.start for curve in mine), min(curve.end for curve in mine)
-    xs_X = np.array(sorted({x for curve in mine for x in curve.xs if start <= x <= end}))
-    ys_SX = np.array([[curve.at(x) for x in xs_X.tolist()] for curve in mine])
-    draws_RS = np.random.default_rng(0).integers(len(seeds), size=(resamples, len(seeds)))
+    xs_X = np.array(_common_xs([curves[seed] for seed in seeds]))
+    ys_SX = np.array([np.interp(xs_X, curves[seed].xs, curves[seed].ys) for seed in seeds])
+    draws_RS = np.random.default_rng(0).integers(len(seeds), size=(RESAMPLES, len(seeds)))
     counts_RS = (draws_RS[:, :, None] == np.arange(len(seeds))).sum(1)
-    weights_RS = np.concatenate([np.ones((1, len(seeds))), counts_RS]) / len(
-        seeds
-    )  # the first row is the seeds themselves
-    first_R, last_R, end_R = (
-        weights_RS @ np.array(values)
-        for values in zip(*((curve.ys[0], curve.ys[-1], curve.end) for curve in theirs), strict=True)
-    )
+    # the first row is the seeds themselves
+    weights_RS = np.concatenate([np.ones((1, len(seeds))), counts_RS]) / len(seeds)
+    ends_S3 = np.array([(reference[seed].ys[0], reference[seed].ys[-1], reference[seed].end) for seed in seeds])
+    first_R, last_R, end_R = (weights_RS @ ends_S3).T
     if level is None and last_R[0] <= first_R[0]:
         return None
     level_R = first_R + share * (last_R - first_R) if level is None else np.full(len(first_R), level)
     tokens_R = _first_reach(xs_X, weights_RS @ ys_SX, level_R)
     ratio_R = tokens_R / end_R
-    tail = (1 - CONFIDENCE) / 2
     low = high = None
     if len(seeds) > 1:
+        tail = (1 - CONFIDENCE) / 2
         low = _or_beyond(np.quantile(ratio_R[1:], tail, method="lower"))
         high = _or_beyond(np.quantile(ratio_R[1:], 1 - tail, method="higher"))
     return Crossing(
@@ -213,7 +178,7 @@ def crossing_of_mean(
         ratio=_or_beyond(ratio_R[0]),
         low=low,
         high=high,
-        limit=float(end / end_R[0]),
+        limit=float(xs_X[-1] / end_R[0]),
         num=len(seeds),
     )
 

@@ -18,12 +18,32 @@ NOTHING = "–"
 HALF_WIDTH = 0.02  # of an interval around a difference of accuracies: what a study is planned for
 
 
+LEVELS = (  # label, quantity, form
+    ("effective groups (not collapsed) of all sampled, before replay", "effective_before", ".1%"),
+    ("effective groups (not collapsed) of all sampled, after replay", "effective_after", ".1%"),
+    ("generated tokens in mixed groups", "tokens_in_mixed", ".1%"),
+    (f"{NOTHING} in all-correct groups", "tokens_in_all_correct", ".1%"),
+    (f"{NOTHING} in none-correct groups", "tokens_in_none_correct", ".1%"),
+    (f"{NOTHING} in reflection groups", "tokens_in_reflection", ".1%"),
+    (f"{NOTHING} in groups that started from a state", "tokens_in_prefix", ".1%"),
+    (f"{NOTHING} elsewhere (dropped or not graded)", "tokens_elsewhere", ".1%"),
+    ("trained tokens, prompts included, every pass", "trained_tokens", ",.0f"),
+    ("seconds of the steps", "seconds", ",.0f"),
+    ("groups dropped by dynamic sampling per step", "dropped_per_step", ".2f"),
+    ("solve-all groups per step, of those kept", "solve_all_per_step", ".2f"),
+    ("solve-none groups per step, of those kept", "solve_none_per_step", ".2f"),
+    ("collapsed groups per step after replay", "collapsed_after_per_step", ".2f"),
+    ("entropy (nats per token)", "entropy", ".3f"),
+    ("tokens per response", "response_length", ".1f"),
+    ("truncated", "truncated", ".1%"),
+    ("generated tokens in the whole run", "generated_tokens", ",.0f"),
+    ("steps in the whole run", "steps", ",.0f"),
+)
+
+
 def comparison_table(comparison: Comparison) -> str:
     """One row per quantity, one column per arm; above it how to read it, below it what to know about these runs."""
-    head, *body = table_rows(comparison)
-    rows = [head, ["---", *("---:" for _ in comparison.arms)], *body]
-    lines = [f"| {' | '.join(_escaped(cell) for cell in row)} |" for row in rows]
-    return "\n".join([*reading(comparison), "", *lines, *_notes(comparison)]) + "\n"
+    return "\n".join([*reading(comparison), "", *_markdown(*table_rows(comparison)), *_notes(comparison)]) + "\n"
 
 
 def table_rows(comparison: Comparison) -> list[list[str]]:
@@ -35,34 +55,32 @@ def table_rows(comparison: Comparison) -> list[list[str]]:
 
 def details(comparison: Comparison) -> str:
     """Every run by itself, and every setting in which the arms differ."""
-    names = [arm.name for arm in comparison.arms]
-    lines = [
-        "## Runs",
-        "",
-        "| arm | seed | run | at equal tokens | mean | final | generated tokens | steps |",
+    head = ["arm", "seed", "run", "at equal tokens", "mean", "final", "generated tokens", "steps"]
+    forms = dict.fromkeys(("accuracy_at_equal_tokens", "mean_accuracy", "final_accuracy"), ".3f")
+    forms |= dict.fromkeys(("generated_tokens", "steps"), ",.0f")
+    runs = [
+        [
+            arm.name,
+            str(run.seed),
+            run.path + ("" if run.finished else " (unfinished)"),
+            *(f"{run.values[quantity]:{form}}" for quantity, form in forms.items()),
+        ]
+        for arm in comparison.arms
+        for run in arm.runs
     ]
-    lines.append("|---|---:|---|---:|---:|---:|---:|---:|")
-    for arm in comparison.arms:
-        for run in arm.runs:
-            value = run.values
-            cells = [
-                arm.name,
-                str(run.seed),
-                run.path + ("" if run.finished else " (unfinished)"),
-                f"{value['accuracy_at_equal_tokens']:.3f}",
-                f"{value['mean_accuracy']:.3f}",
-                f"{value['final_accuracy']:.3f}",
-                f"{value['generated_tokens']:,.0f}",
-                f"{value['steps']:,.0f}",
-            ]
-            lines.append(f"| {' | '.join(map(_escaped, cells))} |")
-    lines += ["", "## Settings in which the arms differ", ""]
-    if not comparison.settings:
-        return "\n".join([*lines, "None."]) + "\n"
-    lines += [f"| key | {' | '.join(map(_escaped, names))} |", f"|---|{'---|' * len(names)}"]
-    for key, values in comparison.settings.items():
-        lines.append(f"| `{key}` | {' | '.join(_escaped(_setting(values[name])) for name in names)} |")
+    names = [arm.name for arm in comparison.arms]
+    settings = [
+        [f"`{key}`", *(_setting(values[name]) for name in names)] for key, values in comparison.settings.items()
+    ]
+    differences = _markdown(["key", *names], *settings) if settings else ["None."]
+    lines = ["## Runs", "", *_markdown(head, *runs), "", "## Settings in which the arms differ", "", *differences]
     return "\n".join(lines) + "\n"
+
+
+def _markdown(head: list[str], *rows: list[str]) -> list[str]:
+    align = ["---", *("---:" for _ in head[1:])]
+    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (head, align, *rows)]
+    return [f"| {' | '.join(cells)} |" for cells in escaped]
 
 
 def reading(comparison: Comparison) -> list[str]:
@@ -101,53 +119,30 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
     ):
         rows.append((label, level(quantity, ".3f")))
         rows.append((f"{NOTHING} less {comparison.reference}'s, paired by seed", difference(quantity)))
-        if quantity == "accuracy_at_equal_tokens":
-            rows.append(
-                (
-                    f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it",
-                    lambda arm: seeds_text(arm.differences.get("accuracy_at_equal_tokens")),
-                )
-            )
-    rows += [(_crossing_label(comparison, place), _crossing_cell(place)) for place in range(len(comparison.levels))]
-    rows += [
-        ("effective groups (not collapsed) of all sampled, before replay", level("effective_before", ".1%")),
-        ("effective groups (not collapsed) of all sampled, after replay", level("effective_after", ".1%")),
-        ("generated tokens in mixed groups", level("tokens_in_mixed", ".1%")),
-        (f"{NOTHING} in all-correct groups", level("tokens_in_all_correct", ".1%")),
-        (f"{NOTHING} in none-correct groups", level("tokens_in_none_correct", ".1%")),
-        (f"{NOTHING} in reflection groups", level("tokens_in_reflection", ".1%")),
-        (f"{NOTHING} in groups that started from a state", level("tokens_in_prefix", ".1%")),
-        (f"{NOTHING} elsewhere (dropped or not graded)", level("tokens_elsewhere", ".1%")),
-        ("trained tokens, prompts included, every pass", level("trained_tokens", ",.0f")),
-        ("seconds of the steps", level("seconds", ",.0f")),
-        ("groups dropped by dynamic sampling per step", level("dropped_per_step", ".2f")),
-        ("solve-all groups per step, of those kept", level("solve_all_per_step", ".2f")),
-        ("solve-none groups per step, of those kept", level("solve_none_per_step", ".2f")),
-        ("collapsed groups per step after replay", level("collapsed_after_per_step", ".2f")),
-        ("entropy (nats per token)", level("entropy", ".3f")),
-        ("tokens per response", level("response_length", ".1f")),
-        ("truncated", level("truncated", ".1%")),
-        ("generated tokens in the whole run", level("generated_tokens", ",.0f")),
-        ("steps in the whole run", level("steps", ",.0f")),
-    ]
-    return rows
+    needed = f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it"
+    rows.insert(3, (needed, lambda arm: seeds_text(arm.differences.get("accuracy_at_equal_tokens"))))
+    crossings = range(len(comparison.levels))
+    rows += [(_crossing_label(comparison, number), _crossing_cell(number)) for number in crossings]
+    return [*rows, *((label, level(quantity, form)) for label, quantity, form in LEVELS)]
 
 
-def _crossing_label(comparison: Comparison, place: int) -> str:
-    level, reference = comparison.levels[place], comparison.reference
+def _crossing_label(comparison: Comparison, number: int) -> str:
+    level, reference = comparison.levels[number], comparison.reference
     if comparison.target_is_given:
         what = "as asked"
-    elif TARGET_SHARES[place] == 1:
+    elif TARGET_SHARES[number] == 1:
         what = f"{reference}'s final accuracy"
     else:
-        what = f"{TARGET_SHARES[place]:.0%} of {reference}'s gain"
+        what = f"{TARGET_SHARES[number]:.0%} of {reference}'s gain"
     return f"tokens at which the mean curve has {level:.3f} ({what}), over {reference}'s whole runs"
 
 
-def _crossing_cell(place: int) -> Callable[[ArmResult], str]:
+def _crossing_cell(number: int) -> Callable[[ArmResult], str]:
     def cell(arm: ArmResult) -> str:
-        found, text = arm.crossings[place], crossing_text(arm.crossings[place])
-        return text if found is None or found.num == len(arm.runs) else f"{text}, {found.num} of {len(arm.runs)} runs"
+        crossing, text = arm.crossings[number], crossing_text(arm.crossings[number])
+        if crossing is None or crossing.num == len(arm.runs):
+            return text
+        return f"{text}, {crossing.num} of {len(arm.runs)} runs"
 
     return cell
 
@@ -200,7 +195,3 @@ def _setting(value: object) -> str:
 
 def _notes(comparison: Comparison) -> list[str]:
     return ["", *(f"* {note}" for note in comparison.notes)] if comparison.notes else []
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

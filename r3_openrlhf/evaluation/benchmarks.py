@@ -5,7 +5,6 @@ Uids are hashes of the problem text, so that an evaluation from the hub and one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,17 +16,7 @@ from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
 from r3_openrlhf.problems.table import PACKED
 
 
-def as_it_is(references: list[str]) -> list[str]:
-    """The column holds accepted answers."""
-    return references
-
-
-def all_of_them(references: list[str]) -> list[str]:
-    """OlympiadBench lists the parts of one answer, not alternatives."""
-    return [", ".join(references)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Benchmark:
     """Where a benchmark's problems are."""
 
@@ -37,30 +26,20 @@ class Benchmark:
     subset: str | None = None
     problem_key: str = "problem"
     answer_key: str = "answer"
-    references: Callable[[list[str]], list[str]] = as_it_is  # of the hub's answer column
+    in_parts: bool = False  # the hub's column lists the parts of one answer, not alternatives
 
 
 BENCHMARKS = {
-    "aime24": Benchmark(hub="HuggingFaceH4/aime_2024", split="train", file="aime24.jsonl"),
-    "math500": Benchmark(hub="HuggingFaceH4/MATH-500", split="test", file="math500.jsonl"),
-    "amc23": Benchmark(hub="AI-MO/aimo-validation-amc", split="train", file="amc23.jsonl"),  # 83: AMC12 2022, 2023
-    "minerva": Benchmark(hub="math-ai/minervamath", split="test", file="minerva.jsonl", problem_key="question"),
+    "aime24": Benchmark("HuggingFaceH4/aime_2024", "train", "aime24.jsonl"),
+    "math500": Benchmark("HuggingFaceH4/MATH-500", "test", "math500.jsonl"),
+    "amc23": Benchmark("AI-MO/aimo-validation-amc", "train", "amc23.jsonl"),  # 83: AMC12 2022, 2023
+    "minerva": Benchmark("math-ai/minervamath", "test", "minerva.jsonl", problem_key="question"),
     "olympiadbench": Benchmark(
-        hub="math-ai/olympiadbench",
-        split="test",
-        file="olympiadbench.jsonl",
-        problem_key="question",
-        answer_key="final_answer",
-        references=all_of_them,
+        "math-ai/olympiadbench", "test", "olympiadbench.jsonl", problem_key="question", answer_key="final_answer",
+        in_parts=True,
     ),
-    "gsm8k": Benchmark(
-        hub="openai/gsm8k",
-        subset="main",
-        split="test",
-        file="gsm8k_test.jsonl",
-        problem_key="question",
-    ),
-}
+    "gsm8k": Benchmark("openai/gsm8k", "test", "gsm8k_test.jsonl", subset="main", problem_key="question"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +68,13 @@ def load_problem_set(
     """
     data = replace(data, sources=[])  # of the run that is evaluated
     if benchmark in BENCHMARKS:
-        found = BENCHMARKS[benchmark]
-        source = _source_of(found, data, data_dir)
-        convert = as_it_is if data_dir else found.references
+        source = _source_of(BENCHMARKS[benchmark], data, data_dir)
     else:
-        source, convert = _free_source(benchmark, data, max_problems), as_it_is
+        source = _free_source(benchmark, data, max_problems)
     problems = load_problems(source, with_rows=with_rows)
-    labels = [replace(label, references=convert(label.references)) for label in problems.labels]
+    labels = problems.labels
+    if benchmark in BENCHMARKS and BENCHMARKS[benchmark].in_parts and not data_dir:
+        labels = [replace(label, references=[", ".join(label.references)]) for label in labels]
     return ProblemSet(
         name=name_of(benchmark),
         source=source.path,
@@ -115,21 +94,13 @@ def name_of(benchmark: str) -> str:
     return Path(path.stem if path.suffix in PACKED else path.name).stem if ending(path) else path.name
 
 
-def _source_of(found: Benchmark, data: DataConfig, data_dir: str | None) -> DataConfig:
+def _source_of(benchmark: Benchmark, data: DataConfig, data_dir: str | None) -> DataConfig:
     if data_dir is None:
-        return replace(
-            data,
-            path=found.hub,
-            subset=found.subset,
-            split=found.split,
-            problem_key=found.problem_key,
-            answer_key=found.answer_key,
-            uid_key=None,
-            task=None,
-        )
-    path = Path(data_dir).expanduser() / found.file
+        hub = {key: getattr(benchmark, key) for key in ("subset", "split", "problem_key", "answer_key")}
+        return replace(data, path=benchmark.hub, uid_key=None, task=None, **hub)
+    path = Path(data_dir).expanduser() / benchmark.file
     if not path.is_file():
-        raise DataError(f"--data-dir is {data_dir}, which has no {found.file}")
+        raise DataError(f"--data-dir is {data_dir}, which has no {benchmark.file}")
     return replace(data, path=str(path), problem_key="problem", answer_key="answer", uid_key=None, task=None)
 
 

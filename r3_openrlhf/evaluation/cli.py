@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 
 import click
 
@@ -53,21 +54,7 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--gpu-memory-utilization", type=float, default=DEFAULTS.gpu_memory_utilization, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="results.json on stdout instead of the tables.")
 @click.option("--verbose", is_flag=True, help="Show the engine's log on the terminal, not only in eval.log.")
-def evaluate(
-    model: str,
-    settings: tuple[str, ...],
-    benchmarks: tuple[str, ...],
-    lengths: list[int],
-    as_json: bool,
-    n_samples: int,
-    temperature: float,
-    top_p: float,
-    max_new_tokens: int,
-    seed: int,
-    tensor_parallel_size: int,
-    gpu_memory_utilization: float,
-    **others,
-) -> None:
+def evaluate(benchmarks: tuple[str, ...], settings: tuple[str, ...], as_json: bool, **values) -> None:
     """Sample MODEL on benchmarks and grade as in training: Pass@1, Pass@k, maj@k, lengths, with intervals.
 
     MODEL is a directory in Hugging Face format, a run directory (its final_model, or --step), smollm2, tiny, or a hub
@@ -90,18 +77,9 @@ def evaluate(
     try:
         if not benchmarks:
             raise ConfigError("r3 eval needs --benchmark NAME; r3 eval --help lists them")
-        options = BenchmarkConfig(
-            n_samples=n_samples,
-            temperature=temperature,
-            top_p=top_p,
-            max_new_tokens=max_new_tokens,
-            seed=seed,
-            tensor_parallel_size=tensor_parallel_size,
-            gpu_memory_utilization=gpu_memory_utilization,
-        )
-        results, directory = run_evaluation(
-            Request(model=model, benchmarks=benchmarks, options=options, overrides=settings, lengths=lengths, **others)
-        )
+        options = BenchmarkConfig(**{field.name: values.pop(field.name) for field in fields(BenchmarkConfig)})
+        request = Request(benchmarks=benchmarks, overrides=settings, options=options, **values)
+        results, directory = run_evaluation(request)
     except R3Error as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:

@@ -1,8 +1,4 @@
-"""vLLM, in the one file of the evaluation that imports it. All requests wait in the engine from the beginning.
-
-Requests are single responses, not groups: the engine is free to refill its batch with any of them, and each has a seed of its
-own where the platform can take one.
-"""
+"""vLLM, in the one file of the evaluation that imports it. All requests wait in the engine from the beginning."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from r3_openrlhf.config import BenchmarkConfig
@@ -20,14 +15,8 @@ from r3_openrlhf.machine.cpu.cpu_platform import ENVIRONMENT, KV_CACHE_BYTES, is
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.problems.stops import stop_at
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """One sampled response, still as token ids."""
-
-    key: str
-    token_ids: Sequence[int]  # with the end token
-    finish_reason: str
+Request = tuple[Sequence[int], Sequence[int]]  # token ids of the prompt, a seed for each response
+Completion = tuple[Sequence[int], str]  # token ids with the end token, why it ended
 
 
 class Engine:
@@ -86,30 +75,36 @@ class Engine:
         )
         stop_at(self._params, *stops)
 
-    def submit(self, key: str, prompt_ids: Sequence[int], *, seed: int) -> None:
-        """Queue one response. Returns at once; `finished` hands it out under `key`."""
-        params = self._params.clone()
-        # vLLM 0.29 on a CPU dies of seeded requests ("CPU Generator does not use offset") in mixed batches
-        params.seed = None if self._on_cpu else seed
-        self._engine.add_request(key, {"prompt_token_ids": list(prompt_ids)}, params)
+    def sample(self, requests: Sequence[Request]) -> Iterator[tuple[int, list[Completion]]]:
+        """Number and responses of each request, in the order in which they are finished.
 
-    @property
-    def is_busy(self) -> bool:
-        """True if a response is unfinished."""
-        return self._engine.has_unfinished_requests()
+        Every response is a request to vLLM, which is free to refill its batch with any of them. Raises R3Error when the engine
+        is dead.
+        """
+        for number, (prompt_ids, seeds) in enumerate(requests):
+            for index, seed in enumerate(seeds):
+                params = self._params.clone()
+                # vLLM 0.29 on a CPU dies of seeded requests ("CPU Generator does not use offset") in mixed batches
+                params.seed = None if self._on_cpu else seed
+                self._engine.add_request(f"{number}/{index}", {"prompt_token_ids": list(prompt_ids)}, params)
+        finished: dict[int, dict[int, Completion]] = {number: {} for number in range(len(requests))}
+        while self._engine.has_unfinished_requests():
+            for output in self._step():
+                number, index = map(int, output.request_id.split("/"))
+                finished[number][index] = _completion(output)
+                if len(finished[number]) == len(requests[number][1]):
+                    yield number, [completion for _, completion in sorted(finished.pop(number).items())]
 
-    def finished(self) -> list[Completion]:
-        """The responses that ended in the next step of the engine, often none. Raises R3Error when the engine is dead."""
+    def _step(self) -> list[Any]:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            outputs = self._engine.step()
+            return [output for output in self._engine.step() if output.finished]
         except EngineDeadError as error:
             raise R3Error(
                 "the engine died while it sampled (eval.log says why); finished problems are kept and the same command "
                 "continues with the others"
             ) from error
-        return [_completion(output) for output in outputs if output.finished]
 
     def close(self) -> None:
         """Ends the engine's processes."""
@@ -134,7 +129,7 @@ def _completion(output) -> Completion:
     response = output.outputs[0]
     if response.finish_reason not in ("stop", "length"):  # "abort", "error": no response of the model
         raise R3Error(f"the engine gave up a response ({response.finish_reason}); eval.log may say why")
-    return Completion(key=output.request_id, token_ids=list(response.token_ids), finish_reason=response.finish_reason)
+    return list(response.token_ids), response.finish_reason
 
 
 def check_context(model: str, *, max_prompt_tokens: int, max_new_tokens: int, trusted: bool = False) -> int:

@@ -41,19 +41,16 @@ def evaluate(
     Raises:
         R3Error: as `r3 eval`.
     """
-    chosen = BenchmarkConfig(**options)
-    results, _ = run_evaluation(
-        Request(
-            model=os.fspath(model),
-            benchmarks=tuple(benchmarks),
-            options=chosen,
-            overrides=settings,
-            step=step,
-            output=output,
-            max_problems=max_problems,
-        )
+    request = Request(
+        model=os.fspath(model),
+        benchmarks=tuple(benchmarks),
+        options=BenchmarkConfig(**options),
+        overrides=settings,
+        step=step,
+        output=output,
+        max_problems=max_problems,
     )
-    return frame_of(results)
+    return frame_of(run_evaluation(request)[0])
 
 
 def frame_of(results: dict[str, Any]) -> pd.DataFrame:

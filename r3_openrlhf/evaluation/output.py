@@ -20,7 +20,6 @@ class EvaluationDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser().absolute()
         self.settings = self.path / "settings.json"
-        self.ungraded = self.path / "ungraded.jsonl"  # sampled, while nothing answered that grades
         self.samples = self.path / "samples.jsonl"
         self.results = self.path / "results.json"
         self.table = self.path / "results.md"
@@ -29,10 +28,10 @@ class EvaluationDirectory:
     @classmethod
     def open(cls, path: str | Path) -> EvaluationDirectory:
         """An evaluation that is there. Raises ConfigError when there is none."""
-        found = cls(path)
-        if not found.samples.is_file():
+        directory = cls(path)
+        if not directory.samples.is_file():
             raise ConfigError(f"{path} holds no evaluation: it has no samples.jsonl")
-        return found
+        return directory
 
     def first_date(self) -> str | None:
         """The day that its chat template wrote, where the evaluation was begun already."""
@@ -55,7 +54,8 @@ class EvaluationDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_whole(self.settings, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
-            lock = self.samples.open("ab")
+            self.samples.touch()
+            lock = self.log.open("ab")  # no other file here is never replaced
         except OSError as error:
             raise ConfigError(f"--output {self.path} cannot be written: {error.strerror}") from error
         with lock:
@@ -65,7 +65,9 @@ class EvaluationDirectory:
                 raise ConfigError(
                     f"--output {self.path} is being written by another r3 eval; wait for its end"
                 ) from error
-            yield SampleFile(self.samples)
+            file = SampleFile(self.samples)
+            file.drop_torn_line()
+            yield file
 
     def _check_same(self, settings: dict[str, Any]) -> None:
         try:

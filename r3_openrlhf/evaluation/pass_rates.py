@@ -1,16 +1,10 @@
-"""From graded responses to numbers: Pass@k, maj@k, intervals. Pure functions of plain values.
-
-Absence is not zero. A response that could not be graded takes no part in any accuracy: the graded responses of a
-problem are the sample, and a problem with fewer than k of them has no Pass@k and no maj@k. Each estimate carries the
-number of problems, and the ungraded responses are counted and bounded (`summarise`).
-"""
+"""From graded responses to numbers: Pass@k, maj@k, intervals. Pure functions of plain values."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -18,27 +12,7 @@ import numpy as np
 
 LEVEL = 0.95  # of every interval
 NUM_RESAMPLES = 10_000
-_INDICES_AT_ONCE = 2_000_000  # of the bootstrap: 16 MB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
-    """What the estimates need of one response."""
-
-    correct: bool | None  # None: ungraded
-    answer: str | None  # its vote: the final answer in one spelling; None: it gave none
-    num_tokens: int
-    truncated: bool  # ended by the token limit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkEstimate:
-    """A mean over problems with its bootstrap interval; all None where no problem has a value."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    num_problems: int
+_RESAMPLES_AT_ONCE = 100  # of a bootstrap: 1,319 problems make 1 MB
 
 
 def pass_at_k(num_graded: int, num_correct: int, *, k: int) -> float:
@@ -109,23 +83,18 @@ def bootstrap_interval(values: Sequence[float], *, seed: int) -> tuple[float, fl
     array = np.asarray(values, dtype=np.float64)
     if array.min() == array.max():
         return None
-    rng = np.random.default_rng(seed)
-    means = np.empty(NUM_RESAMPLES)
-    at_once = max(1, _INDICES_AT_ONCE // len(array))
-    for start in range(0, NUM_RESAMPLES, at_once):
-        chunk = min(at_once, NUM_RESAMPLES - start)
-        means[start : start + chunk] = array[rng.integers(len(array), size=(chunk, len(array)))].mean(axis=1)
+    rng, shape = np.random.default_rng(seed), (_RESAMPLES_AT_ONCE, len(array))
+    draws = range(NUM_RESAMPLES // _RESAMPLES_AT_ONCE)
+    means = np.concatenate([array[rng.integers(len(array), size=shape)].mean(axis=1) for _ in draws])
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def estimate(values: Sequence[float | None], *, seed: int) -> BenchmarkEstimate:
-    """Mean and interval over the problems that have a value."""
+def estimate(values: Sequence[float | None], *, seed: int) -> dict[str, Any]:
+    """Mean and interval over the problems that have a value; all None where no problem has one."""
     present = [value for value in values if value is not None]
-    if not present:
-        return BenchmarkEstimate(value=None, low=None, high=None, num_problems=0)
-    low, high = bootstrap_interval(present, seed=seed) or (None, None)
-    return BenchmarkEstimate(value=math.fsum(present) / len(present), low=low, high=high, num_problems=len(present))
+    low, high = (bootstrap_interval(present, seed=seed) if present else None) or (None, None)
+    return {"value": mean(present), "low": low, "high": high, "num_problems": len(present)}
 
 
 def ks_up_to(num_samples: int) -> list[int]:
@@ -134,51 +103,6 @@ def ks_up_to(num_samples: int) -> list[int]:
     return [*powers, num_samples]
 
 
-def summarise(problems: Sequence[Sequence[Response]], *, ks: Sequence[int], seed: int) -> dict[str, Any]:
-    """All estimates of one benchmark, as plain data for JSON. `problems`: the responses of each problem.
-
-    pass_at_1_if_ungraded bounds what the ungraded responses hide: Pass@1 had they all been wrong, or all correct.
-    """
-    responses = [response for problem in problems for response in problem]
-    graded = [[response for response in problem if response.correct is not None] for problem in problems]
-    num_graded = sum(map(len, graded))
-
-    def over_problems(values: Sequence[float | None]) -> dict[str, Any]:
-        return asdict(estimate(values, seed=seed))
-
-    def pass_curve(k: int) -> list[float | None]:
-        return [
-            pass_at_k(len(rows), sum(bool(row.correct) for row in rows), k=k) if len(rows) >= k else None
-            for rows in graded
-        ]
-
-    def majority_curve(k: int) -> list[float | None]:
-        return [
-            majority_at_k([(row.answer, bool(row.correct)) for row in rows], k=k) if len(rows) >= k else None
-            for rows in graded
-        ]
-
-    def mean_if(ungraded_is: bool) -> float | None:
-        shares = [
-            sum(ungraded_is if row.correct is None else row.correct for row in rows) / len(rows)
-            for rows in problems
-            if rows
-        ]
-        return math.fsum(shares) / len(shares) if shares else None
-
-    return {
-        "num_problems": len(problems),
-        "num_responses": len(responses),
-        "num_ungraded": len(responses) - num_graded,
-        "num_problems_without_grade": sum(not rows for rows in graded),
-        "pass_at_1": over_problems(pass_curve(1)),
-        "pass_at_1_if_ungraded": {"wrong": mean_if(False), "correct": mean_if(True)},
-        "pass_at_k": {str(k): over_problems(pass_curve(k)) for k in ks},
-        "majority_at_k": {str(k): over_problems(majority_curve(k)) for k in ks},
-        "response_tokens_mean": over_problems([_mean([row.num_tokens for row in rows]) for rows in problems]),
-        "truncated_rate": over_problems([_mean([row.truncated for row in rows]) for rows in problems]),
-    }
-
-
-def _mean(values: Sequence[float]) -> float | None:
+def mean(values: Sequence[float]) -> float | None:
+    """The mean, None of nothing."""
     return math.fsum(values) / len(values) if values else None

@@ -12,47 +12,36 @@ matplotlib.use("Agg")  # no display
 import matplotlib.pyplot as plt  # noqa: E402
 
 
-def draw(results: dict[str, Any], directory: Path) -> list[Path]:
-    """Write pass_at_k.png, and lengths.png where lengths were asked for; returns what was written."""
-    written = [_draw(_pass_curves(results["benchmarks"]), directory / "pass_at_k.png", "k", results)]
-    if any(found["lengths"] for found in results["benchmarks"].values()):
-        curves = _length_curves(results["benchmarks"], results["settings"]["n_samples"])
-        written.append(_draw(curves, directory / "lengths.png", "token limit", results))
-    return written
-
-
-def _pass_curves(summaries: dict[str, Any]) -> dict[str, list[tuple[int, dict]]]:
-    return {
-        f"{name}: Pass@k": [(int(k), estimate) for k, estimate in found["pass_at_k"].items()]
-        for name, found in summaries.items()
+def draw(results: dict[str, Any], directory: Path) -> None:
+    """Write pass_at_k.png, and lengths.png where lengths were asked for."""
+    summaries, n = results["benchmarks"], results["settings"]["n_samples"]
+    at_k = {f"{name}: Pass@k": list(summary["pass_at_k"].items()) for name, summary in summaries.items()}
+    _draw(at_k, directory / "pass_at_k.png", "k", results)
+    at_lengths = {
+        f"{name}: Pass@{k}": [(limit, at["pass_at_k"][str(k)]) for limit, at in summary["lengths"].items()]
+        for name, summary in summaries.items()
+        for k in sorted({1, n})
+        if summary["lengths"]
     }
+    if at_lengths:
+        _draw(at_lengths, directory / "lengths.png", "token limit", results)
 
 
-def _length_curves(summaries: dict[str, Any], n: int) -> dict[str, list[tuple[int, dict]]]:
-    curves = {}
-    for name, found in summaries.items():
-        for k in sorted({1, n}):
-            curves[f"{name}: Pass@{k}"] = [
-                (int(limit), at_limit["pass_at_k"][str(k)]) for limit, at_limit in found["lengths"].items()
-            ]
-    return curves
-
-
-def _draw(curves: dict[str, list[tuple[int, dict]]], path: Path, label: str, results: dict[str, Any]) -> Path:
+def _draw(curves: dict[str, list[tuple[str, dict]]], path: Path, label: str, results: dict[str, Any]) -> None:
     """Mean and 95% interval; x on a logarithmic scale of base 2."""
     figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
     for name, points in curves.items():
-        present = [(x, estimate) for x, estimate in points if estimate["value"] is not None]
+        present = [(int(x), estimate) for x, estimate in points if estimate["value"] is not None]
+        xs, means = [x for x, _ in present], [100 * estimate["value"] for _, estimate in present]
         if not present:
             continue
-        xs = [x for x, _ in present]
-        (line,) = axes.plot(xs, [100 * estimate["value"] for _, estimate in present], marker="o", label=name)
+        (line,) = axes.plot(xs, means, marker="o", label=name)
         if all(estimate["low"] is not None for _, estimate in present):
             lows, highs = ([100 * estimate[end] for _, estimate in present] for end in ("low", "high"))
             axes.fill_between(xs, lows, highs, color=line.get_color(), alpha=0.15)
     axes.set_xscale("log", base=2)
-    ticks = sorted({x for points in curves.values() for x, _ in points})
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    ticks = sorted({int(x) for points in curves.values() for x, _ in points})
+    axes.set_xticks(ticks, list(map(str, ticks)))
     axes.minorticks_off()
     axes.set_xlabel(label)
     axes.set_ylabel("solved, %")
@@ -62,4 +51,3 @@ def _draw(curves: dict[str, list[tuple[int, dict]]], path: Path, label: str, res
         axes.legend(fontsize="small")
     figure.savefig(path, dpi=150)
     plt.close(figure)
-    return path

@@ -1,48 +1,76 @@
-"""samples.jsonl -> results.json (plain data) and results.md (tables). Reads nothing and writes nothing."""
+"""samples.jsonl -> results.json (plain data) and results.md (tables). Reads nothing and writes nothing.
+
+Absence is not zero. A response that could not be graded takes no part in any accuracy: the graded responses of a
+problem are the sample, and a problem with fewer than k of them has no Pass@k and no maj@k. Each estimate carries the
+number of problems, and the ungraded responses are counted and bounded.
+"""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from r3_openrlhf.evaluation.pass_rates import Response, ks_up_to, summarise
+from r3_openrlhf.config import BenchmarkConfig
+from r3_openrlhf.evaluation.pass_rates import estimate, ks_up_to, majority_at_k, mean, pass_at_k
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.answers.comparison import normalise
 
 HARD_AT_MOST = 1  # correct responses of the base model, the paper's hard subset
-_CORRECT = {Verdict.CORRECT: True, Verdict.WRONG: False, Verdict.UNGRADED: None}
+Rows = Sequence[SampledResponse]
 
 
-def response_of(sampled: SampledResponse) -> Response:
-    """Its vote is the extracted answer in the grader's plain spelling; equal values spelt differently stay apart."""
-    answer = normalise(sampled.extracted) if sampled.extracted else None
-    return Response(
-        correct=_CORRECT[sampled.verdict],
-        answer=answer or None,
-        num_tokens=len(sampled.token_ids),
-        truncated=sampled.truncated,
-    )
+def vote_of(response: SampledResponse) -> str | None:
+    """The extracted answer in the grader's plain spelling; equal values spelt differently stay apart."""
+    return (normalise(response.extracted) or None) if response.extracted else None
 
 
-def summarise_benchmark(problems: Iterable[SampledProblem], *, n_samples: int, seed: int) -> dict[str, Any]:
-    """Estimates, why responses were not graded, and the counts of each problem."""
-    responses, counts = [], {}
-    reasons: Counter[str] = Counter()
-    for problem in problems:
-        row = [response_of(response) for response in problem.responses]
-        responses.append(row)
-        reasons.update(r.reason for r in problem.responses if r.verdict is Verdict.UNGRADED)
-        counts[problem.uid] = {
-            "correct": sum(bool(response.correct) for response in row),
-            "ungraded": sum(response.correct is None for response in row),
-        }
+def num_correct(rows: Rows) -> int:
+    """How many of these responses are correct."""
+    return sum(row.verdict is Verdict.CORRECT for row in rows)
+
+
+def summarise_benchmark(problems: Iterable[SampledProblem], options: BenchmarkConfig) -> dict[str, Any]:
+    """Estimates, why responses were not graded, and the counts of each problem, as plain data for JSON.
+
+    pass_at_1_if_ungraded bounds what the ungraded responses hide: Pass@1 had they all been wrong, or all correct.
+    """
+    sampled = {problem.uid: problem.responses for problem in problems}
+    graded = {uid: [row for row in rows if row.verdict is not Verdict.UNGRADED] for uid, rows in sampled.items()}
+    ungraded = {uid: [row for row in rows if row.verdict is Verdict.UNGRADED] for uid, rows in sampled.items()}
+
+    def over(rate: Callable[[Rows], float | None], of: Mapping[str, Rows] = sampled) -> dict[str, Any]:
+        return estimate([rate(rows) for rows in of.values()], seed=options.seed)
+
+    def pass_at(k: int) -> dict[str, Any]:
+        return over(lambda rows: pass_at_k(len(rows), num_correct(rows), k=k) if len(rows) >= k else None, graded)
+
+    def majority_at(k: int) -> dict[str, Any]:
+        votes = {uid: [(vote_of(row), row.verdict is Verdict.CORRECT) for row in rows] for uid, rows in graded.items()}
+        rates = [majority_at_k(rows, k=k) if len(rows) >= k else None for rows in votes.values()]
+        return estimate(rates, seed=options.seed)
+
+    def mean_if(ungraded_are: int) -> float | None:
+        rights = {uid: num_correct(rows) + ungraded_are * len(ungraded[uid]) for uid, rows in sampled.items()}
+        return mean([rights[uid] / len(rows) for uid, rows in sampled.items() if rows])
+
+    ks = ks_up_to(options.n_samples)
     return {
-        **summarise(responses, ks=ks_up_to(n_samples), seed=seed),
-        "ungraded_reasons": dict(reasons),
-        "problems": counts,
+        "num_problems": len(sampled),
+        "num_responses": sum(map(len, sampled.values())),
+        "num_ungraded": sum(map(len, ungraded.values())),
+        "num_problems_without_grade": sum(not rows for rows in graded.values()),
+        "pass_at_1": pass_at(1),
+        "pass_at_1_if_ungraded": {"wrong": mean_if(0), "correct": mean_if(1)},
+        "pass_at_k": {str(k): pass_at(k) for k in ks},
+        "majority_at_k": {str(k): majority_at(k) for k in ks},
+        "response_tokens_mean": over(lambda rows: mean([row.num_tokens for row in rows])),
+        "truncated_rate": over(lambda rows: mean([row.truncated for row in rows])),
+        "ungraded_reasons": dict(Counter(row.reason for rows in ungraded.values() for row in rows)),
+        "problems": {
+            uid: {"correct": num_correct(rows), "ungraded": len(ungraded[uid])} for uid, rows in sampled.items()
+        },
     }
 
 
@@ -51,33 +79,30 @@ def hard_uids(problems: Iterable[SampledProblem], benchmark: str) -> tuple[set[s
 
     A response without a grade counts as right here: what may have been solved is not hard.
     """
-    hard, known = set(), set()
-    for problem in problems:
-        if problem.benchmark != benchmark:
-            continue
-        known.add(problem.uid)
-        if sum(response.verdict is not Verdict.WRONG for response in problem.responses) <= HARD_AT_MOST:
-            hard.add(problem.uid)
-    return hard, known
+    not_wrong = {
+        problem.uid: sum(response.verdict is not Verdict.WRONG for response in problem.responses)
+        for problem in problems
+        if problem.benchmark == benchmark
+    }
+    return {uid for uid, count in not_wrong.items() if count <= HARD_AT_MOST}, set(not_wrong)
 
 
 def mean_over_benchmarks(summaries: dict[str, dict[str, Any]], n_samples: int) -> dict[str, float | None]:
     """Unweighted means, as tables of papers have them; None where a benchmark has no value."""
-
-    def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return math.fsum(known) / len(known) if values and len(known) == len(values) else None
-
     last = str(n_samples)
-    return {
-        "pass_at_1": mean([found["pass_at_1"]["value"] for found in summaries.values()]),
-        f"pass_at_{last}": mean([found["pass_at_k"][last]["value"] for found in summaries.values()]),
-        f"majority_at_{last}": mean([found["majority_at_k"][last]["value"] for found in summaries.values()]),
-        "response_tokens_mean": mean([found["response_tokens_mean"]["value"] for found in summaries.values()]),
+    columns = {
+        "pass_at_1": [summary["pass_at_1"] for summary in summaries.values()],
+        f"pass_at_{last}": [summary["pass_at_k"][last] for summary in summaries.values()],
+        f"majority_at_{last}": [summary["majority_at_k"][last] for summary in summaries.values()],
+        "response_tokens_mean": [summary["response_tokens_mean"] for summary in summaries.values()],
     }
+    values = {name: [estimate["value"] for estimate in column] for name, column in columns.items()}
+    return {name: None if None in column else mean(column) for name, column in values.items()}
 
 
 # ── tables ──
+
+CURVES = {"Pass@k": "pass_at_k", "maj@k": "majority_at_k"}
 
 
 def markdown(results: dict[str, Any]) -> str:
@@ -91,66 +116,59 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         *_overview(results["benchmarks"], results["mean"], n),
     ]
-    for name, found in results["benchmarks"].items():
-        lines += ["", f"## {name}", "", *_origin(found), "", *_curve(found)]
-        if found["lengths"]:
-            lines += ["", *_lengths(found["lengths"], n)]
+    for name, summary in results["benchmarks"].items():
+        lines += ["", f"## {name}", "", *_origin(summary), "", *_curve(summary)]
+        if summary["lengths"]:
+            lines += ["", *_lengths(summary["lengths"], n)]
     return "\n".join(lines) + "\n"
 
 
-def _overview(summaries: dict[str, Any], mean: dict[str, Any], n: int) -> list[str]:
+def _overview(summaries: dict[str, Any], means: dict[str, Any], n: int) -> list[str]:
     header = ["benchmark", "problems", "Pass@1", f"Pass@{n}", f"maj@{n}", "tokens", "truncated", "ungraded"]
-    rows = [[name, str(found["num_problems"]), *_cells(found, n)] for name, found in summaries.items()]
+    rows = [[name, str(summary["num_problems"]), *_cells(summary, n)] for name, summary in summaries.items()]
     if len(rows) > 1:
-        means = [mean["pass_at_1"], mean[f"pass_at_{n}"], mean[f"majority_at_{n}"]]
-        cells = ["-" if value is None else f"{100 * value:.1f}" for value in means]
-        tokens = mean["response_tokens_mean"]
-        rows.append(["mean", "", *cells, "-" if tokens is None else f"{tokens:.0f}", "", ""])
+        no_interval = {key: {"value": value, "low": None} for key, value in means.items()}
+        *shares, tokens = no_interval.values()
+        rows.append(["mean", "", *map(percent, shares), plain(tokens), "", ""])
     return _table(header, rows)
 
 
-def _origin(found: dict[str, Any]) -> list[str]:
-    text = f"{found['num_problems']} problems of {found['source']}"
-    if found["hard_of"]:
-        text += f", those that {found['hard_of']} got right at most {HARD_AT_MOST} time"
-    if found["num_duplicates"] or found["num_unusable"]:
-        text += f"; left out: {found['num_duplicates']} repeated, {found['num_unusable']} unusable rows"
-    if found["num_ungraded"]:
-        bounds = found["pass_at_1_if_ungraded"]
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(found["ungraded_reasons"].items()))
+def _origin(summary: dict[str, Any]) -> list[str]:
+    text = f"{summary['num_problems']} problems of {summary['source']}"
+    if summary["hard_of"]:
+        text += f", those that {summary['hard_of']} got right at most {HARD_AT_MOST} time"
+    if summary["num_duplicates"] or summary["num_unusable"]:
+        text += f"; left out: {summary['num_duplicates']} repeated, {summary['num_unusable']} unusable rows"
+    if summary["num_ungraded"]:
+        bounds = summary["pass_at_1_if_ungraded"]
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(summary["ungraded_reasons"].items()))
         text += (
-            f". {found['num_ungraded']} of {found['num_responses']} responses could not be graded ({reasons}) and take "
+            f". {summary['num_ungraded']} of {summary['num_responses']} responses could not be graded ({reasons}) and take "
             f"no part; Pass@1 would be {100 * bounds['wrong']:.1f} had they been wrong, "
             f"{100 * bounds['correct']:.1f} had they been correct"
         )
     return [text + "."]
 
 
-def _curve(found: dict[str, Any]) -> list[str]:
-    ks = list(found["pass_at_k"])
-    return _table(
-        ["k", *ks],
-        [
-            [name, *(percent(found[key][k]) for k in ks)]
-            for name, key in (("Pass@k", "pass_at_k"), ("maj@k", "majority_at_k"))
-        ],
-    )
+def _curve(summary: dict[str, Any]) -> list[str]:
+    rows = [[name, *map(percent, summary[key].values())] for name, key in CURVES.items()]
+    return _table(["k", *summary["pass_at_k"]], rows)
 
 
 def _lengths(lengths: dict[str, Any], n: int) -> list[str]:
     header = ["token limit", "Pass@1", f"Pass@{n}", f"maj@{n}", "tokens", "truncated", "ungraded"]
-    return _table(header, [[limit, *_cells(found, n)] for limit, found in lengths.items()])
+    return _table(header, [[limit, *_cells(summary, n)] for limit, summary in lengths.items()])
 
 
-def _cells(found: dict[str, Any], n: int) -> list[str]:
+def _cells(summary: dict[str, Any], n: int) -> list[str]:
     """From Pass@1 to ungraded."""
     return [
-        percent(found["pass_at_1"]),
-        percent(found["pass_at_k"][str(n)]),
-        percent(found["majority_at_k"][str(n)]),
-        plain(found["response_tokens_mean"]),
-        percent(found["truncated_rate"]),
-        str(found["num_ungraded"]),
+        percent(summary["pass_at_1"]),
+        percent(summary["pass_at_k"][str(n)]),
+        percent(summary["majority_at_k"][str(n)]),
+        plain(summary["response_tokens_mean"]),
+        percent(summary["truncated_rate"]),
+        str(summary["num_ungraded"]),
     ]
 
 

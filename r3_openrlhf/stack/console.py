@@ -8,19 +8,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.display import POLL_S, Display, screen_for
-from r3_openrlhf.runs.outputs import Outputs
-from r3_openrlhf.runs.pace import LAST, duration, slower_than_usual, to_go_s
+from r3_openrlhf.runs.display import Display, Outputs
+from r3_openrlhf.runs.pace import LAST, duration, to_go_s
 from r3_openrlhf.stack.phases import Phase, announce
 
 
@@ -31,27 +29,23 @@ class Console:
 
     def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
         self.run: RunDirectory | None = None
-        self.verbose = verbose
-        self.quiet = quiet
+        self._verbose, self._quiet = verbose and not quiet, quiet
         self._early: list[tuple[Phase, float]] = []  # before there was a run directory to note them in
+        self._files: list[Iterator[list[dict]]] = []  # new lines of events, metrics and evaluations
         self._log_position = 0
         self._max_tokens: int | None = None
         self._steps: list[dict] = []  # the last lines of metrics.jsonl that this process has seen
-        self._lock = threading.Lock()
-        self._done = threading.Event()
 
     def __enter__(self) -> Console:
         self._outputs = Outputs()
         self._sink = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__). Without a name, so that a kill leaves none
         self._outputs.send_to(self._sink.fileno())
-        self._display = Display(screen_for(self._outputs.terminal, quiet=self.quiet))
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
+        self._display = Display(None if self._quiet else self._outputs.terminal, poll=self._show_what_is_new)
+        self._display.__enter__()
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        self._done.set()
-        self._thread.join()
+        self._display.__exit__(kind, error, trace)
         self._outputs.restore()
         if self.run is None and error is not None and not isinstance(error, (R3Error, KeyboardInterrupt)):
             early = self._early_output.read_text(errors="replace")
@@ -65,16 +59,15 @@ class Console:
         return Path(f"/proc/self/fd/{self._sink.fileno()}")
 
     def announce(self, phase: Phase) -> None:
-        """A phase of this process begins."""
+        """Begin a phase of this process."""
         if self.run is not None:
             announce(self.run, phase)  # and is returned with those of the other processes
-            return
-        self._early.append((phase, time.time()))
-        with self._lock:
+        else:
+            self._early.append((phase, time.time()))
             self._display.phase(phase)
 
     def attach(self, run: RunDirectory, *, first_phase: Phase) -> None:
-        """From now on output goes to the log of `run`, which exists, and the events of its processes are shown."""
+        """Send the output to the log of `run`, which exists, and show the events of its processes."""
         self._outputs.flush()
         with run.log.open("ab") as log:
             self._log_position = log.tell()
@@ -87,51 +80,32 @@ class Console:
         files = [new_lines(file) for file in (run.events, run.metrics, run.evaluations)]
         for lines in files:
             next(lines)
-        with self._lock:
-            self._files = files
-            self.run = run
+        self._files, self.run = files, run
         self.announce(first_phase)
 
     def say(self, text: str) -> None:
-        """A line of ours, in the log too."""
+        """Show a line of ours, and write it into the log."""
         with contextlib.suppress(OSError):  # a full disk
             sys.stdout.write(f"{text}\n")
-        with self._lock:
-            self._display.line(text)
+        self._display.line(text)
 
     def expect(self, num_steps: int, *, max_tokens: int | None) -> None:
         """Set how many steps the run will make, and how many generated tokens may end it."""
-        with self._lock:
-            self._max_tokens = max_tokens
-            self._display.expect(num_steps)
+        self._max_tokens = max_tokens
+        self._display.expect(num_steps)
 
-    def _follow(self) -> None:
-        with self._display.screen:
-            done = False
-            while not done:
-                done = self._done.wait(POLL_S)  # one more look after the run has ended
-                with self._lock:
-                    if self.run is not None:
-                        self._show_what_is_new(self.run)
-                    self._display.tick()
-            self._display.end()
-
-    def _show_what_is_new(self, run: RunDirectory) -> None:
+    def _show_what_is_new(self) -> None:
+        run = self.run
+        if run is None:
+            return
         events, metrics, evaluations = (next(lines) for lines in self._files)
-        if self.verbose and not self.quiet:
-            with run.log.open("rb") as log:
-                log.seek(self._log_position)
-                for line in log:
-                    if line.endswith(b"\n"):
-                        self._log_position += len(line)
-                        self._display.line(line.decode(errors="replace").rstrip())
+        if self._verbose:
+            self._show_log(run)
         for line in metrics:
             self._steps = [*self._steps[-LAST:], line]
             left = to_go_s(self._steps, num_steps=self._display.num_steps, max_tokens=self._max_tokens)
-            self._display.progress(line["step"], "", left_s=left)
+            self._display.progress(line["step"], left_s=left)
             self._display.line(step_line(line) + (f", {duration(left)} to go" if left else ""))
-            if (sentence := slower_than_usual(self._steps)) is not None:
-                self._display.line(f"step {line['step']} was {sentence}")
         for line in evaluations:
             self._display.line(evaluation_line(line))
         for event in events:
@@ -139,31 +113,31 @@ class Console:
                 self._display.line(f"warning: {event['warning']}")
             self._display.phase(event["phase"], event["step"])
 
+    def _show_log(self, run: RunDirectory) -> None:
+        with run.log.open("rb") as log:
+            log.seek(self._log_position)
+            for line in itertools.takewhile(lambda line: line.endswith(b"\n"), log):
+                self._log_position += len(line)
+                self._display.line(line.decode(errors="replace").rstrip())
 
-def new_lines(path: Path):
-    """Each `next` yields the whole JSON lines that were added since the last one. A file that was replaced (a resumed
-    run forgot steps, the last line was completed) is read on after as many lines as were seen of the old one."""
-    seen = position = 0
-    inode: int | None = None
-    first = True
+
+def new_lines(path: Path) -> Iterator[list[dict]]:
+    """Each `next` yields the whole JSON lines that were added since the last one.
+
+    A file that was replaced by a shorter one (a resumed run forgot steps) goes on after its end.
+    """
+    num_seen: int | None = None
+    stamp = None
     while True:
-        found = []
-        if path.is_file():
-            with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_ino != inode:
-                    inode = os.fstat(file.fileno()).st_ino
-                    lines = (line for line in file if line.endswith(b"\n"))
-                    old = list(itertools.islice(lines, None if first else seen))
-                    seen, position = len(old), sum(map(len, old))
-                file.seek(position)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    position += len(line)
-                    seen += 1
-                    found.append(json.loads(line))
-        first = False  # of a file that comes later everything is new
-        yield found
+        lines: list[bytes] = []
+        status = path.stat() if path.is_file() else None
+        if status is not None and stamp != (stamp := (status.st_ino, status.st_size, status.st_mtime_ns)):
+            lines = path.read_bytes().split(b"\n")[:-1]
+            if num_seen is None:
+                num_seen = len(lines)
+            num_seen, lines = len(lines), lines[num_seen:]
+        num_seen = num_seen or 0  # of a file that comes later everything is new
+        yield [json.loads(line) for line in lines]
 
 
 def evaluation_line(line: dict) -> str:

@@ -2,7 +2,6 @@
 
 import math
 
-import mpmath
 import numpy
 import pytest
 from hypothesis import given
@@ -30,20 +29,6 @@ numbers = st.floats(-1e3, 1e3)
 @pytest.mark.parametrize(("degrees", "quantile"), TABLE.items())
 def test_t_quantiles_are_those_of_the_table(degrees, quantile):
     assert t_quantile(degrees) == approx(quantile, abs=5e-4)
-
-
-@given(st.integers(1, 60), st.floats(0.01, 0.995))
-def test_t_quantiles_agree_with_the_incomplete_beta_function(degrees, confidence):
-    """P(|T| > t) = I_x(n / 2, 1 / 2) with x = n / (n + t^2), by mpmath."""
-    t = t_quantile(degrees, confidence=confidence)
-    outside = mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True)
-    assert float(1 - outside) == approx(confidence, abs=1e-9)
-
-
-@pytest.mark.parametrize(("degrees", "confidence"), [(0, 0.95), (3, 0.0), (3, 1.0)])
-def test_a_quantile_that_does_not_exist_is_refused(degrees, confidence):
-    with pytest.raises(ValueError, match="no such quantile"):
-        t_quantile(degrees, confidence=confidence)
 
 
 def test_an_interval_by_hand():
@@ -101,14 +86,6 @@ def test_the_mean_height_by_hand():
     """0 to 100: 20. 100 to 300: 50. Over 300: 70 / 300. From 50 to 200: 12.5 + 27.5 over 150."""
     assert CURVE.mean_height(0, 300) == approx(70 / 300)
     assert CURVE.mean_height(50, 200) == approx(40 / 150)
-    with pytest.raises(ValueError, match="no area"):
-        CURVE.mean_height(100, 100)
-
-
-@pytest.mark.parametrize(("xs", "ys"), [((), ()), ((1, 2), (0.1,)), ((1, 1), (0.1, 0.2)), ((2, 1), (0.1, 0.2))])
-def test_what_is_no_curve_is_refused(xs, ys):
-    with pytest.raises(ValueError):
-        Curve(xs, ys)
 
 
 @st.composite
@@ -166,8 +143,6 @@ def test_the_seeds_of_an_interval_by_hand():
     assert seeds_needed(found, half_width=0.0715) == 11 and seeds_needed(found, half_width=0.0716) == 10
     assert seeds_needed(found, half_width=1e-4) is None  # millions
     assert seeds_needed(estimate([0.3]), half_width=0.1) is seeds_needed(None, half_width=0.1) is None
-    with pytest.raises(ValueError, match="half_width is 0"):
-        seeds_needed(found, half_width=0)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.floats(0.05, 1))

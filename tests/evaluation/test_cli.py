@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,16 +19,13 @@ from pytest import approx
 from r3_openrlhf.cli import main
 from r3_openrlhf.config import BenchmarkConfig, DataConfig, RewardConfig
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
-from r3_openrlhf.evaluation.engine import Completion
-from r3_openrlhf.evaluation.grading_thread import GradingThread
+from r3_openrlhf.evaluation.grading import Grading, graded
 from r3_openrlhf.evaluation.model_source import find_model, fingerprint
 from r3_openrlhf.evaluation.output import EvaluationDirectory
-from r3_openrlhf.evaluation.progress import Bar
-from r3_openrlhf.evaluation.sample_file import SampleFile, cut
-from r3_openrlhf.evaluation.sampling import make_work, sample, shorten
+from r3_openrlhf.evaluation.sample_file import SampleFile, cut, unpack
+from r3_openrlhf.evaluation.sampling import make_work, sample
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.models.locate import resolve_model
 from tests.evaluation.test_sample_file import problem, response
 from tests.rewards.server.service import running
@@ -201,44 +199,30 @@ def test_a_shortened_response_is_graded_anew(byte_tokenizer, tmp_path):
     text = f"The answer is \\boxed{{{answer}}}"
     ids = byte_tokenizer(text=text, add_special_tokens=False)["input_ids"]
     whole = problem(label.uid, response(ids, text=text, verdict=Verdict.CORRECT), benchmark="b")
-    with GradingThread(RewardConfig(num_workers=1)) as grading:
-        labels = {whole.key: label}
-        (same,) = shorten([whole], len(ids), labels, grading, byte_tokenizer)
-        (shorter,) = shorten([whole], len(ids) - 2 - len(answer), labels, grading, byte_tokenizer)
-        (one_brace,) = shorten([whole] * 1, len(ids) - 1, labels, grading, byte_tokenizer)
-    assert same == whole
-    for found in (shorter, one_brace):
-        assert found.responses[0].truncated and found.responses[0].verdict is not Verdict.CORRECT
-    assert shorter.responses[0].text == "The answer is \\boxed"
 
+    def under(limit):
+        responses = [cut(whole.responses[0], limit, byte_tokenizer.decode)]
+        return next(graded([replace(whole, responses=responses)], {whole.key: label}, grading)).responses[0]
 
-def test_what_is_asked_just_before_the_end_is_answered():
-    with socket.create_server(("127.0.0.1", 0)) as port:
-        nobody = f"http://127.0.0.1:{port.getsockname()[1]}"
-    label = Label(uid="a", problem="1 + 1", references=["2"], task="math")
-    with GradingThread(RewardConfig(urls=[nobody])) as grading:
-        futures = [grading.submit(label, "2", num_tokens=1, truncated=False) for _ in range(50)]
-    assert {future.result(5.0).reason for future in futures} == {"closed"}
+    with Grading(RewardConfig(num_workers=1)) as grading:
+        assert under(len(ids)) == whole.responses[0]
+        shorter, one_brace = under(len(ids) - 2 - len(answer)), under(len(ids) - 1)
+    for response_ in (shorter, one_brace):
+        assert response_.truncated and response_.verdict is Verdict.WRONG
+    assert shorter.text == "The answer is \\boxed"
 
 
 class Parrot:
-    """Where only the grading matters, instead of vLLM: says the same to everything."""
+    """Where only the grading matters, instead of vLLM: says much the same to everything."""
 
-    sampled = 0
+    num_calls = 0
 
     def __init__(self, *_, **__):
-        self.keys = []
+        Parrot.num_calls += 1
 
-    def submit(self, key, prompt_ids, *, seed):
-        self.keys.append(key)
-
-    @property
-    def is_busy(self):
-        return bool(self.keys)
-
-    def finished(self):
-        Parrot.sampled += 1
-        return [Completion(key=self.keys.pop(), token_ids=[50, 51, Parrot.sampled], finish_reason="stop")]
+    def sample(self, requests):
+        for number, (_, seeds) in enumerate(requests):
+            yield number, [([50, 51, 52 + index], "stop") for index in range(len(seeds))]
 
     def close(self):
         pass
@@ -263,26 +247,27 @@ def test_a_server_that_is_gone_ends_it_soon_and_what_was_sampled_is_graded_later
         out,
         *KEYS,
     ]
-    sampled = None
+    texts = []
     for _ in range(2):  # the second one samples nothing
         with monkeypatch.context() as patch:
-            patch.setattr("r3_openrlhf.evaluation.sampling.SILENCE_S", 2.0)
+            patch.setattr("r3_openrlhf.evaluation.grading.SILENCE_S", 2.0)
             gone = call(*command, nobody)
         assert gone.exit_code == 1 and "3 problems wait for it; their responses are kept in" in gone.stderr, (
             gone.output
         )
         assert "Traceback" not in gone.output and "Task was destroyed" not in (out / "eval.log").read_text()
-        kept = (out / "ungraded.jsonl").read_bytes()
-        assert kept == (sampled or kept) and not (out / "samples.jsonl").read_bytes()
-        sampled = kept
+        kept = list(SampleFile(out / "samples.jsonl").read())
+        assert len(kept) == 3 and all(one.is_waiting for one in kept)
+        texts.append([[one.text for one in problem.responses] for problem in kept])
+    assert texts[0] == texts[1] and Parrot.num_calls == 1
     with running("--workers", "1") as service:
-        graded = call(*command, f"reward.urls=[{service.url}]", "--json")
-    assert graded.exit_code == 0, graded.output
-    assert json.loads(graded.stdout)["this_call"]["num_responses"] == 0
-    assert json.loads(graded.stdout)["benchmarks"]["basic_arithmetic"]["num_ungraded"] == 0
-    texts = [[one["text"] for one in json.loads(line)["responses"]] for line in sampled.splitlines()]
-    assert [[one.text for one in problem.responses] for problem in SampleFile(out / "samples.jsonl").read()] == texts
-    assert not (out / "ungraded.jsonl").exists()
+        there = call(*command, f"reward.urls=[{service.url}]", "--json")
+    assert there.exit_code == 0, there.output
+    assert json.loads(there.stdout)["this_call"]["num_responses"] == 0
+    assert json.loads(there.stdout)["benchmarks"]["basic_arithmetic"]["num_ungraded"] == 0
+    assert [[one.text for one in problem.responses] for problem in SampleFile(out / "samples.jsonl").read()] == texts[
+        0
+    ]
 
 
 # ── the real engine ──
@@ -325,28 +310,28 @@ def started_once(tmp_path_factory):
 def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_path, monkeypatch, started_once):
     command = ["tiny", "--benchmark", TASK, "--max-problems", 90, "--n", 4, "--max-new-tokens", 24, "--lengths", "12"]
     command += ["--output", tmp_path / "out", *KEYS]
-    counted = Bar.problem
+    append = SampleFile.append
     finished = []
 
     def stop_at_the_fifth(self, sampled):
-        counted(self, sampled)
-        finished.append(sampled.uid)
+        append(self, sampled)
+        finished.append(sampled)
         if len(finished) == 5:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bar, "problem", stop_at_the_fifth)
+        patch.setattr(SampleFile, "append", stop_at_the_fifth)
         stopped = call(*command)
     assert stopped.exit_code == 130 and "the same command continues" in stopped.stderr
     directory = EvaluationDirectory.open(tmp_path / "out")
-    kept = directory.samples.read_bytes()
-    assert kept.count(b"\n") == 5 and not directory.results.exists()
+    assert list(SampleFile(directory.samples).read()) == finished and not directory.results.exists()
 
     went_on = call(*command, "--json")
     assert went_on.exit_code == 0, went_on.output
     results = json.loads(went_on.stdout)
-    assert directory.samples.read_bytes().startswith(kept)
     problems = list(SampleFile(directory.samples).read())
+    kept = [[response.token_ids for response in one.responses] for one in (*finished, *problems[:5])]
+    assert kept[:5] == kept[5:]
     assert len(problems) == len({one.key for one in problems}) == 90
     assert results["this_call"]["num_responses"] == (90 - 5) * 4
     assert results == json.loads(directory.results.read_text())
@@ -357,10 +342,10 @@ def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_pa
     at_12, at_24 = found["lengths"]["12"], found["lengths"]["24"]
     assert at_24["pass_at_1"] == found["pass_at_1"]
     responses = [response for one in problems for response in one.responses]
-    cut_off = [len(r.token_ids) > 12 or (len(r.token_ids) == 12 and r.truncated) for r in responses]
+    cut_off = [r.num_tokens > 12 or (r.num_tokens == 12 and r.truncated) for r in responses]
     assert at_12["truncated_rate"]["value"] == approx(sum(cut_off) / len(responses))
     assert at_12["response_tokens_mean"]["value"] == approx(
-        sum(min(12, len(r.token_ids)) for r in responses) / len(responses)
+        sum(min(12, r.num_tokens) for r in responses) / len(responses)
     )
     for name in ("results.md", "pass_at_k.png", "lengths.png", "eval.log"):
         assert (directory.path / name).stat().st_size > 0
@@ -424,14 +409,13 @@ def test_a_cut_response_is_what_the_smaller_limit_gives(tmp_path, started_once):
 
     try:
         file = SampleFile(tmp_path / "samples.jsonl")
-        with GradingThread(RewardConfig(num_workers=1)) as grading:
-            sample(work, engine, grading, file, tokenizer, options)
+        sample(work, engine, file, tokenizer.decode, options)
         sampled = {one.uid: one.responses[0] for one in file.read()}
-        lengths = {len(one.token_ids) for one in sampled.values()}
-        ended = {len(one.token_ids) for one in sampled.values() if not one.truncated}
+        lengths = {one.num_tokens for one in sampled.values()}
+        ended = {one.num_tokens for one in sampled.values() if not one.truncated}
         assert len(lengths) > 1 and ended
         for limit in sorted({5, *ended, min(ended) - 1})[:4]:  # the lengths of whole responses among them
-            cuts = [cut(sampled[item.label.uid], limit) for item in work]
-            assert [(list(ids), truncated) for ids, truncated in cuts] == under(limit)
+            cuts = [cut(sampled[item.label.uid], limit, tokenizer.decode) for item in work]
+            assert [(unpack(one.token_ids), one.truncated) for one in cuts] == under(limit)
     finally:
         engine.close()

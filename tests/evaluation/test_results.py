@@ -1,12 +1,16 @@
 """Records -> results and tables; the hard subset."""
 
+from hypothesis import given
+from hypothesis import strategies as st
 from pytest import approx
 
+from r3_openrlhf.config import BenchmarkConfig
 from r3_openrlhf.evaluation.frame import frame_of
-from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, response_of, summarise_benchmark
+from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark, vote_of
 from r3_openrlhf.method.types import Verdict
 from tests.evaluation.test_sample_file import problem, response
 
+TWO = BenchmarkConfig(n_samples=2, seed=0)
 RIGHT, WRONG, NONE = (
     response([1] * 10, verdict=verdict) for verdict in (Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED)
 )
@@ -14,15 +18,47 @@ RIGHT, WRONG, NONE = (
 
 def test_a_vote_is_the_answer_in_the_graders_spelling():
     same = ["\\frac{1}{2}", "$\\dfrac{1}{2}$", " \\frac12. "]
-    assert len({response_of(response([1], extracted=text)).answer for text in same}) == 1
-    assert response_of(response([1], extracted="0.5")).answer == "0.5"  # equal in value, spelt differently
-    assert response_of(response([1], extracted=None)).answer is None
-    assert response_of(response([1], extracted=" $$ ")).answer != ""
+    assert len({vote_of(response([1], extracted=text)) for text in same}) == 1
+    assert vote_of(response([1], extracted="0.5")) == "0.5"  # equal in value, spelt differently
+    assert vote_of(response([1], extracted=None)) is None
+    assert vote_of(response([1], extracted=" $$ ")) != ""
+
+
+def test_an_ungraded_response_is_absent_never_a_zero():
+    problems = [problem("a", RIGHT, RIGHT, NONE, WRONG), problem("b", NONE, NONE, NONE, NONE)]
+    summary = summarise_benchmark(problems, BenchmarkConfig(n_samples=4, seed=0))
+    assert summary["num_ungraded"] == 5 and summary["num_problems_without_grade"] == 1
+    assert summary["pass_at_1"]["value"] == approx(2 / 3) and summary["pass_at_1"]["num_problems"] == 1
+    assert summary["pass_at_k"]["2"]["value"] == 1.0
+    assert summary["pass_at_k"]["4"] == {"value": None, "low": None, "high": None, "num_problems": 0}
+    # had they been wrong: (2/4 + 0) / 2; had they been right: (3/4 + 1) / 2
+    assert summary["pass_at_1_if_ungraded"] == {"wrong": approx(1 / 4), "correct": approx(7 / 8)}
+
+
+@given(st.lists(st.lists(st.sampled_from([RIGHT, WRONG, NONE]), min_size=1, max_size=6), min_size=1, max_size=6))
+def test_the_bounds_enclose_pass_at_1_where_every_problem_has_a_grade(problems):
+    rows = [problem(str(number), *responses) for number, responses in enumerate(problems)]
+    summary = summarise_benchmark(rows, BenchmarkConfig(n_samples=1, seed=0))
+    bounds = summary["pass_at_1_if_ungraded"]
+    if summary["num_problems_without_grade"] == 0:
+        assert bounds["wrong"] - 1e-12 <= summary["pass_at_1"]["value"] <= bounds["correct"] + 1e-12
+    if summary["num_ungraded"] == 0:
+        assert bounds["wrong"] == approx(bounds["correct"])
+
+
+def test_lengths_and_truncation_count_every_response():
+    problems = [
+        problem("a", response([1] * 40, verdict=Verdict.UNGRADED, finish_reason="length"), response([1] * 20)),
+        problem("b", response([1] * 10), response([1] * 10)),
+    ]
+    summary = summarise_benchmark(problems, TWO)
+    assert summary["response_tokens_mean"]["value"] == approx(20.0)
+    assert summary["truncated_rate"]["value"] == approx(0.25)
 
 
 def test_summary_by_hand():
     found = summarise_benchmark(
-        [problem("a", RIGHT, WRONG), problem("b", WRONG, NONE), problem("c", RIGHT, RIGHT)], n_samples=2, seed=0
+        [problem("a", RIGHT, WRONG), problem("b", WRONG, NONE), problem("c", RIGHT, RIGHT)], TWO
     )
     assert found["pass_at_1"]["value"] == approx((1 / 2 + 0 + 1) / 3)
     assert found["pass_at_k"]["2"]["value"] == approx((1 + 1) / 2) and found["pass_at_k"]["2"]["num_problems"] == 2
@@ -55,7 +91,7 @@ def results_of(summaries, n):
 
 
 def test_a_data_frame_has_the_numbers_of_the_table():
-    one = summarise_benchmark([problem("a", RIGHT, WRONG), problem("b", WRONG, WRONG)], n_samples=2, seed=0)
+    one = summarise_benchmark([problem("a", RIGHT, WRONG), problem("b", WRONG, WRONG)], TWO)
     frame = frame_of(results_of({"math500": one}, 2))
     row = frame.loc["math500"]
     assert (row.num_problems, row.pass_at_1, row.pass_at_2) == (2, 0.25, 0.5)
@@ -63,8 +99,8 @@ def test_a_data_frame_has_the_numbers_of_the_table():
 
 
 def test_the_table_shows_the_numbers_and_dashes_for_what_is_not_there():
-    one = summarise_benchmark([problem("a", RIGHT, WRONG), problem("b", WRONG, WRONG)], n_samples=2, seed=0)
-    other = summarise_benchmark([problem("a", NONE, RIGHT)], n_samples=2, seed=0)
+    one = summarise_benchmark([problem("a", RIGHT, WRONG), problem("b", WRONG, WRONG)], TWO)
+    other = summarise_benchmark([problem("a", NONE, RIGHT)], TWO)
     text = markdown(results_of({"one": one, "other": other}, 2))
     rows = {
         line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]

@@ -7,28 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.evaluation.sample_file import (
-    SampledProblem,
-    SampledResponse,
-    SampleFile,
-    cut,
-    decode_token_ids,
-    encode_token_ids,
-)
+from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile, cut, pack, sampled, unpack
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.rewards.exchange import Grade
 
 
 def response(token_ids, *, finish_reason="stop", verdict=Verdict.WRONG, extracted="4", text="it is 4"):
-    return SampledResponse(
-        text=text,
-        token_ids=token_ids,
-        finish_reason=finish_reason,
+    grade = Grade(
         verdict=verdict,
         reason=verdict.value,
         score=None if verdict is Verdict.UNGRADED else float(verdict is Verdict.CORRECT),
+        reward=None,
         extracted=extracted,
     )
+    return sampled(text, token_ids, finish_reason).graded(grade)
 
 
 def problem(uid, *responses, benchmark="math500", content="c"):
@@ -50,8 +43,8 @@ def test_what_is_written_is_read(tmp_path):
 
 @given(st.lists(st.integers(0, 2**31 - 1), max_size=50))
 def test_token_ids_survive(token_ids):
-    assert decode_token_ids(encode_token_ids(token_ids)) == token_ids
-    assert decode_token_ids(encode_token_ids(np.array(token_ids, dtype=np.int64))) == token_ids
+    assert unpack(pack(token_ids)) == token_ids
+    assert unpack(pack(np.array(token_ids, dtype=np.int64))) == token_ids
 
 
 @pytest.mark.parametrize("kept", [0, 1, 40])
@@ -61,6 +54,7 @@ def test_a_torn_line_is_dropped_and_the_next_one_starts_afresh(tmp_path, kept):
     whole = file.path.read_bytes()
     file.path.write_bytes(whole + whole[:kept])
     again = SampleFile(file.path)
+    again.drop_torn_line()
     again.append(problem("b", response([2])))
     assert [one.uid for one in again.read()] == ["a", "b"]
 
@@ -75,17 +69,24 @@ def test_a_line_that_is_no_problem_is_named(tmp_path, line):
         list(SampleFile(path).read())
 
 
+def ids_and_truncated(response, *limits):
+    for limit in limits:
+        response = cut(response, limit, str)
+    return unpack(response.token_ids), response.truncated
+
+
 def test_a_cut_by_hand():
     ended = response([1, 2, 3, 4])  # the fourth token is the end
-    assert cut(ended, 3) == ([1, 2, 3], True)
-    assert cut(ended, 4) == ([1, 2, 3, 4], False)  # the end token is looked for before tokens are counted
-    assert cut(ended, 9) == ([1, 2, 3, 4], False)
+    assert ids_and_truncated(ended, 3) == ([1, 2, 3], True)
+    # the end token is looked for before tokens are counted
+    assert cut(ended, 4, str) is cut(ended, 9, str) is ended and not ended.truncated
     unended = response([1, 2, 3, 4], finish_reason="length")
-    assert cut(unended, 4) == ([1, 2, 3, 4], True) and cut(unended, 2) == ([1, 2], True)
+    assert cut(unended, 4, str) is unended and ids_and_truncated(unended, 2) == ([1, 2], True)
+    shorter = cut(ended, 2, str)
+    assert (shorter.text, shorter.is_waiting) == ("[1, 2]", True)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 25), st.integers(1, 25))
 def test_cutting_twice_is_cutting_at_the_smaller_limit(token_ids, first, second):
-    ids, truncated = cut(response(token_ids), first)
-    once = response(ids, finish_reason="length" if truncated else "stop")
-    assert cut(once, second) == cut(response(token_ids), min(first, second))
+    whole = response(token_ids)
+    assert ids_and_truncated(whole, first, second) == ids_and_truncated(whole, min(first, second))

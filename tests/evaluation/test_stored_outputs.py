@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from pytest import approx
 
-from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.evaluation.grading_thread import GradingThread
+from r3_openrlhf.config import BenchmarkConfig, RewardConfig
+from r3_openrlhf.evaluation.grading import Grading
 from r3_openrlhf.evaluation.results import summarise_benchmark
-from r3_openrlhf.evaluation.sample_file import SampledProblem, graded
+from r3_openrlhf.evaluation.sample_file import SampledProblem, sampled
 from r3_openrlhf.problems.sources import Label, problem_uid
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "grader"
@@ -26,23 +26,23 @@ def outputs(request):
     """(file, rows with the authors' verdicts, our grade of each)."""
     lines = (DATA / f"{request.param}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
-    with GradingThread(RewardConfig(timeout_s=20.0)) as grading:
-        futures = []
+    with Grading(RewardConfig(timeout_s=20.0)) as grading:
+        requests = []
         for row in rows:
             label = Label(uid=row["id"], problem=row["problem"], references=[row["gold"]], task="math")
-            futures.append(grading.submit(label, row["response"], num_tokens=len(row["response"]), truncated=False))
-        grades = [future.result() for future in futures]
+            requests.append(grading.request(label, row["response"], num_tokens=len(row["response"]), truncated=False))
+        grades = grading.grade(requests)
     return request.param, rows, grades
 
 
-def sampled(groups):
+def problems_of(groups):
     """One SampledProblem per group of (row, grade)."""
     return [
         SampledProblem(
             benchmark="stored",
             uid=problem_uid(pairs[0][0]["problem"]),
             content="",
-            responses=[graded(row["response"], [0] * 10, "stop", grade) for row, grade in pairs],
+            responses=[sampled(row["response"], [0] * 10, "stop").graded(grade) for row, grade in pairs],
         )
         for pairs in groups
     ]
@@ -56,7 +56,7 @@ def test_accuracy_of_each_model_is_the_authors(outputs):
     assert len(by_model) > 1
     for model, pairs in by_model.items():
         theirs = np.mean([row["correct"] for row, _ in pairs])
-        found = summarise_benchmark(sampled([pair] for pair in pairs), n_samples=1, seed=0)
+        found = summarise_benchmark(problems_of([pair] for pair in pairs), BenchmarkConfig(n_samples=1, seed=0))
         assert found["num_ungraded"] == 0
         assert found["pass_at_1"]["value"] == approx(theirs, abs=FILES[name]), model
 
@@ -72,5 +72,5 @@ def test_pass_at_k_over_the_models_is_that_of_the_authors_verdicts(outputs):
     theirs = np.mean(
         [np.mean([any(pair) for pair in combinations([row["correct"] for row, _ in group], 2)]) for group in groups]
     )
-    found = summarise_benchmark(sampled(groups), n_samples=2, seed=0)
+    found = summarise_benchmark(problems_of(groups), BenchmarkConfig(n_samples=2, seed=0))
     assert found["pass_at_k"]["2"]["value"] == approx(theirs, abs=FILES[name])

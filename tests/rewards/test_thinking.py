@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from r3_openrlhf.config import DataConfig, RewardConfig
-from r3_openrlhf.evaluation.grading_thread import GradingThread
+from r3_openrlhf.evaluation.grading import Grading
 from r3_openrlhf.problems.prompts import problem_message, render
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.thinking import as_graded, opened_thinking, response_text
@@ -43,9 +43,10 @@ def test_thinking_that_never_closes_is_not_paid(name, tmp_path):
     prompt = render(tokenizer, DataConfig(), problem_message(DataConfig(), "3 + 4"))
     label = Label(uid="u", problem="3 + 4", references=["7"], task="math")
     responses = [r"3 + 4 is \boxed{7}", r"3 + 4 is \boxed{7} </think> The answer is \boxed{7}"]
-    with GradingThread(RewardConfig(num_workers=1, timeout_s=60), prompt=prompt) as grading:
+    with Grading(RewardConfig(num_workers=1, timeout_s=60), prompt=prompt) as grading:
         for truncated in (False, True):
-            grades = [grading.submit(label, text, num_tokens=9, truncated=truncated) for text in responses]
-            found = [grade.result() for grade in grades]
+            found = grading.grade(
+                [grading.request(label, text, num_tokens=9, truncated=truncated) for text in responses]
+            )
             assert [grade.verdict for grade in found] == ["wrong", "correct"]
             assert found[0].reward == 0.0 and found[0].reason == "no_answer"

@@ -24,15 +24,15 @@ def test_a_copy_is_made_once_and_a_change_is_said(tmp_path):
 
 def test_a_moved_run_names_its_copy(tmp_path):
     from r3_openrlhf.config import RewardConfig
-    from r3_openrlhf.evaluation.run import there
+    from r3_openrlhf.evaluation.run import function_path
 
     file = tmp_path / "mine.py"
     file.write_text("def right(response): return True")
     path = RewardConfig(function=f"{file}:right").function
     keep_functions(tmp_path, [path])
-    assert there(path, tmp_path) == path
+    assert function_path(path, tmp_path) == path
     file.unlink()
-    assert there(path, tmp_path) == f"{tmp_path}/reward_functions/mine.py:right"
+    assert function_path(path, tmp_path) == f"{tmp_path}/reward_functions/mine.py:right"
 
 
 def test_by_hand():

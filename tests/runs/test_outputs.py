@@ -6,7 +6,7 @@ import sys
 
 PROGRAM = """
 import subprocess, sys
-from r3_openrlhf.runs.outputs import Outputs
+from r3_openrlhf.runs.display import Outputs
 
 sys.stdout.write("before ")  # Python still holds it when the file takes over
 outputs = Outputs()

@@ -1,8 +1,8 @@
-"""Time to go, and what counts as slow, worked by hand."""
+"""Time to go, worked by hand."""
 
 import pytest
 
-from r3_openrlhf.runs.pace import duration, slower_than_usual, to_go_s
+from r3_openrlhf.runs.pace import duration, to_go_s
 
 
 @pytest.mark.parametrize(
@@ -32,15 +32,3 @@ def test_tokens_may_end_a_run_before_its_steps_do():
     assert to_go_s(lines, num_steps=100, max_tokens=300) == 20.0
     assert to_go_s(lines, num_steps=2, max_tokens=300) == 10.0
     assert to_go_s(lines, num_steps=None, max_tokens=50) == 0.0
-
-
-def test_a_slow_step_names_the_phase_that_grew():
-    usual = [line(step, 20.0, **{"timing/generation": 8.0, "timing/ppo_train": 10.0}) for step in (1, 2, 3)]
-    slow = line(4, 100.0, **{"timing/generation": 30.0, "timing/ppo_train": 65.0})
-    assert slower_than_usual([*usual, slow]) == (
-        "slower than usual: 2 min instead of 20 s, above all policy update, 65 s instead of 10 s"
-    )
-    assert slower_than_usual([*usual, line(4, 40.0)]) == "slower than usual: 40 s instead of 20 s"
-    assert slower_than_usual([*usual, line(4, 29.0)]) is None
-    assert slower_than_usual([*usual[1:], slow]) is None  # two steps are no habit
-    assert slower_than_usual([line(1, 0.1), line(2, 0.1), line(3, 0.1), line(4, 1.9)]) is None

@@ -1,18 +1,19 @@
 """What is shown while a run works: each line of a file once, whatever happens to the file."""
 
+import contextlib
 import io
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.display import HEARTBEAT_S, Display, LiveScreen, PlainScreen, Ticking
+from r3_openrlhf.runs.display import HEARTBEAT_S, Display
 from r3_openrlhf.stack.console import evaluation_line, new_lines
 from r3_openrlhf.stack.phases import Phase, announce_builds
 
@@ -67,9 +68,12 @@ class Clock:
 class Stamped(io.StringIO):
     """A stream that knows when what was written."""
 
-    def __init__(self, clock):
+    def __init__(self, clock, *, is_terminal=False):
         super().__init__()
-        self.clock, self.written = clock, []
+        self.clock, self.written, self.is_terminal = clock, [], is_terminal
+
+    def isatty(self):
+        return self.is_terminal
 
     def write(self, text):
         self.written.append((self.clock(), text))
@@ -91,25 +95,25 @@ RUN = [  # seconds, phase, step
 ]
 
 
-def play(screen_of):
-    """What is written during RUN by a console that looks five times a second."""
+def play(*, is_terminal):
+    """What is written during RUN by a display that looks five times a second."""
     clock = Clock()
-    stream = Stamped(clock)
-    display = Display(screen_of(stream), clock=clock)
+    stream = Stamped(clock, is_terminal=is_terminal)
+    display = Display(stream, clock=clock)
     display.expect(2)
     events = list(RUN)
-    with display.screen:
+    with display._bar or contextlib.nullcontext():
         for tick in range(195 * 5 + 1):
             clock.now = tick / 5
             while events and events[0][0] <= clock.now:
                 display.phase(*events.pop(0)[1:])
             display.tick()
-        display.end()
+        display.end_phase()
     return stream.written
 
 
 def test_no_wait_is_silent_for_ten_seconds_in_a_pipe():
-    written = play(PlainScreen)
+    written = play(is_terminal=False)
     times = [seconds for seconds, _ in written]
     assert max(later - earlier for earlier, later in zip(times, times[1:], strict=False)) < 10
     waits = [(seconds, text) for seconds, text in written if " s\n" in text]
@@ -125,22 +129,23 @@ def test_no_wait_is_silent_for_ten_seconds_in_a_pipe():
     assert "sampling" not in text  # a short phase of a step is no line of its own
 
 
-def test_a_terminal_says_every_phase_and_how_long_those_before_the_steps_took():
-    text = "".join(text for _, text in play(LiveScreen))
+def test_a_terminal_says_every_phase_and_how_long_those_before_the_steps_took(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    text = "".join(text for _, text in play(is_terminal=True))
     for _, phase, step in RUN:
         assert (phase if step is None else f"step 1 of 2: {phase}") in text
     assert re.search(r"starting the rollout engine +90\.0 s *\n", text.replace("\r", ""))
 
 
-def test_the_live_line_moves_on_after_the_last_step():
-    clock = Clock()
-    stream = Stamped(clock)
-    display = Display(LiveScreen(stream), clock=clock)
+def test_the_live_line_moves_on_after_the_last_step(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Stamped(Clock(), is_terminal=True)
+    display = Display(stream)
     display.expect(1)
-    with display.screen:
+    with display:
         display.phase(Phase.SAMPLING, 1)
-        display.progress(1, "")
-        assert not display.screen.progress.tasks[0].finished
+        display.progress(1)
+        assert not display._bar.finished
         stream.written.clear()
         display.phase(Phase.SAVING)
     text = "".join(text for _, text in stream.written)
@@ -273,41 +278,19 @@ def test_a_killed_run_leaves_no_temporary_file(run, tmp_path, when):
     assert when == "early" or run.log.read_text() == "said before there was a run\n"
 
 
-def test_the_time_to_go_counts_down_and_is_gone_when_it_was_too_short():
-    clock = Clock()
-    stream = Stamped(clock)
-    display = Display(PlainScreen(stream), clock=clock)
-    display.expect(3)
-    display.phase(Phase.SAMPLING, 2)
-    display.progress(1, "half", left_s=20.0)
-    for clock.now in (10.0, 19.0, 30.0):
-        display.tick()
-    texts = [text for _, text in stream.written]
-    assert [text.partition("half")[2].strip() for text in texts] == [
-        ", 10 s to go, 10 s",
-        ", 1 s to go, 19 s",
-        ", 30 s",
-    ]
-
-
-def test_a_long_call_is_not_silent():
-    """A call that says nothing for longer than a heartbeat, on another thread's clock."""
-    stream, said = io.StringIO(), threading.Event()
-
-    class Screen(PlainScreen):
-        heartbeat_s = 0.01
-
-        def heartbeat(self, title, seconds, *, elapsed):
-            said.set()
-
-    with Ticking(stream) as display:
-        display._display.screen = Screen(stream)
+def test_a_long_call_is_not_silent(monkeypatch):
+    """A call that says nothing for longer than a heartbeat: the thread of the display speaks."""
+    monkeypatch.setattr("r3_openrlhf.runs.display.HEARTBEAT_S", 0.01)
+    lines = queue.SimpleQueue()
+    stream = io.StringIO()
+    stream.write = lines.put
+    with Display(stream) as display:
         display.phase("a long call")
-        assert said.wait(timeout=60)
+        assert lines.get(timeout=60) == "0:00:00 a long call\n"
+        assert re.fullmatch(r"\d:\d\d:\d\d a long call, \d+ s\n", lines.get(timeout=60))
 
 
 STEPS = """
-import json, sys
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.console import Console
@@ -316,25 +299,16 @@ from r3_openrlhf.stack.phases import Phase
 run = RunDirectory("run")
 with Console() as console:
     run.create(load_config("cpu_smoke", ["run_dir=run"]))
-    label = {"uid": "p", "problem": "What is 1 + 1?", "references": ["2"]}
-    run.data.write_text(json.dumps({"label": json.dumps(label)}) + "\\n")
     console.attach(run, first_phase=Phase.DATA)
     console.expect(9, max_tokens=None)
-    for step in range(1, 6):
-        row = {"step": step, "uid": "p", "context": "plain", "verdict": "wrong", "reason": "wrong", "reward": 0.0, "num_tokens": 3,
-               "truncated": False, "text": "It is 3."}
-        run.write_rollouts(step, [row])
-        seconds = 100.0 if step == 5 else 10.0
-        run.append_metrics({"step": step, "timing/step_total": seconds, "timing/ppo_train": seconds - 5, "reward_mean": 0.5})
+    for step in (1, 2):
+        run.append_metrics({"step": step, "timing/step_total": 10.0, "reward_mean": 0.5})
 """
 
 
-def test_a_step_shows_its_time_to_go_and_that_it_was_slow(tmp_path):
+def test_a_step_shows_its_time_to_go(tmp_path):
     done = subprocess.run([sys.executable, "-c", STEPS], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = [line.split(" ", 1)[1] for line in done.stderr.splitlines()]
     first, *_ = (index for index, line in enumerate(lines) if line.startswith("step 1: "))
     assert lines[first].endswith(", 10.0 s, 80 s to go")
-    assert (
-        "step 5 was slower than usual: 2 min instead of 10 s, above all policy update, 2 min instead of 5 s" in lines
-    )

@@ -181,7 +181,6 @@ OURS = re.compile(
             rf"({'|'.join(map(re.escape, Phase))}) +\d+\.\d s",  # a phase that is over
             r"[⠀-⣿] (starting|.*) [━╸╺ ]+ \d/(\d|\?) \d:\d\d:\d\d",  # the live line
             STEP_LINE,
-            r"step \d was slower than usual: .*",
             r"held-out problems after step \d: .*",
             r"run: 3 steps",
             r"[┌│├└].*[┐│┤┘]",

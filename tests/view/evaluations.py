@@ -4,8 +4,9 @@ import json
 import random
 from pathlib import Path
 
+from r3_openrlhf.config import BenchmarkConfig
 from r3_openrlhf.evaluation.results import mean_over_benchmarks, summarise_benchmark
-from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile, graded
+from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile, sampled
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.exchange import Grade
 from tests.view.story import labels, respond
@@ -32,13 +33,13 @@ def write_evaluation(directory: Path, *, skill: float, seed: int, num_problems: 
                 reward=None,
                 extracted=label.references[0] if right else None if cut else "17",
             )
-            responses.append(graded(text, range(len(text) // 4), "length" if cut else "stop", grade))
+            responses.append(sampled(text, range(len(text) // 4), "length" if cut else "stop").graded(grade))
         problem = SampledProblem(benchmark="math500", uid=label.uid, content="hash", responses=responses)
         file.append(problem)
         problems.append(problem)
     settings = {"n_samples": SAMPLES, "temperature": 0.6, "top_p": 0.95, "max_new_tokens": 512, "seed": 0}
     found = {"source": "a file", "hard_of": None, "num_duplicates": 0, "num_unusable": 0, "lengths": {}}
-    benchmarks = {"math500": found | summarise_benchmark(problems, n_samples=SAMPLES, seed=0)}
+    benchmarks = {"math500": found | summarise_benchmark(problems, BenchmarkConfig(n_samples=SAMPLES, seed=0))}
     results = {
         "model": {"name": directory.name, "path": "somewhere"},
         "settings": settings,

@@ -1,18 +1,34 @@
-"""`r3 attack-rewards`."""
+"""`r3 attack-rewards`: known ways around a grader, tried against a user's own problems."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 import click
 
 from r3_openrlhf.config import DataConfig, RewardConfig
-from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
+from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, REFUSED_DATA_SETS, TASKS, check_data_set
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
 
 SHOWN = 10  # examples of each kind
 MAX_CHARS = 110
 MAX_WORDS = 8  # of a reference that is nothing but an answer
+BATCH = 2000  # requests that wait at once
+
+
+class Attempt(NamedTuple):
+    """A response to one problem and what the grader says. family: "" for the reference itself, which is no attack."""
+
+    label: Label
+    family: str
+    response: str
+    verdict: Verdict
+    reason: str
 
 
 @click.command("attack-rewards")
@@ -49,69 +65,87 @@ def attack_rewards(
     r3 attack-rewards --problems reasoning_gym:all --limit 2      every data set of the library
     r3 attack-rewards --problems train.jsonl --url http://127.0.0.1:5000
     """
-    from r3_openrlhf.config.answer_tasks import check_data_set
-    from r3_openrlhf.evaluation.attacks.run import attack
-    from r3_openrlhf.problems.sources import REASONING_GYM, load_problems
-
-    reward = RewardConfig(urls=list(urls), timeout_s=timeout)
-    if problems == f"{REASONING_GYM}all":
-        _attack_library(limit, reward)
-        return
-    from_library = problems.startswith(REASONING_GYM)
-    if from_library:
-        check_data_set(problems.removeprefix(REASONING_GYM))
-    data = DataConfig(
-        path=problems,
-        task=None if from_library else task,
-        problem_key=problem_key,
-        answer_key=answer_key,
-        reasoning_gym={"size": limit} if from_library else {},
-    )
-    labels = load_problems(data).labels[:limit]
+    from_library, all_of_it = problems.startswith(REASONING_GYM), problems == f"{REASONING_GYM}all"
+    if all_of_it:
+        labels = _labels_of_library(limit)
+    else:
+        if from_library:
+            check_data_set(problems.removeprefix(REASONING_GYM))
+        data = DataConfig(
+            path=problems,
+            task=None if from_library else task,
+            problem_key=problem_key,
+            answer_key=answer_key,
+            reasoning_gym={"size": limit} if from_library else {},
+        )
+        labels = load_problems(data).labels[:limit]
     click.echo(f"{len(labels)} problems of {problems}", err=True)
-    findings = attack(labels, reward)
-
-    accepted = Counter(attempt.family for attempt in findings.accepted)
-    ungraded = Counter(attempt.family for attempt, _ in findings.ungraded)
-    click.echo(f"{'attack':22} {'tried':>7} {'accepted':>9} {'ungraded':>9}")
-    for family, tried in findings.tried.items():
-        click.echo(f"{family:22} {tried:7} {accepted[family]:9} {ungraded[family]:9}")
-    click.echo(f"references: {findings.num_references}, of which refused: {len(findings.refused)}")
+    attempts = attempt_all(labels, RewardConfig(urls=list(urls), timeout_s=timeout))
+    attacks = [attempt for attempt in attempts if attempt.family]
+    references = [attempt for attempt in attempts if not attempt.family]
+    accepted, ungraded = (
+        [attack for attack in attacks if attack.verdict is verdict] for verdict in (Verdict.CORRECT, Verdict.UNGRADED)
+    )
+    refused = [reference for reference in references if reference.verdict is not Verdict.CORRECT]
+    row_of = _data_set if all_of_it else attrgetter("family")
+    counts = [Counter(map(row_of, some)) for some in (attacks, accepted, ungraded)]
+    click.echo(f"{'data set' if all_of_it else 'attack':36} {'tried':>7} {'accepted':>9} {'ungraded':>9}")
+    for row in counts[0]:
+        click.echo(f"{row:36} {counts[0][row]:7} {counts[1][row]:9} {counts[2][row]:9}")
+    click.echo(f"references: {len(references)}, of which refused: {len(refused)}")
     if task == DEFAULT_TASK and not from_library:
         _show_readings([reference for label in labels for reference in label.references])
-    _show("accepted", ((attempt, attempt.family) for attempt in findings.accepted))
-    _show("ungraded", findings.ungraded)
-    _show("reference refused", findings.refused)
-    if findings.accepted:
-        sys.exit(1)
+    for attempt in accepted[:SHOWN]:
+        _show("accepted", attempt.family, attempt)
+    for attempt in ungraded[:SHOWN]:
+        _show("ungraded", attempt.reason, attempt)
+    for attempt in refused[:SHOWN]:
+        _show("reference refused", attempt.reason, attempt)
+    sys.exit(bool(accepted))
 
 
-def _attack_library(limit: int, reward: RewardConfig) -> None:
-    """Every data set of reasoning_gym, with its state and the results of the attacks."""
+def _labels_of_library(size: int) -> list[Label]:
+    """Problems of every data set of reasoning_gym that is graded; the others are named with the reason."""
     from reasoning_gym.factory import DATASETS
 
-    from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS
-    from r3_openrlhf.evaluation.attacks.run import attack
-    from r3_openrlhf.problems.sources import REASONING_GYM, load_problems
-    from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS
-
-    any_accepted = False
-    click.echo(f"{'data set':26} {'scorer':9} {'tried':>6} {'accepted':>9} {'ungraded':>9} {'own answer refused':>19}")
+    labels = []
     for name in sorted(DATASETS):
         if name in REFUSED_DATA_SETS:
-            click.echo(f"{name:26} refused: {REFUSED_DATA_SETS[name]}")
-            continue
-        options = {"size": limit}
-        labels = load_problems(DataConfig(path=REASONING_GYM + name, reasoning_gym=options)).labels
-        found = attack(labels, reward)
-        any_accepted |= bool(found.accepted)
-        standing = "guarded" if name in GUARDED_DATA_SETS else "as it is"
-        click.echo(
-            f"{name:26} {standing:9} {found.tried.total():6} {len(found.accepted):9} {len(found.ungraded):9} {len(found.refused):19}"
-        )
-        _show("accepted", ((attempt, attempt.family) for attempt in found.accepted))
-    if any_accepted:
-        sys.exit(1)
+            click.echo(f"{name} is refused: {REFUSED_DATA_SETS[name]}")
+        else:
+            labels += load_problems(DataConfig(path=REASONING_GYM + name, reasoning_gym={"size": size})).labels
+    return labels
+
+
+def _data_set(attempt: Attempt) -> str:
+    """The name of its data set in reasoning_gym, and whether our guard looks at answers that the library's scorer accepts."""
+    from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS
+
+    name = (attempt.label.metadata or {})["metadata"]["source_dataset"]
+    return f"{name}, guarded" if name in GUARDED_DATA_SETS else name
+
+
+def attempt_all(labels: Sequence[Label], reward: RewardConfig) -> list[Attempt]:
+    """Grade the references and every attack with the grader of `reward`: local processes, or its servers."""
+    from r3_openrlhf.evaluation.attacks.generate import attacks_on
+    from r3_openrlhf.evaluation.grading import Grading
+
+    responses: list[tuple[Label, str, str]] = []
+    for label in labels:
+        task = TASKS[label.task]
+        if label.references and not task.runs_programs:
+            responses.append((label, "", task.answer_form % label.references[0]))
+        responses += [(label, family, response) for family, response in attacks_on(label)]
+    attempts = []
+    with Grading(reward) as grading:
+        for start in range(0, len(responses), BATCH):
+            batch = responses[start : start + BATCH]
+            requests = [
+                grading.request(label, text, num_tokens=len(text), truncated=False) for label, _, text in batch
+            ]
+            grades = zip(batch, grading.grade(requests), strict=True)
+            attempts += [Attempt(*response, grade.verdict, grade.reason) for response, grade in grades]
+    return attempts
 
 
 def _show_readings(references: list[str]) -> None:
@@ -130,8 +164,7 @@ def _show_readings(references: list[str]) -> None:
         click.echo(f"reference {reference[:MAX_CHARS]!r}: {why}")
 
 
-def _show(kind: str, found) -> None:
-    for attempt, why in list(found)[:SHOWN]:
-        reference = attempt.label.references[0] if attempt.label.references else "-"
-        line = f"{kind} ({why}), {attempt.label.uid}: {attempt.response[:MAX_CHARS]!r} for {reference[:MAX_CHARS]!r}"
-        click.echo(line)
+def _show(kind: str, why: str, attempt: Attempt) -> None:
+    reference = attempt.label.references[0] if attempt.label.references else "-"
+    shown = f"{attempt.response[:MAX_CHARS]!r} for {reference[:MAX_CHARS]!r}"
+    click.echo(f"{kind} ({why}), {attempt.label.uid}: {shown}")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.evaluation.attacks.answer_attacks import answer_attacks
+from r3_openrlhf.evaluation.attacks.generate import answer_attacks
 from r3_openrlhf.rewards.answers.exact import exact_text, grade_exact
 
 NUMBERS = st.integers(-999, 999)

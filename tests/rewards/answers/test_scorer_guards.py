@@ -12,8 +12,7 @@ reasoning_gym = pytest.importorskip("reasoning_gym")
 from reasoning_gym.factory import DATASETS  # noqa: E402
 
 from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS  # noqa: E402
-from r3_openrlhf.evaluation.attacks import scorer_attacks as scorer_attacks_module  # noqa: E402
-from r3_openrlhf.evaluation.attacks.scorer_attacks import scorer_attacks  # noqa: E402
+from r3_openrlhf.evaluation.attacks.generate import TEXTS, scorer_attacks  # noqa: E402
 from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS, passes  # noqa: E402
 
 GRADED = sorted(set(DATASETS) - set(REFUSED_DATA_SETS))
@@ -76,7 +75,7 @@ def test_no_attack_is_paid_by_any_data_set(grade_many):
     ],
 )
 def test_what_is_right_after_all_is_no_attack(monkeypatch, name, own, answer, is_an_attack):
-    monkeypatch.setattr(scorer_attacks_module, "_FAMILIES", {"one": lambda entry, rng: iter([answer])})
+    monkeypatch.setitem(TEXTS, "scorers", [{"family": "one", "texts": [answer]}])
     entry = {"question": "", "answer": own, "metadata": {"source_dataset": name}}
     assert list(scorer_attacks(entry)) == [("one", answer)] * is_an_attack
 
@@ -128,7 +127,23 @@ WRONG = [  # data set, answer: from an attack by others, and what was found besi
     ("sokoban", lambda e: " ".join(e["answer"])),
     ("knights_knaves", lambda e: f"-({e['answer']})"),
     ("knights_knaves", lambda e: f"~{e['answer']}"),
+    ("boxnet", lambda e: json.dumps(box_moves(e["metadata"]["initial_state"]) * 10)),
+    ("graph_color", lambda e: json.dumps(dict.fromkeys(map(str, e["metadata"]["puzzle"]["vertices"]), [1, 2, 3]))),
 ]  # fmt: skip
+
+
+def box_moves(squares):
+    """Every agent moves every thing to each square next to it, and to its target: solves where impossible ones are passed over."""
+    moves = []
+    for x, y in (map(float, square.split("_")) for square in squares):
+        ends = [
+            f"square[{x + dx}, {y + dy}]"
+            for dx, dy in ((0, 1), (1, 0), (0, -1), (-1, 0))
+            if f"{x + dx}_{y + dy}" in squares
+        ]
+        for thing in sorted({thing for cell in squares.values() for thing in cell}):
+            moves += [{f"Agent[{x}, {y}]": f"move({thing}, {end})"} for end in [*ends, thing.replace("box", "target")]]
+    return moves
 
 
 def test_what_the_scorers_pay_for_nothing_is_wrong(grade_many):

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.evaluation.attacks.cli import attack_rewards
-from r3_openrlhf.evaluation.attacks.program_attacks import program_attacks
+from r3_openrlhf.evaluation.attacks.generate import program_attacks
 from r3_openrlhf.method.types import Verdict
 from tests.rewards import graders
 from tests.rewards.code.test_grading import ADD, CALLS, fenced
@@ -78,7 +78,7 @@ def test_attacks_on_a_user_s_problems(tmp_path):
     arguments = ["--task", "code", "--problems", str(file)]
     done = CliRunner().invoke(attack_rewards, arguments)
     assert done.exit_code == 0, done.output
-    table = {line[:22].strip(): line[22:].split() for line in done.output.splitlines() if line[:1].islower()}
+    table = {line[:36].strip(): line[36:].split() for line in done.output.splitlines() if line[:1].islower()}
     assert table["equal to everything"][1:] == ["0", "0"]
     assert "accepted (" not in done.output and "ungraded (" not in done.output
     # a problem with one test is the user's to see

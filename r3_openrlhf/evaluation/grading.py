@@ -1,0 +1,124 @@
+"""The grader of training, for responses that are there: requests in, grades out."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.evaluation.sample_file import WAITING, SampledProblem, SampleFile
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.problems.sources import Label
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.rewards.exchange import Grade
+from r3_openrlhf.rewards.thinking import as_graded
+
+SILENCE_S = 30.0  # of servers that are waited for: they are gone
+LOOK_S = 1.0
+WINDOW = 64  # problems whose responses are graded at a time
+GONE = Grade(verdict=Verdict.UNGRADED, reason="unreachable", score=None, reward=None)
+
+
+class Grading:
+    """Context manager. Grades in the worker processes, or on the servers, that `config` names.
+
+    `is_gone` once the servers gave no answer for SILENCE_S: what is asked then is not graded.
+    """
+
+    def __init__(self, config: RewardConfig, *, prompt: str = "") -> None:
+        """prompt: a final prompt; the others end as it does."""
+        self._config, self._prompt = config, prompt
+        self.is_gone = False
+
+    def __enter__(self) -> Grading:
+        self._runner = asyncio.Runner()
+        self._grader = self._runner.run(self._make())
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._runner.run(self._close())
+        self._runner.close()
+
+    async def _make(self):
+        return make_grader(self._config)  # inside the loop: a remote grader opens its connections there
+
+    async def _close(self) -> None:
+        self._grader.close()
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=5.0)
+
+    def request(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> GradeRequest:
+        """The request about one response to the problem of `label`."""
+        return GradeRequest(
+            response=as_graded(self._prompt, text),
+            references=tuple(label.references),
+            task=label.task,
+            num_tokens=num_tokens,
+            truncated=truncated,
+            metadata=label.metadata,
+            problem=label.problem,
+            row=label.row,
+        )
+
+    def grade(self, requests: Sequence[GradeRequest]) -> list[Grade]:
+        """The grade of each request, in their order."""
+        return self._runner.run(self._grade(requests)) if requests and not self.is_gone else [GONE] * len(requests)
+
+    async def _grade(self, requests: Sequence[GradeRequest]) -> list[Grade]:
+        tasks = [asyncio.ensure_future(self._grader.grade(request)) for request in requests]
+        pending, began = set(tasks), time.monotonic()
+        while pending:
+            _, pending = await asyncio.wait(pending, timeout=LOOK_S)
+            if pending and min(time.monotonic() - began, self._silent_s()) >= SILENCE_S:
+                for task in pending:
+                    task.cancel()
+                await asyncio.wait(pending)
+                break
+        grades = [GONE if task in pending else task.result() for task in tasks]
+        self.is_gone = any(grade.verdict is Verdict.UNGRADED and grade.reason in WAITING for grade in grades)
+        return grades
+
+    def _silent_s(self) -> float:
+        """Seconds for which servers have given no answer. Processes always answer within their own limits."""
+        failing_since = getattr(self._grader, "failing_since", None)
+        return 0.0 if failing_since is None else time.monotonic() - failing_since
+
+
+def graded(
+    problems: Iterable[SampledProblem], labels: Mapping[tuple[str, str], Label], grading: Grading
+) -> Iterator[SampledProblem]:
+    """The same problems, with a grade for every response that waits for one, as far as the problem is in `labels`."""
+    problems = iter(problems)
+    while window := list(itertools.islice(problems, WINDOW)):
+        waiting = [
+            (problem.key, number, response)
+            for problem in window
+            for number, response in enumerate(problem.responses)
+            if response.is_waiting and problem.key in labels
+        ]
+        grades = grading.grade(
+            [
+                grading.request(labels[key], each.text, num_tokens=each.num_tokens, truncated=each.truncated)
+                for key, _, each in waiting
+            ]
+        )
+        new = {(key, number): each.graded(grade) for (key, number, each), grade in zip(waiting, grades, strict=True)}
+        for problem in window:
+            responses = [new.get((problem.key, number), each) for number, each in enumerate(problem.responses)]
+            yield replace(problem, responses=responses)
+
+
+def grade_file(file: SampleFile, labels: Mapping[tuple[str, str], Label], grading: Grading) -> int:
+    """Grade what waits in the file. Returns how many problems still do, because nothing answers that grades."""
+
+    def num_waiting() -> int:
+        return sum(problem.is_waiting and problem.key in labels for problem in file.read())
+
+    if not num_waiting():
+        return 0
+    file.replace(graded(file.read(), labels, grading))
+    return num_waiting()
