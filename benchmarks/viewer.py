@@ -1,4 +1,4 @@
-"""How long `r3 view` takes over a run of full size: indexing, pages and searches over HTTP, memory of the server.
+"""How long `r3 view` takes over a run of full size: pages and searches over HTTP, memory of the server.
 
     python benchmarks/viewer.py --make DIR                     # 945 steps x 128 problems x 16 rollouts, up to 8,192 tokens
     python benchmarks/viewer.py --make DIR --few-problems 2    # 945 steps of which three are whole; made in seconds
@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import os
 import re
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.parse
 import urllib.request
@@ -34,7 +32,7 @@ SEARCHES = {
     "a rare number": "q=terms+54321",
     "a common word": "q=the",
     "a phrase": "q=%22so+the+final+answer+is%22",
-    "the beginning of a word": "q=gra*",
+    "nothing there": "q=xyzzy+54321",
     "common, right and short": "q=the&verdict=correct&max_tokens=400",
     "common, by length": "q=the&sort=length",
     "no word, right, by length": "q=&verdict=correct&sort=length",
@@ -42,11 +40,10 @@ SEARCHES = {
 
 
 @contextmanager
-def served(run: Path, cache: str) -> Iterator[tuple[str, int]]:
+def served(run: Path) -> Iterator[tuple[str, int]]:
     """Start `r3 view RUN`. Yields its address and process id."""
     command = [sys.executable, "-m", "r3_openrlhf", "view", str(run), "--no-browser"]
-    environment = os.environ | {"XDG_CACHE_HOME": cache}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
         yield process.stdout.readline().strip().rstrip("/"), process.pid
@@ -82,7 +79,7 @@ def pages_of(run: Path) -> dict[str, str]:
 
 
 def measure(run: Path, rounds: int) -> None:
-    with tempfile.TemporaryDirectory() as cache, served(run, cache) as (address, pid):
+    with served(run) as (address, pid):
         print(f"{'':<34}   first  median largest of {rounds} more")
         for name, path in pages_of(run).items():
             first, *more = (fetch(address + path) for _ in range(rounds + 1))
@@ -92,8 +89,6 @@ def measure(run: Path, rounds: int) -> None:
         status = Path(f"/proc/{pid}/status").read_text()
         peak = re.search(r"VmHWM:\s+(\d+) kB", status)
         print(f"  server memory {int(peak[1]) / 1000 if peak else float('nan'):.0f} MB at most")
-        files = [file for file in Path(cache).rglob("*") if file.is_file()]
-        print(f"  index {sum(file.stat().st_size for file in files) / 1e6:,.0f} MB")
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(REPOSITORY))
 from r3_openrlhf.view.library import Library  # noqa: E402
 from r3_openrlhf.view.report import report  # noqa: E402
 from r3_openrlhf.view.run_reader import RunReader  # noqa: E402
-from tests.view.conftest import wait_for_index  # noqa: E402
+from tests.view.conftest import wait_for_counts  # noqa: E402
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--force-device-scale-factor=1")
 WIDTH, HEIGHT = 1360, 860
@@ -79,7 +79,7 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
     run, *others = library.runs.values()
     pages = pages_of(run, against=others[-1].name if others else "")
     report_file = cache / "report.html"
-    report_file.write_text(report(library, cache=cache), encoding="utf-8")
+    report_file.write_text(report(library), encoding="utf-8")
     if len(library.evaluations) > 1:
         a, b, *_ = library.evaluations
         pages |= {"evaluation": (f"/{a}", ""), "compare": (f"/compare/{a}/{b}", "")}
@@ -94,7 +94,6 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
         "--no-browser",
     ]
     environment = {
-        "XDG_CACHE_HOME": str(cache),
         "PATH": "/usr/bin:/bin",
         "PYTHONPATH": str(REPOSITORY),
         "HOME": str(cache),
@@ -110,7 +109,7 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
                 for width in (WIDTH, PHONE):
                     page = browser.new_page(viewport={"width": width, "height": HEIGHT}, color_scheme=scheme)
                     page.goto(address)
-                    wait_for_index(page, address, len(run.steps()))
+                    wait_for_counts(page, address, len(run.steps()))
                     for name, (path, click) in pages.items():
                         file = cache / f"{name}-{scheme}-{width}.png"
                         shoot(page, report_file.as_uri() if name == "report" else address + path, click, file)

@@ -8,7 +8,8 @@ compared at an equal number of earlier successes, between runs if a run has no s
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from bisect import bisect
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -19,11 +20,16 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.types import Context
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.rollout_records import grouped
+from r3_openrlhf.runs.step_groups import StepGroup, groups_of
 
-READ = ("uid", "context", "group", "verdict", "recalled_from", "ranked", "advantage")
+READ = (
+    *("uid", "context", "group", "group_replay", "group_ranking", "verdict", "recalled_from", "ranked", "advantage"),
+    *("reward", "truncated", "num_tokens", "trajectory"),
+)
+AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 2**63}  # name -> the oldest that belongs to it
 # Earlier successes of a problem: within a class, problems count as equally hard. The last one has no upper end.
 SUCCESS_CLASSES = (0, 1, 2, 4, 8)
 RESAMPLES = 2000
@@ -80,29 +86,23 @@ class Matched:
     unmatched: int
     classes: list[MatchedClass]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEffect:
-    """What the mechanisms did in one step; the fields are those of Effect."""
-
-    step: int
-    groups: int
-    collapsed: int
-    recalled: int
-    ranked: int
-    recalled_share: float | None
-    ranked_share: float | None
-    reflected: int
-    reflection_difference: float | None
+    def sentence(self) -> str:
+        """The difference with its interval."""
+        has_interval = self.low is not None and self.high is not None
+        interval = f" [{100 * self.low:+.0f}, {100 * self.high:+.0f}]" if has_interval else ""  # type: ignore[operator]
+        return (
+            f"Accuracy at the next visit: {100 * self.difference:+.1f} points{interval} for repaired problems, compared "
+            f"with equally hard ones that were not repaired ({self.repaired} and {self.other} visits)."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """See `effect_of`. Shares are from 0 to 1; None: there is nothing to take it of.
+class Totals:
+    """What the mechanisms did in some steps. Shares are from 0 to 1; None: there is nothing to take it of.
 
     Attributes:
-        groups, collapsed, recalled, ranked: plain groups; those whose verdicts are equal; those of them that a recall, or only a
-            ranking, gave a difference.
+        groups, collapsed, recalled, ranked: plain groups; those whose verdicts are equal; those of them that a
+            recall, or only a ranking, gave a difference.
         recalled_share, ranked_share: share of sum |advantage| in recalled rows, and in ranked ones.
         reflected: problems and steps with a reflection group and a plain one; the mean difference of their accuracies.
     """
@@ -115,6 +115,19 @@ class Effect:
     ranked_share: float | None
     reflected: int
     reflection_difference: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEffect(Totals):
+    """One step."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect(Totals):
+    """All steps of a run. See `effect_of`."""
+
     next_visit: Matched | None
     steps: list[StepEffect]
 
@@ -128,43 +141,28 @@ class Effect:
 
     def parts(self) -> list[tuple[str, str]]:
         """The sentences with the names of what they are about: groups, update, next-visit, reflection."""
-        parts = [
-            (
-                "groups",
-                f"{self.recalled} of {self.collapsed} collapsed groups were repaired by replay, {self.ranked} more were only ranked "
-                f"({self.groups} plain groups).",
-            )
-        ]
+        parts = {
+            "groups": f"{self.recalled} of {self.collapsed} collapsed groups were repaired by replay, {self.ranked} more "
+            f"were only ranked ({self.groups} plain groups)."
+        }
         if self.recalled_share is not None:
-            sentence = (
+            parts["update"] = (
                 f"Recalled rows carried {self.recalled_share:.0%} of the update (sum of |advantage|), ranked rows "
                 f"{self.ranked_share:.0%}."
             )
-            parts.append(("update", sentence))
-        if (found := self.next_visit) is not None:
-            interval = (
-                ""
-                if found.low is None or found.high is None
-                else f" [{100 * found.low:+.0f}, {100 * found.high:+.0f}]"
-            )
-            sentence = (
-                f"Accuracy at the next visit: {100 * found.difference:+.1f} points{interval} for repaired problems, compared with "
-                f"equally hard ones that were not repaired ({found.repaired} and {found.other} visits)."
-            )
-            parts.append(("next-visit", sentence))
+        if self.next_visit is not None:
+            parts["next-visit"] = self.next_visit.sentence()
         elif self.recalled:
-            sentence = (
-                "No all-wrong group of an equally hard problem went without a recall, so this run alone cannot say what the "
-                "recalls changed: compare it with a run without replay (--against RUN)."
+            parts["next-visit"] = (
+                "No all-wrong group of an equally hard problem went without a recall, so this run alone cannot say what "
+                "the recalls changed: compare it with a run without replay (--against RUN)."
             )
-            parts.append(("next-visit", sentence))
         if self.reflection_difference is not None:
-            sentence = (
-                f"Accuracy with a stored error in the prompt: {100 * self.reflection_difference:+.1f} points, compared with the plain "
-                f"prompt of the same problem ({self.reflected} groups)."
+            parts["reflection"] = (
+                f"Accuracy with a stored error in the prompt: {100 * self.reflection_difference:+.1f} points, compared "
+                f"with the plain prompt of the same problem ({self.reflected} groups)."
             )
-            parts.append(("reflection", sentence))
-        return parts
+        return list(parts.items())
 
 
 def effect_of(run: RunDirectory, *, against: RunDirectory | None = None) -> Effect:
@@ -187,91 +185,106 @@ def effect_of(run: RunDirectory, *, against: RunDirectory | None = None) -> Effe
         compared = _visits_in(_tallies(against))
         if not {visit.uid for visit in compared} & {visit.uid for visit in visits}:
             raise R3Error(f"{against.path} has no problem of {run.path}; name a run on the same data")
-    steps = [_step_effect(step, [tally]) for step, tally in tallies.items()]
-    whole = asdict(_step_effect(0, list(tallies.values())))
-    del whole["step"]
-    return Effect(**whole, next_visit=next_visits(visits, compared), steps=steps)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tally:
-    """What is kept of a step's rows."""
-
-    groups: list[tuple[str, int, int, bool]]  # (uid, correct, graded, repaired) of each plain group
-    only_ranked: int
-    total: float  # sums of |advantage|
-    recalled: float
-    ranked: float
-    reflections: list[float]  # accuracy less that of the plain group
-
-
-def _tallies(run: RunDirectory) -> dict[int, _Tally]:
-    files = rollout_files.steps_in(run.rollouts)
-    return {step: _tally(file, file.stat().st_mtime_ns) for step, file in files.items()}
-
-
-@lru_cache(4096)
-def _tally(file: Path, _written_ns: int) -> _Tally:
-    """Kept: `r3 view` asks again after each step of a run."""
-    groups = grouped(rollout_files.read_columns(file, READ))
-    plain: list[tuple[str, int, int, bool]] = []
-    reflections: list[float] = []
-    only_ranked, total, recalled, ranked = 0, 0.0, 0.0, 0.0
-    for (uid, context), rows in groups.items():
-        weights = [abs(row["advantage"] or 0.0) for row in rows]
-        is_recalled = [row["recalled_from"] is not None for row in rows]
-        is_ranked = [bool(row["ranked"]) for row in rows]
-        total += sum(weights)
-        recalled += sum(weight for weight, holds in zip(weights, is_recalled, strict=True) if holds)
-        ranked += sum(weight for weight, holds in zip(weights, is_ranked, strict=True) if holds)
-        correct, graded = _counts(rows)
-        if context == "plain" and graded:
-            plain.append((uid, correct, graded, any(is_recalled)))
-            only_ranked += any(is_ranked) and not any(is_recalled)
-        elif context == "reflection" and graded:
-            plain_correct, plain_graded = _counts(groups.get((uid, "plain"), []))
-            reflections += [correct / graded - plain_correct / plain_graded] if plain_graded else []
-    return _Tally(plain, only_ranked, total, recalled, ranked, reflections)
-
-
-def _step_effect(step: int, tallies: Sequence[_Tally]) -> StepEffect:
-    """The sums over some steps."""
-    groups = [group for tally in tallies for group in tally.groups]
-    collapsed = [group for group in groups if group[1] in (0, group[2])]
-    reflections = [difference for tally in tallies for difference in tally.reflections]
-    total = sum(tally.total for tally in tallies)
-    return StepEffect(
-        step=step,
-        groups=len(groups),
-        collapsed=len(collapsed),
-        recalled=sum(repaired for *_, repaired in collapsed),
-        ranked=sum(tally.only_ranked for tally in tallies),
-        recalled_share=sum(tally.recalled for tally in tallies) / total if total else None,
-        ranked_share=sum(tally.ranked for tally in tallies) / total if total else None,
-        reflected=len(reflections),
-        reflection_difference=fmean(reflections) if reflections else None,
+    return Effect(
+        **_totals(list(tallies.values())),
+        next_visit=next_visits(visits, compared),
+        steps=[StepEffect(step=step, **_totals([tally])) for step, tally in tallies.items()],
     )
 
 
-def _visits_in(tallies: dict[int, _Tally]) -> list[Visit]:
-    return visits_of((uid, step, *group) for step, tally in tallies.items() for uid, *group in tally.groups)  # type: ignore[misc]
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What is kept of a step's rows."""
+
+    plain: list[tuple[str, int, int, bool]]  # (uid, correct, graded, repaired) of each plain group
+    only_ranked: int  # plain groups
+    mass: float  # sums of |advantage|
+    recalled_mass: float
+    ranked_mass: float
+    reflections: list[float]  # accuracy less that of the plain group
+    counts: dict[str, int]  # "fate:..." -> collapsed groups, "age:..." -> recalled rows
 
 
-def _counts(rows: Iterable[dict[str, Any]]) -> tuple[int, int]:
-    """(correct, graded) fresh rollouts."""
-    verdicts = [row["verdict"] for row in rows if row["recalled_from"] is None and row["verdict"] != "ungraded"]
-    return verdicts.count("correct"), len(verdicts)
+def _tallies(run: RunDirectory) -> dict[int, Tally]:
+    return {step: tally_of(file, step) for step, file in rollout_files.steps_in(run.rollouts).items()}
+
+
+def tally_of(file: Path, step: int) -> Tally:
+    """The tally of a step's file; kept until the file changes. Raises R3Error for a damaged file."""
+    return _tally(file, step, file.stat().st_mtime_ns)
+
+
+@lru_cache(4096)
+def _tally(file: Path, step: int, _written_ns: int) -> Tally:
+    rows = rollout_files.read_columns(file, READ)
+    try:
+        groups = groups_of(rows, step=step)
+    except (ValueError, TypeError) as error:
+        raise R3Error(f"{file} is damaged: {error}; restore it from a copy, or remove it") from error
+    graded = [group for group in groups if _graded(group)]
+    plain = {group.uid: group for group in graded if group.context is Context.PLAIN}
+    return Tally(
+        plain=[(uid, group.num_correct, _graded(group), group.num_recalled > 0) for uid, group in plain.items()],
+        only_ranked=sum(group.num_ranked > 0 and not group.num_recalled for group in plain.values()),
+        mass=sum(group.mass for group in groups),
+        recalled_mass=sum(group.recalled_mass for group in groups),
+        ranked_mass=sum(group.ranked_mass for group in groups),
+        reflections=[
+            _accuracy(group) - _accuracy(plain[group.uid])
+            for group in graded
+            if group.context is Context.REFLECTION and group.uid in plain
+        ],
+        counts=_counts(groups, step),
+    )
+
+
+def _graded(group: StepGroup) -> int:
+    return group.num_correct + group.num_wrong
+
+
+def _accuracy(group: StepGroup) -> float:
+    return group.num_correct / _graded(group)
+
+
+def _counts(groups: Sequence[StepGroup], step: int) -> dict[str, int]:
+    counts = Counter(f"fate:{group.fate}" for group in groups if group.fate is not None)
+    for row in (row for group in groups for row in group.rows if row["recalled_from"] is not None):
+        lag = step - row["recalled_from"]
+        counts[f"age:{next(name for name, oldest in AGES.items() if lag <= oldest)}"] += 1
+    return dict(counts)
+
+
+def _totals(tallies: Sequence[Tally]) -> dict[str, Any]:
+    """The fields of Totals over some steps."""
+    groups = [group for tally in tallies for group in tally.plain]
+    collapsed = [group for group in groups if group[1] in (0, group[2])]
+    reflections = [difference for tally in tallies for difference in tally.reflections]
+    mass = sum(tally.mass for tally in tallies)
+    return {
+        "groups": len(groups),
+        "collapsed": len(collapsed),
+        "recalled": sum(repaired for *_, repaired in collapsed),
+        "ranked": sum(tally.only_ranked for tally in tallies),
+        "recalled_share": sum(tally.recalled_mass for tally in tallies) / mass if mass else None,
+        "ranked_share": sum(tally.ranked_mass for tally in tallies) / mass if mass else None,
+        "reflected": len(reflections),
+        "reflection_difference": fmean(reflections) if reflections else None,
+    }
+
+
+def _visits_in(tallies: dict[int, Tally]) -> list[Visit]:
+    return visits_of((uid, step, *group) for step, tally in tallies.items() for uid, *group in tally.plain)  # type: ignore[misc]
 
 
 def visits_of(groups: Iterable[tuple[str, int, int, int, bool]]) -> list[Visit]:
     """The visits of each problem. `groups`: (uid, step, correct, graded, repaired) in the order of steps."""
-    found: dict[str, list[tuple[int, int, int, bool]]] = defaultdict(list)
+    of_problem: dict[str, list[tuple[int, int, int, bool]]] = defaultdict(list)
     for uid, *group in groups:
-        found[uid].append(tuple(group))  # type: ignore[arg-type]
+        of_problem[uid].append(tuple(group))  # type: ignore[arg-type]
     visits = []
-    for uid, own in found.items():
+    for uid, its_groups in of_problem.items():
         successes = 0
-        for (step, correct, graded, repaired), after in zip(own, [*own[1:], None], strict=True):
+        for (step, correct, graded, repaired), after in zip(its_groups, [*its_groups[1:], None], strict=True):
             visits.append(
                 Visit(
                     uid=uid,
@@ -293,40 +306,37 @@ def next_visits(visits: Sequence[Visit], compared: Sequence[Visit]) -> Matched |
 
     n_c: repaired visits of the class c that has visits of both kinds. None: no class has.
     """
-    repaired = [one for one in visits if _is_all_wrong(one) and one.repaired]
-    others = [one for one in compared if _is_all_wrong(one) and not one.repaired]
-    classes = {_class_of(one) for one in repaired} & {_class_of(one) for one in others}
-    matched = [one for one in repaired if _class_of(one) in classes]
-    reference = [one for one in others if _class_of(one) in classes]
-    if not matched:
+    tables = [
+        _by_problem([one for one in of_side if _is_all_wrong(one) and one.repaired is repaired])
+        for of_side, repaired in ((visits, True), (compared, False))
+    ]
+    (n_C, total_C), (m_C, other_C) = (table_PCX.sum(0).T for table_PCX in tables)
+    both_C = (n_C > 0) & (m_C > 0)
+    if not both_C.any():
         return None
-    tables = [_by_problem(matched), _by_problem(reference)]
+    matched = [table_PCX[:, both_C][table_PCX[:, both_C, 0].any(1)] for table_PCX in tables]
     low = high = None
-    if min(map(len, tables)) >= 2:
+    if min(map(len, matched)) >= 2:
         rng = np.random.default_rng(0)
-        drawn = [_difference(*(_resampled(table, rng) for table in tables)) for _ in range(RESAMPLES)]
+        drawn = [_difference(*(_resampled(table, rng) for table in matched)) for _ in range(RESAMPLES)]
         low, high = np.nanquantile(drawn, (0.025, 0.975)).tolist()
     return Matched(
-        repaired=len(matched),
-        other=len(reference),
-        difference=_difference(*(table.sum(0) for table in tables)),
+        repaired=int(n_C[both_C].sum()),
+        other=int(m_C[both_C].sum()),
+        difference=_difference(*(table.sum(0) for table in matched)),
         low=low,
         high=high,
-        unmatched=len(repaired) - len(matched),
-        classes=[_class_means(start, matched, reference) for start in sorted(classes)],
-    )
-
-
-def _class_means(start: int, matched: Sequence[Visit], reference: Sequence[Visit]) -> MatchedClass:
-    repaired, others = (
-        [one.next_accuracy or 0.0 for one in visits if _class_of(one) == start] for visits in (matched, reference)
-    )
-    return MatchedClass(
-        successes=start,
-        repaired=len(repaired),
-        repaired_accuracy=fmean(repaired),
-        other=len(others),
-        other_accuracy=fmean(others),
+        unmatched=int(n_C[~both_C].sum()),
+        classes=[
+            MatchedClass(
+                successes=SUCCESS_CLASSES[place],
+                repaired=int(n_C[place]),
+                repaired_accuracy=float(total_C[place] / n_C[place]),
+                other=int(m_C[place]),
+                other_accuracy=float(other_C[place] / m_C[place]),
+            )
+            for place in np.flatnonzero(both_C).tolist()
+        ],
     )
 
 
@@ -337,7 +347,8 @@ def _by_problem(visits: Sequence[Visit]) -> np.ndarray:
         places.setdefault(visit.uid, len(places))
     table_PCX = np.zeros((len(places), len(SUCCESS_CLASSES), 2))
     for visit in visits:
-        table_PCX[places[visit.uid], SUCCESS_CLASSES.index(_class_of(visit))] += 1.0, visit.next_accuracy or 0.0
+        of_class = bisect(SUCCESS_CLASSES, visit.successes) - 1
+        table_PCX[places[visit.uid], of_class] += 1.0, visit.next_accuracy or 0.0
     return table_PCX
 
 
@@ -358,7 +369,3 @@ def _difference(repaired_CX: np.ndarray, others_CX: np.ndarray) -> float:
 
 def _is_all_wrong(visit: Visit) -> bool:
     return visit.accuracy == 0.0 and visit.next_accuracy is not None
-
-
-def _class_of(visit: Visit) -> int:
-    return max(start for start in SUCCESS_CLASSES if start <= visit.successes)

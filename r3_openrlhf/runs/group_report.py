@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from r3_openrlhf.method.errors import R3Error, on_one_line
+from r3_openrlhf.problems.label import Label
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.files import ProblemLine, read_lines
-from r3_openrlhf.runs.rollout_records import grouped
+from r3_openrlhf.runs.problem_files import labels_in
+from r3_openrlhf.runs.step_groups import groups_of
 
 SHOWN_LINES = 6  # of a response on a terminal
 COLUMNS = ("right", "wrong", "recalled", "ranked", "reward", "sum |A|")
@@ -45,31 +45,27 @@ def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
     Raises:
         R3Error: the run has no rollouts of this step.
     """
-    groups = grouped(run.read_rollouts(step=step))
+    groups = groups_of(list(run.read_rollouts(step=step)), step=step)
     if not groups:
         raise R3Error(f"{run.path} has no rollouts of step {step}; its steps are {_steps(run)}")
-    labels = _labels(run, {uid for uid, _ in groups})
-    records = []
-    for (uid, context), rows in groups.items():
-        fresh = [row for row in rows if row["recalled_from"] is None]
-        rewards = [row["reward"] for row in rows if row["reward"] is not None]
-        records.append(
-            {
-                "uid": uid,
-                "context": context,
-                "rows": len(rows),
-                "correct": sum(row["verdict"] == "correct" for row in fresh),
-                "wrong": sum(row["verdict"] == "wrong" for row in fresh),
-                "recalled": len(rows) - len(fresh),
-                "ranked": sum(bool(row.get("ranked")) for row in rows),
-                "replay": rows[0].get("group_replay"),
-                "ranking": rows[0].get("group_ranking"),
-                "reward": sum(rewards) / len(rewards) if rewards else None,
-                "sum |advantage|": sum(abs(row["advantage"] or 0.0) for row in rows),
-                **_problem(labels.get(uid)),
-            }
-        )
-    return records
+    labels = _labels(run, {group.uid for group in groups})
+    return [
+        {
+            "uid": group.uid,
+            "context": group.context.value,
+            "rows": len(group.rows),
+            "correct": group.num_correct,
+            "wrong": group.num_wrong,
+            "recalled": group.num_recalled,
+            "ranked": group.num_ranked,
+            "replay": group.rows[0]["group_replay"],
+            "ranking": group.rows[0]["group_ranking"],
+            "reward": group.mean_reward,
+            "sum |advantage|": group.mass,
+            **_problem(labels.get(group.uid)),
+        }
+        for group in groups
+    ]
 
 
 def step_page(run: RunDirectory, *, step: int, width: int) -> str:
@@ -79,22 +75,14 @@ def step_page(run: RunDirectory, *, step: int, width: int) -> str:
     lines = [f"step {step} of {run.path.name}: {len(groups)} groups", ""]
     lines.append("  ".join([f"{'uid':{uids}}", f"{'context':{contexts}}", *COLUMNS]))
     for group in groups:
-        reward = "-" if group["reward"] is None else f"{group['reward']:.3f}"
-        numbers = (
-            group["correct"],
-            group["wrong"],
-            group["recalled"],
-            group["ranked"],
-            reward,
-            group["sum |advantage|"],
-        )
         cells = [
-            f"{cell:>{len(name)}{'.3f' if isinstance(cell, float) else ''}}"
-            for cell, name in zip(numbers, COLUMNS, strict=True)
+            f"{group['correct']:>5}",
+            *(f"{group[key]:>{len(key)}}" for key in ("wrong", "recalled", "ranked")),
+            f"{'-':>6}" if group["reward"] is None else f"{group['reward']:>6.3f}",
+            f"{group['sum |advantage|']:>7.3f}",
         ]
-        lines.append(
-            "  ".join([f"{_one_line(group['uid']):{uids}}", f"{_one_line(group['context']):{contexts}}", *cells])
-        )
+        names = [f"{_one_line(group['uid']):{uids}}", f"{_one_line(group['context']):{contexts}}"]
+        lines.append("  ".join([*names, *cells]))
         if group["problem"] is not None:
             lines += _wrapped(f"{group['problem']} -> {group['references']}", width=width, most=2)
         done = [f"{key}: {_one_line(group[key])}" for key in ("replay", "ranking") if group[key] not in NOTHING_DONE]
@@ -156,27 +144,20 @@ def _facts(row: Mapping[str, Any]) -> str:
     return _one_line(f"step {row['step']}, {row['context']}{place}: {', '.join(facts)}")
 
 
-def _labels(run: RunDirectory, uids: set[str]) -> dict[str, dict[str, Any]]:
-    """{uid: label} of these problems; nothing where the run has no problems file."""
-    if not run.data.is_file():
-        return {}
-    try:
-        labels = [json.loads(line["label"]) for line in read_lines(run.data, ProblemLine)]
-        return {label["uid"]: label for label in labels if label["uid"] in uids}
-    except (ValueError, TypeError, KeyError) as error:
-        raise R3Error(
-            f"{run.data} holds a line without a problem; restore it from a copy, or use --rollouts"
-        ) from error
+def _labels(run: RunDirectory, uids: set[str]) -> dict[str, Label]:
+    """{uid: label} of these problems; nothing where the run has no problems file. Raises R3Error for a damaged line."""
+    labels = {}
+    for _, label in labels_in(run.data) if run.data.is_file() else ():
+        if isinstance(label, R3Error):
+            raise label
+        if label.uid in uids:
+            labels[label.uid] = label
+    return labels
 
 
-def _problem(label: Mapping[str, Any] | None) -> dict[str, str | None]:
-    if label is None:
-        return {"problem": None, "references": None}
-    references = label.get("references")
-    return {
-        "problem": None if label.get("problem") is None else str(label["problem"]),
-        "references": " | ".join(map(str, references)) if isinstance(references, list) else None,
-    }
+def _problem(label: Label | None) -> dict[str, str | None]:
+    references = None if label is None else " | ".join(label.references)
+    return {"problem": None if label is None else label.problem, "references": references}
 
 
 def _wrapped(text: str, *, width: int, most: int | None = None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +65,17 @@ def summary(run: RunDirectory) -> dict[str, Any]:
     metrics = run.read_metrics()
     if not metrics:
         raise R3Error(f"{run.path} has no finished step yet; its log is {run.log}")
-    quarter = max(1, len(metrics) // 4)
     evaluations = [line for line in run.read_evaluations() if line.get("pass_at_1") is not None]
     found = {
         "run_dir": str(run.path),
         "finished": run.finished.is_file(),
         "steps": len(metrics),
-        "totals": {key: _total(metrics, key) for _, *keys in MECHANISMS for key in keys},
+        "totals": {key: total(metrics, key) for _, *keys in MECHANISMS for key in keys},
         "data": read_json(run.data_counts, DataCounts) if run.data_counts.is_file() else None,
         "generated_tokens_total": metrics[-1].get("generated_tokens_total"),
-        "steps_per_mean": quarter,
-        "first": {key: _mean(metrics[:quarter], key) for _, key, _ in LEVELS},
-        "last": {key: _mean(metrics[-quarter:], key) for _, key, _ in LEVELS},
+        "steps_per_mean": _quarter(metrics),
+        "first": {key: quarter_means(metrics, key)[0] for _, key, _ in LEVELS},
+        "last": {key: quarter_means(metrics, key)[1] for _, key, _ in LEVELS},
         "first_evaluation": evaluations[0] if evaluations else None,
         "last_evaluation": evaluations[-1] if evaluations else None,
         "seconds_per_step": {key: _mean(metrics, key) for key in (*PHASES.values(), STEP_S, ADDED_S)},
@@ -161,15 +160,26 @@ def _without_absent(numbers: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _quarter(metrics: Sequence[dict[str, Any]]) -> int:
+    return max(1, len(metrics) // 4)
+
+
+def quarter_means(metrics: Sequence[dict[str, Any]], key: str) -> tuple[float | None, float | None]:
+    """Means of a value over the first and over the last quarter of the steps; None: the steps do not have it."""
+    quarter = _quarter(metrics)
+    return _mean(metrics[:quarter], key), _mean(metrics[-quarter:], key)
+
+
+def total(metrics: Iterable[dict[str, Any]], key: str) -> float | None:
+    """The sum of a value over the steps that have it; None: none has."""
+    values = _values(metrics, key)
+    return sum(values) if values else None
+
+
 def _values(metrics: Iterable[dict[str, Any]], key: str) -> list[float]:
     return [line[key] for line in metrics if line.get(key) is not None]
 
 
-def _mean(metrics: list[dict[str, Any]], key: str) -> float | None:
+def _mean(metrics: Iterable[dict[str, Any]], key: str) -> float | None:
     values = _values(metrics, key)
     return sum(values) / len(values) if values else None
-
-
-def _total(metrics: list[dict[str, Any]], key: str) -> float | None:
-    values = _values(metrics, key)
-    return sum(values) if values else None

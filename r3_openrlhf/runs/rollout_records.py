@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,24 +160,6 @@ def _measured(row: Row, statistics: EntropyStatistics | None) -> dict[str, Any]:
 def _float16(values: np.ndarray | None) -> np.ndarray | None:
     """Log-probs reach -1000 where a token was all but impossible, and float16 has room for 65,504."""
     return None if values is None else np.clip(values, -60_000, 0).astype(np.float16)
-
-
-def grouped(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """(problem, context) -> the rows of its group, for the rows of one step.
-
-    A recalled row belongs to the group that it joined, whatever its prompt was. An ungraded row is in no group and is listed with
-    its problem and context.
-    """
-    rows = list(rows)
-    keys = {
-        row["group"]: (row["uid"], row["context"])
-        for row in rows
-        if row.get("group") is not None and row["recalled_from"] is None
-    }
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(keys.get(row.get("group"), (row["uid"], row["context"])), []).append(row)
-    return groups
 
 
 class TokenChars:

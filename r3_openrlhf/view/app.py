@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
+import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -22,24 +21,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from r3_openrlhf.config.access import is_loopback, shows_token
 from r3_openrlhf.method.errors import R3Error, quoted
-from r3_openrlhf.view.compare_page import compare_page
-from r3_openrlhf.view.effect_page import effect_page, sentences
+from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.files_page import files_page
-from r3_openrlhf.view.group_page import difference, group_page
-from r3_openrlhf.view.indexing import Indexing
+from r3_openrlhf.view.group_page import difference, group_page, tokens_of_group, tokens_page, trajectory_page
 from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.links import ServerLinks
-from r3_openrlhf.view.overview_page import curves, overview, state
+from r3_openrlhf.view.overview import compare_page, effect_page, overview, sentences, state
 from r3_openrlhf.view.problem_page import problem_page
-from r3_openrlhf.view.rendering import compile_templates
-from r3_openrlhf.view.search_page import search
-from r3_openrlhf.view.site import NotThere, Site, is_count
+from r3_openrlhf.view.rendering import STATIC, link, render
+from r3_openrlhf.view.run_reader import NotThere, is_count
+from r3_openrlhf.view.search import search_page
 from r3_openrlhf.view.step_page import step_page
-from r3_openrlhf.view.tokens_page import tokens_of_group, tokens_page
-from r3_openrlhf.view.trajectory_page import trajectory_page
 
-STATIC = Path(__file__).with_name("static")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; font-src 'self'; "
     "img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -48,7 +41,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-FOREVER = b"private, max-age=31536000, immutable"  # a file of static/ whose address names its version
 UNREADABLE = 422  # there is such a page, and what it shows cannot be read: a damaged file, a query that makes no sense
 
 
@@ -69,36 +61,36 @@ class CountConvertor(Convertor[int]):
 register_url_convertor("count", CountConvertor())
 
 
-def create_app(library: Library, *, token: str | None = None, cache: Path | None = None) -> Starlette:
-    """`token`: needed to read; None: any request whose Host is this machine may read. `cache`: directory of the indexes."""
-    indexing = Indexing(library, cache=cache)
-    answers = _Answers(library, indexing)
+def create_app(library: Library, *, token: str | None = None) -> Starlette:
+    """`token`: needed to read; None: any request whose Host is this machine may read."""
+    answers = _Answers(library)
+    ending = threading.Event()
+    counting = threading.Thread(target=library.count, args=(ending,), name="r3 view counts", daemon=True)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        indexing.start()
-        answers.warming.submit(answers.warm)
+        counting.start()
         yield
-        await run_in_threadpool(answers.warming.shutdown, cancel_futures=True)
-        await run_in_threadpool(indexing.stop)
+        ending.set()
+        await run_in_threadpool(counting.join)
 
     of_group = "{context}/{uid:path}"
-    page = answers.page
+    page, form = answers.page, answers.form
     routes = {
         "/": answers.home,
-        "/api/state": answers.state,
+        "/api/state": lambda _: _json(answers.state()),
         "/api/curves": answers.curves,
-        "/api/effect/{name}": answers.sentences,
+        "/api/effect/{name}": lambda request: _json(sentences(library, request.path_params["name"])),
         "/api/tokens/{name}/step/{step:count}/" + of_group: answers.group_tokens,
-        "/search": answers.search,
+        "/search": lambda request: search_page(library, request.query_params),
         "/compare": answers.compare,
         "/compare/{a}/{b}": page(pairs_page),
         "/{name}": answers.run,
-        "/{name}/effect": answers.effect,
-        "/{name}/files": answers.files,
+        "/{name}/effect": form(effect_page, "against"),
+        "/{name}/files": form(files_page, "against"),
         "/{name}/problem/{uid:path}": page(problem_page),
         "/{name}/sample/{benchmark}/{uid:path}": page(sample_page),
-        "/{name}/step/{step:count}": answers.step,
+        "/{name}/step/{step:count}": page(step_page),
         "/{name}/difference/{step:count}/" + of_group: answers.difference,
         "/{name}/tokens/{step:count}/{place:count}/" + of_group: page(tokens_page),
         "/{name}/trajectory/{step:count}/{place:count}/" + of_group: page(trajectory_page),
@@ -118,112 +110,73 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
 class _Answers:
     """Addresses -> pages. A page that takes long holds up only those of the same run."""
 
-    def __init__(self, library: Library, indexing: Indexing) -> None:
+    def __init__(self, library: Library) -> None:
         self.library = library
-        self.site = Site(library, indexing)
-        self.links = ServerLinks(version=_version_of(STATIC))
-        # What goes wrong there goes wrong again, and is told, when a page needs it.
-        self.warming = ThreadPoolExecutor(1, thread_name_prefix="r3 view warms up")
 
     def as_page(self, answer: Callable[[Request], str | Response]) -> Callable[[Request], Response]:
         def handle(request: Request) -> Response:
-            found = answer(request)
-            return found if isinstance(found, Response) else HTMLResponse(found)
+            content = answer(request)
+            return content if isinstance(content, Response) else HTMLResponse(content)
 
         return handle
 
-    def warm(self) -> None:
-        """Read what a first page would wait for: the templates, and of a run that is open alone its newest step."""
-        compile_templates()
-        if len(self.library.runs) == 1:
-            (run,) = self.library.runs.values()
-            with suppress(R3Error):  # its page says it
-                for step in run.steps()[-1:]:
-                    run.rows(step)
+    def page(self, make: Callable[..., str]) -> Callable[[Request], str]:
+        """The page that `make` gives for the parts of an address."""
+        return lambda request: make(self.library, **request.path_params)
 
-    def warm_texts(self, name: str) -> None:
-        """Read the tokenizer of a run. Who looks at a step looks at tokens soon."""
-        self.site.texts_of(self.site.run(name))
+    def form(self, make: Callable[..., str], field: str) -> Callable[[Request], str]:
+        """The same with one field of the query, "" where it is not there."""
+        return lambda request: make(
+            self.library, **request.path_params, **{field: request.query_params.get(field, "")}
+        )
 
     def home(self, request: Request) -> str | Response:
         self.library.refresh()
         if len(self.library.runs) == 1 and not self.library.evaluations:
-            return RedirectResponse(self.links.page(*self.library.runs))
-        return overview(self.site, self.links, request.query_params.getlist("run") or None)
-
-    def page(self, make: Callable[..., str]) -> Callable[[Request], str]:
-        """The page that `make` gives for the parts of an address."""
-        return lambda request: make(self.site, self.links, **request.path_params)
+            return RedirectResponse(link(*self.library.runs))
+        return overview(self.library, request.query_params.getlist("run") or None)
 
     def run(self, request: Request) -> str:
         name = request.path_params["name"]
-        if name in self.library.evaluations:
-            return evaluation_page(self.site, self.links, name)
-        return overview(self.site, self.links, [name])
+        return (
+            evaluation_page(self.library, name) if name in self.library.evaluations else overview(self.library, [name])
+        )
 
     def compare(self, request: Request) -> str:
         query = request.query_params
-        return compare_page(self.site, self.links, query.getlist("run"), query.get("reference", ""))
-
-    def effect(self, request: Request) -> str:
-        against = request.query_params.get("against", "")
-        return effect_page(self.site, self.links, request.path_params["name"], against)
-
-    def files(self, request: Request) -> str:
-        against = request.query_params.get("against", "")
-        return files_page(self.site, self.links, request.path_params["name"], against)
-
-    def sentences(self, request: Request) -> Response:
-        return _json(sentences(self.site, self.links, request.path_params["name"]))
-
-    def search(self, request: Request) -> str:
-        return search(self.site, self.links, request.query_params)
-
-    def step(self, request: Request) -> str:
-        name = request.path_params["name"]
-        page = step_page(self.site, self.links, **request.path_params)
-        if not self.site.has_looked_for_texts(name):
-            self.warming.submit(self.warm_texts, name)
-        return page
+        return compare_page(self.library, query.getlist("run"), query.get("reference", ""))
 
     def difference(self, request: Request) -> str:
         a, b = (_number(name, request.query_params.get(name, "")) for name in ("a", "b"))
-        return difference(self.site, self.links, **request.path_params, a=a, b=b)
+        return difference(self.library, **request.path_params, a=a, b=b)
 
-    def state(self, _: Request) -> Response:
+    def state(self) -> dict[str, dict[str, Any]]:
         self.library.refresh()
-        return _json(state(self.site))
+        return state(self.library)
 
     def curves(self, request: Request) -> Response:
         names = request.query_params.getlist("run") or list(self.library.runs)
-        return _json(curves(self.site, names, every="every" in request.query_params))
+        return _json(curves_of([self.library.run(name) for name in names], every="every" in request.query_params))
 
     def group_tokens(self, request: Request) -> Response:
         places = [_number("place", text) for text in request.query_params.getlist("place")]
-        return _json(tokens_of_group(self.site, **request.path_params, only=places or None, beside_text=True))
+        return _json(tokens_of_group(self.library, **request.path_params, only=places or None))
 
     def failed(self, _: Request, error: Exception) -> Response:
-        return self._message(str(error), 404 if isinstance(error, NotThere) else UNREADABLE)
+        return _message(str(error), 404 if isinstance(error, NotThere) else UNREADABLE)
 
     def no_page(self, request: Request, _: Exception) -> Response:
-        return self._message(f"There is no page {request.url.path}.", 404)
+        return _message(f"There is no page {request.url.path}.", 404)
 
-    def _message(self, message: str, status: int) -> Response:
-        return HTMLResponse(self.site.message(self.links, message), status)
+
+def _message(message: str, status: int) -> Response:
+    return HTMLResponse(render("message.html", message=message), status)
 
 
 def _number(name: str, text: str) -> int:
     if not is_count(text):
         raise NotThere(f"{name} is {quoted(text)}; it must be a whole number")
     return int(text)
-
-
-def _version_of(directory: Path) -> str:
-    """A stamp of a directory that changes when one of its files does."""
-    digest = hashlib.sha256()
-    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
-        digest.update(file.name.encode() + file.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def _json(value: object) -> Response:
@@ -245,15 +198,12 @@ class _Gate:
             await self._app(scope, receive, send)
             return
 
-        is_versioned = scope["path"].startswith("/static/") and scope["query_string"].startswith(b"v=")
-
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = FOREVER if is_versioned and message["status"] in (200, 304) else b"no-cache"
                 message["headers"] = [
                     *message["headers"],
                     *((name.lower().encode(), value.encode()) for name, value in HEADERS.items()),
-                    (b"cache-control", kept),
+                    (b"cache-control", b"no-cache"),
                 ]
             await send(message)
 

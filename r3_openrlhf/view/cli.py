@@ -27,24 +27,9 @@ TOKEN = "R3_VIEW_TOKEN"
     "--token-file", type=click.Path(dir_okay=False), help=f"File with the token that readers must show; else {TOKEN}."
 )
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
-@click.option(
-    "--export", "export_to", metavar="DIR", help="Write pages that open from disk into DIR, and serve nothing."
-)
-@click.option("--overwrite", is_flag=True, help="Replace an export that is in DIR.")
-@click.option("--steps", help="Steps to export: 3,7,10-12.  [default: the newest; with --problems all]")
-@click.option("--problems", help="Problems to export in all steps: uids separated by commas.")
-@click.option("--tokens", is_flag=True, help="Also export the values of tokens.")
+@click.option("--export", hidden=True)
 def view(
-    paths: tuple[str, ...],
-    port: int,
-    host: str,
-    token_file: str | None,
-    no_browser: bool,
-    export_to: str | None,
-    overwrite: bool,
-    steps: str | None,
-    problems: str | None,
-    tokens: bool,
+    paths: tuple[str, ...], port: int, host: str, token_file: str | None, no_browser: bool, export: str | None
 ) -> None:
     """Look at runs and evaluations in a browser: curves, groups, responses, tokens.
 
@@ -55,24 +40,15 @@ def view(
     r3 view runs/quickstart
     r3 view runs/                               all of them, over each other
     r3 view runs/quickstart --no-browser        on a cluster: prints the ssh line for your laptop
-    r3 view runs/quickstart --export share --steps 8
     """
     from r3_openrlhf.view.library import Library
 
-    if export_to is None and (steps or problems or tokens or overwrite):
+    if export is not None:
         raise R3Error(
-            "--steps, --problems, --tokens and --overwrite are for --export; name its directory, --export DIR"
+            "--export no longer exists: `r3 report RUN --out report.html` writes one page to share; to share all of a run, "
+            "copy its directory, which r3 view opens anywhere"
         )
     library = Library(paths)
-    if export_to is not None:
-        from r3_openrlhf.view.export import Selection, export, parse_steps
-
-        uids = [uid.strip() for uid in problems.split(",")] if problems else None
-        selection = Selection(steps=parse_steps(steps) if steps else None, uids=uids, tokens=tokens)
-        found = export(library, Path(export_to), selection, overwrite=overwrite)
-        click.echo(found.path / "index.html")
-        click.echo(f"{found.pages} pages, {found.bytes / 1e6:.1f} MB", err=True)
-        return
     token = read_token(token_file, TOKEN)
     check_access(host, token, variable=TOKEN, name="token")
     serve(library, host=host, port=port, token=token, opens_browser=not no_browser)
@@ -109,7 +85,7 @@ def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:
 
 
 def serve(library, *, host: str, port: int, token: str | None, opens_browser: bool) -> None:
-    """Until the process is asked to end. R3Error: the port is taken."""
+    """Serve the pages until the process is asked to end. Raises R3Error for a port that is taken."""
     import uvicorn
 
     from r3_openrlhf.view.app import create_app

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ import numpy as np
 
 from r3_openrlhf.comparison.intervals import t_quantile
 from r3_openrlhf.comparison.runs import arm_of
-from r3_openrlhf.view.run_reader import Row, RunReader, stamp_of
-from r3_openrlhf.view.step_groups import groups_of
-from r3_openrlhf.view.words import meanings
+from r3_openrlhf.view.rendering import meanings
+from r3_openrlhf.view.run_reader import RunReader, stamp_of
 
 HELD_OUT = "held_out:"  # keys of evaluations.jsonl
-AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 10**9}  # name -> the oldest that belongs to it
 FROM_ZERO = ("share", "groups", "rows", "problems", "count")  # units whose axis begins at 0
 DIGITS = 6  # significant ones in a page; `r3 show --json` has all
 
@@ -52,25 +49,12 @@ PICTURES = msgspec.yaml.decode(Path(__file__).with_name("curves.yaml").read_byte
 _DRAWN = {key for section in PICTURES.sections for chart in section.charts for key in chart.series}
 
 
-def counts_of(rows: Sequence[Row], *, step: int) -> dict[str, int]:
-    """Counts of a step's rollouts: "fate:..." -> how many of its collapsed groups, "age:..." -> how many recalled rows."""
-    fates = (f"fate:{group.fate}" for group in groups_of(rows, step=step) if group.fate is not None)
-    lags = (step - row["recalled_from"] for row in rows if row["recalled_from"] is not None)
-    ages = (next(name for name, oldest in AGES.items() if lag <= oldest) for lag in lags)
-    return dict(Counter(fates) + Counter(f"age:{age}" for age in ages))
-
-
-def curves_of(
-    runs: Sequence[RunReader],
-    counted: Mapping[str, Mapping[int, Mapping[str, int]]] | None = None,
-    *,
-    every: bool = False,
-) -> dict[str, Any]:
+def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, Any]:
     """Everything that the overview draws, as plain JSON: the pictures of which some run has values, and each run's columns.
 
-    `every`: also a picture for each other key of metrics.jsonl. `counted`: name of a run -> step -> "fate:..." and "age:..." -> how many, as far as they were counted.
+    `every`: also a picture for each other key of metrics.jsonl.
     """
-    found = [_columns(run, (counted or {}).get(run.name, {}), every) for run in runs]
+    found = [_columns(run, every) for run in runs]
     present = {key for run in found for key in run["series"]}
     sections = []
     for section in PICTURES.sections:
@@ -82,7 +66,7 @@ def curves_of(
     if others := sorted(present - _DRAWN):
         alone = [_plain(Chart(title=key, unit="", series={key: key}), present) for key in others]
         sections.append({"title": OTHERS, "charts": alone})
-    total = sum(len((counted or {}).get(run.name, ())) for run in runs)
+    total = sum(len(run.counts()) for run in runs)
     # A run whose settings cannot be read is an arm of its own.
     names = {run.name: arm_of(run.config) if run.config is not None else run.name for run in runs}
     arms = arms_of(names, found) if len(runs) > 1 else []
@@ -99,33 +83,26 @@ def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list
     members: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         members.setdefault(names[run["name"]], []).append(run)
-    return [_arm(name, own) for name, own in members.items()]
+    return [_arm(name, of_arm) for name, of_arm in members.items()]
 
 
 def _arm(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": name,
-        "num": len(runs),
-        "has_rollouts": False,
-        "series": {},
-        "low": {},
-        "high": {},
-    }
+    arm: dict[str, Any] = {"name": name, "num": len(runs), "has_rollouts": False, "series": {}, "low": {}, "high": {}}
     places: dict[bool, dict[int, int]] = {}
     for is_held_out in (False, True):
         axes = [run["held_out"] if is_held_out else run for run in runs]
         steps = sorted({step for axis in axes for step in axis["steps"]})
         places[is_held_out] = {step: place for place, step in enumerate(steps)}
         tokens, _, _ = _interval(_aligned([(axis["steps"], axis["tokens"]) for axis in axes], places[is_held_out]))
-        (found.setdefault("held_out", {}) if is_held_out else found).update(steps=steps, tokens=tokens)
+        (arm.setdefault("held_out", {}) if is_held_out else arm).update(steps=steps, tokens=tokens)
     for key in sorted({key for run in runs for key in run["series"]}):
         is_held_out = key.startswith(HELD_OUT)
-        own = [run for run in runs if key in run["series"]]
-        columns = [((run["held_out"] if is_held_out else run)["steps"], run["series"][key]) for run in own]
-        found["series"][key], low, high = _interval(_aligned(columns, places[is_held_out]))
+        having = [run for run in runs if key in run["series"]]
+        columns = [((run["held_out"] if is_held_out else run)["steps"], run["series"][key]) for run in having]
+        arm["series"][key], low, high = _interval(_aligned(columns, places[is_held_out]))
         if any(value is not None for value in low):
-            found["low"][key], found["high"][key] = low, high
-    return found
+            arm["low"][key], arm["high"][key] = low, high
+    return arm
 
 
 def _aligned(columns: Sequence[tuple[Sequence[int], Sequence[float | None]]], places: Mapping[int, int]) -> np.ndarray:
@@ -184,10 +161,10 @@ def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
     }
 
 
-def _columns(run: RunReader, counted: Mapping[int, Mapping[str, int]], every: bool) -> dict[str, Any]:
+def _columns(run: RunReader, every: bool) -> dict[str, Any]:
     """steps, tokens, and series: key -> a value for each of them; those of evaluations have steps of their own."""
-    files = run.directory.metrics, run.directory.evaluations
-    stamp = (*map(stamp_of, files), len(counted), bool(run.steps()))
+    counted = run.counts()
+    stamp = (stamp_of(run.directory.metrics), stamp_of(run.directory.evaluations), len(counted), bool(run.steps()))
     return run.fresh(f"columns {every}", stamp, lambda: _read_columns(run, counted, every))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,15 +17,16 @@ from r3_openrlhf.config.loading import config_to_yaml, flatten
 from r3_openrlhf.method.errors import without_secrets
 from r3_openrlhf.runs.files import open_regular
 from r3_openrlhf.runs.problem_files import UNREADABLE
-from r3_openrlhf.view.links import Links
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.rendering import render
 from r3_openrlhf.view.run_reader import RunReader
-from r3_openrlhf.view.site import Site
 
 END_BYTES = 60_000  # of a file that is shown
 MAX_EVENTS_BYTES = 4_000_000
 MAX_SEGMENTS = 240  # of a timeline: its newest
 FIRST_PHASE = "checking the settings"  # stack/phases.py: what each start announces first
 PAST = 4102444800.0  # a clock that shows the year 2100 is wrong
+Value = TypeVar("Value")
 
 
 class Event(msgspec.Struct):
@@ -49,22 +51,21 @@ class Start:
     warnings: list[str]
 
 
-def files_page(site: Site, links: Links, name: str, against: str = "") -> str:
+def files_page(library: Library, name: str, against: str = "") -> str:
     """Starts, settings (and in what they differ from another run's), error, log and code of a run."""
-    run = site.run(name)
+    run = library.run(name)
     directory = run.directory
     texts = {"error.txt": directory.error, "train.log": directory.log, "code_state.txt": directory.code_state}
-    return site.render(
+    return render(
         "files.html",
-        links,
         run=run,
         starts=starts_of(events_in(directory.events))[::-1],
-        changes=_lines(end_of(directory.changes)),
+        changes=_decoded((end_of(directory.changes) or "").splitlines(), msgspec.json.Decoder(dict[str, Any])),
         settings=None if run.config is None else without_secrets(config_to_yaml(run.config)),
         texts={file: text for file, path in texts.items() if (text := end_of(path))},
-        others=[other.name for other in site.library.runs.values() if other is not run],
+        others=[other.name for other in library.runs.values() if other is not run],
         against=against,
-        differences=differences_of(run, site.run(against)) if against else [],
+        differences=differences_of(run, library.run(against)) if against else [],
     )
 
 
@@ -89,16 +90,13 @@ def end_of(file: Path) -> str | None:
     return without_secrets(text if size <= END_BYTES else "[…]" + text.partition("\n")[2])
 
 
-def _lines(text: str | None) -> list[dict[str, Any]]:
-    found = []
-    for line in (text or "").splitlines():
-        try:
-            value = json.loads(line)
-        except UNREADABLE:
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found
+def _decoded(lines: Iterable[str | bytes], decoder: msgspec.json.Decoder[Value]) -> list[Value]:
+    """The lines that can be read."""
+    values = []
+    for line in lines:
+        with suppress(*UNREADABLE):
+            values.append(decoder.decode(line))
+    return values
 
 
 def events_in(file: Path) -> list[Event]:
@@ -109,15 +107,7 @@ def events_in(file: Path) -> list[Event]:
             lines = stream.read(MAX_EVENTS_BYTES).splitlines()
     except OSError:
         return []
-    found, decoder = [], msgspec.json.Decoder(Event)
-    for line in lines:
-        try:
-            event = decoder.decode(line)
-        except UNREADABLE:
-            continue
-        if 0 <= event.time < PAST:
-            found.append(event)
-    return found
+    return [event for event in _decoded(lines, msgspec.json.Decoder(Event)) if 0 <= event.time < PAST]
 
 
 def starts_of(events: Sequence[Event]) -> list[Start]:

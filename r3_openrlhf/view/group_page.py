@@ -1,91 +1,125 @@
-"""A problem's responses in one step side by side, and two of them word by word."""
+"""A problem's responses in one step: side by side, two word by word, one token by token, a trajectory turn by turn."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from r3_openrlhf.config import LoggingConfig
-from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
 from r3_openrlhf.method.types import Context
-from r3_openrlhf.view.links import Links
-from r3_openrlhf.view.responses import Opened, Shown, by_advantage, extremes_of, open_group
-from r3_openrlhf.view.run_reader import RunReader
-from r3_openrlhf.view.site import Site, groups_in
-from r3_openrlhf.view.step_groups import StepGroup, ranked_points
-from r3_openrlhf.view.token_values import LOST, stored_rollouts
-from r3_openrlhf.view.trajectory_page import places_of
+from r3_openrlhf.runs.step_groups import Row
+from r3_openrlhf.runs.trajectories import explain, trajectories_of
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.rendering import render
+from r3_openrlhf.view.responses import Opened, by_advantage, extremes_of, of_group, open_group, ranked_points
+from r3_openrlhf.view.run_reader import NotThere
+from r3_openrlhf.view.tokens import LOST, MISSING, stored_rollouts, token_values
 
 MAX_DIFF_WORDS = 6000  # of each response
 _WORD = re.compile(r"\s+|[^\W\d_]+|\d+|.", re.DOTALL)
 
 
-def group_page(
-    site: Site, links: Links, name: str, step: int, context: str, uid: str, *, has_token_file: bool = False
-) -> str:
-    """A problem's responses side by side. `has_token_file`: an export with the values of tokens next to the page."""
-    opened = open_group(site, name, step, context, uid)
+def group_page(library: Library, name: str, step: int, context: str, uid: str) -> str:
+    """A problem's responses side by side."""
+    opened = open_group(library, name, step, context, uid)
     run, group = opened.run, opened.group
-    groups = groups_in(run, step)
+    groups = run.groups(step)
     place = groups.index(group)
-    prompt, why_no_prompt = _prompt(site, opened)
-    found = _shown(opened)
-    return site.render(
+    prompt, why_no_prompt = _prompt(library, opened)
+    shown = opened.all_shown()
+    return render(
         "group.html",
-        links,
         **opened.names,
         prompt=prompt,
         why_no_prompt=why_no_prompt,
         attempt=_attempt_in(prompt) if group.context is Context.REFLECTION else None,
-        shown=sorted(found, key=by_advantage),
+        shown=sorted(shown, key=by_advantage),
         played=places_of(group.rows),
         points=ranked_points(opened.rows),
-        shown_at={one.place: one.at for one in found},
+        shown_at={response.place: response.at for response in shown},
         previous=groups[place - 1] if place else None,
         next=groups[place + 1] if place + 1 < len(groups) else None,
-        other=next((one for one in groups if one.uid == uid and one.context is not group.context), None),
-        extremes=extremes_of(found),
-        has_tokens=not site.is_export or has_token_file,
-        has_token_file=has_token_file,
-        kinds=_kinds_of_values(run, group),
+        other=next((other for other in groups if other.uid == uid and other.context is not group.context), None),
+        extremes=extremes_of(shown),
     )
 
 
-def _shown(opened: Opened) -> list[Shown]:
-    return [opened.shown(place) for place in range(len(opened.rows))]
-
-
-def difference(site: Site, links: Links, name: str, step: int, context: str, uid: str, a: int, b: int) -> str:
+def difference(library: Library, name: str, step: int, context: str, uid: str, a: int, b: int) -> str:
     """Two responses of a group, word by word."""
-    opened = open_group(site, name, step, context, uid)
+    opened = open_group(library, name, step, context, uid)
     for place in (a, b):
         opened.check(place)
     texts = difference_of(*(opened.rows[place]["text"] or "" for place in (a, b)))
-    return site.render("difference.html", links, **opened.names, a=opened.shown(a), b=opened.shown(b), **texts)
+    return render("difference.html", **opened.names, a=opened.shown(a), b=opened.shown(b), **texts)
 
 
-def extremes(site: Site, links: Links, name: str, step: int, context: str, uid: str) -> str:
-    """The difference of the best and the worst response of a group."""
-    found = extremes_of(_shown(open_group(site, name, step, context, uid)))
-    if found is None:
-        return site.message(links, "This group has no two responses with a text.")
-    return difference(site, links, name, step, context, uid, *found)
+def places_of(rows: Sequence[Row]) -> dict[int, int]:
+    """Place of a row in its step's file -> place of its trajectory in the group."""
+    return {row["at"]: played.place for played in trajectories_of(rows) for row in played.rows}
 
 
-def _prompt(site: Site, opened: Opened) -> tuple[str | None, str | None]:
+def trajectory_page(library: Library, name: str, step: int, place: int, context: str, uid: str) -> str:
+    """A trajectory, with the groups that each turn is compared in at every level. Raises NotThere."""
+    opened = open_group(library, name, step, context, uid)
+    run, played = opened.run, trajectories_of(opened.rows)
+    if not 0 <= place < len(played):
+        has = f"trajectories 0 to {len(played) - 1}" if played else "no trajectories"
+        raise NotThere(f"the {context} group of {uid} in step {step} of {run.name} has {has}, and no {place}")
+    settings = run.config.agents if run.config is not None else None
+    explained = None if settings is None else explain(played, settings)
+    return render(
+        "trajectory.html",
+        **opened.names,
+        played=played,
+        this=played[place],
+        settings=settings,
+        explained=explained,
+    )
+
+
+def tokens_page(library: Library, name: str, step: int, context: str, uid: str, place: int) -> str:
+    """One response as a heat map."""
+    tokens = tokens_of_group(library, name, step, context, uid, only=[place])
+    opened = open_group(library, name, step, context, uid)
+    return render("tokens.html", **opened.names, one=opened.shown(place), tokens=tokens)
+
+
+def tokens_of_group(
+    library: Library, name: str, step: int, context: str, uid: str, *, only: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """Values of each token of a group's responses, as plain JSON. only: places of the responses that are wanted."""
+    opened = open_group(library, name, step, context, uid)
+    run, config = opened.run, opened.run.config
+    places = range(len(opened.rows)) if only is None else only
+    for place in places:
+        opened.check(place)
+    columns = of_group(run, step, opened.group, run.token_columns(step, uid))
+    rows, of_rows = ([values[place] for place in places] for values in (opened.rows, columns))
+    values, why = token_values(run, rows, of_rows, step=step, texts=library.texts_of(run))
+    peak_fraction = config.ranking.peak_fraction if config else None
+    return {
+        "responses": [
+            known and known.as_json(place, peak_fraction) for place, known in zip(places, values, strict=True)
+        ],
+        "why": library.why_no_texts(run) if why == MISSING else why,
+        "clip": [1 - config.train.eps_clip_low, 1 + config.train.eps_clip_high] if config else None,
+    }
+
+
+def _prompt(library: Library, opened: Opened) -> tuple[str | None, str | None]:
     """(the prompt as the model saw it, why there is none)."""
     if written := next((row["prompt"] for row in opened.rows if row["prompt"]), None):
         return written, None
     if opened.group.context is Context.PLAIN and opened.problem is not None and opened.problem.prompt:
         return opened.problem.prompt, None
     run, fresh = opened.run, [row for row in opened.rows if row["recalled_from"] is None]
-    texts = site.texts_of(run)  # no text in the files: only the history knows
+    texts = library.texts_of(run)  # no text in the files: only the history knows
     if texts is None:
-        return None, site.why_no_texts(run)
+        return None, library.why_no_texts(run)
     stored = stored_rollouts(run, fresh, step=opened.step, texts=texts)
-    known = next((one for one in stored.found if one is not None), None)
+    known = next((rollout for rollout in stored.rollouts if rollout is not None), None)
     if known is None:
         return None, f"The prompt is not known any more: {stored.why or LOST}."
     return texts.whole_text(known.rollout.prompt_ids.tolist()), None
@@ -98,21 +132,6 @@ def _attempt_in(prompt: str | None) -> tuple[str, str, str, bool] | None:
     before, _, rest = prompt.partition(ATTEMPT_BEGINS)
     attempt, _, behind = rest.rpartition(ATTEMPT_ENDS)
     return before, attempt.strip("\n"), behind, CUT in attempt
-
-
-def _kinds_of_values(run: RunReader, group: StepGroup) -> list[tuple[str, str]]:
-    """What tokens of the group may be coloured by, as far as the settings say: (key of the values, name)."""
-    kinds = []
-    logging = run.config.logging if run.config is not None else LoggingConfig()
-    in_file = logging.token_values == TokenValues.ALL or group.num_recalled
-    if run.directory.history.is_file() or in_file:
-        kinds.append(("logprob", "log-prob"))
-    measured = run.config is not None and run.config.measures_all_entropies
-    if measured or (logging.token_values != TokenValues.NONE and group.num_ranked):
-        kinds.append(("entropy", "entropy"))
-    if logging.token_values == TokenValues.ALL or (logging.token_values != TokenValues.NONE and group.num_recalled):
-        kinds.append(("ratio", "ratio"))
-    return kinds
 
 
 def difference_of(a: str, b: str) -> dict[str, Any]:

@@ -1,30 +1,24 @@
-"""The runs and evaluations that are open, each with a short name for its address."""
+"""The open runs and evaluations, each with a short name for its address, and what pages of several need."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.view.evaluation_reader import EvaluationReader
-from r3_openrlhf.view.run_reader import RunReader
+from r3_openrlhf.view.evaluation import EvaluationReader
+from r3_openrlhf.view.run_reader import NotThere, RunReader
+from r3_openrlhf.view.tokens import MISSING, TokenTexts, find_tokenizer
 
 RESERVED = {"static", "api", "search", "compare", "help"}  # first parts of other addresses
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A directory that can be opened."""
-
-    path: Path
-    is_run: bool
+LOOK_S = 2.0  # between two looks for new steps
 
 
 class Library:
-    """What was named on the command line. `refresh` finds runs that began since."""
+    """What was named on the command line. `refresh` finds runs that began since. For any number of threads."""
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
         """Raises R3Error for a path that does not exist, and when there is nothing to open."""
@@ -35,6 +29,9 @@ class Library:
         self._refreshing = threading.Lock()
         self.runs: dict[str, RunReader] = {}  # replaced, never changed: others may be reading it
         self.evaluations: dict[str, EvaluationReader] = {}
+        self.effects: dict[Any, Any] = {}  # overview.py
+        self._texts: dict[str, TokenTexts | None] = {}
+        self._no_texts: dict[str, str] = {}
         self.refresh()
         if not self.runs and not self.evaluations:
             raise R3Error(
@@ -45,20 +42,16 @@ class Library:
     def refresh(self) -> None:
         """Names that were given stay; what is new gets one."""
         with self._refreshing:
-            self._look()
-
-    def _look(self) -> None:
-        known = {run.path for run in self.runs.values()} | {one.path for one in self.evaluations.values()}
-        for path in self.paths:
-            for found in find(path):
-                if found.path in known:
+            known = {reader.path for reader in [*self.runs.values(), *self.evaluations.values()]}
+            for path, is_run in (entry for root in self.paths for entry in find(root)):
+                if path in known:
                     continue
-                known.add(found.path)
-                name = self._free_name(found.path)
-                if found.is_run:
-                    self.runs = {**self.runs, name: RunReader(found.path, name=name)}
+                known.add(path)
+                name = self._free_name(path)
+                if is_run:
+                    self.runs = {**self.runs, name: RunReader(path, name=name)}
                 else:
-                    self.evaluations = {**self.evaluations, name: EvaluationReader(found.path, name=name)}
+                    self.evaluations = {**self.evaluations, name: EvaluationReader(path, name=name)}
 
     def _free_name(self, path: Path) -> str:
         """The directory's name, with as many of its parents as tell it from the others."""
@@ -69,14 +62,60 @@ class Library:
                 return name
         return f"{path.name}-{len(self.runs) + len(self.evaluations)}"
 
+    def run(self, name: str) -> RunReader:
+        """The run of this name. Raises NotThere."""
+        if name not in self.runs:
+            raise NotThere(f"there is no run called {name} here; the page / lists what is open")
+        return self.runs[name]
 
-def find(path: Path) -> Iterator[Found]:
-    """Runs and evaluations at `path` or below it, by name. Below a run only its evaluations are looked for."""
+    def evaluation(self, name: str) -> EvaluationReader:
+        """The evaluation of this name. Raises NotThere."""
+        if name not in self.evaluations:
+            raise NotThere(f"there is no evaluation called {name} here; the page / lists what is open")
+        return self.evaluations[name]
+
+    def count(self, ending: threading.Event) -> None:
+        """Count every step of every run, the newest first, and what comes later, until `ending` is set."""
+        while not ending.is_set():
+            for run in list(self.runs.values()):
+                for step in reversed(run.steps()):
+                    run.count(step)
+                    if ending.is_set():
+                        return
+            ending.wait(LOOK_S)
+
+    def statement(self, uid: str) -> str | None:
+        """The text of a problem, where an open run has it: an evaluation keeps its hash alone."""
+        for run in self.runs.values():
+            if problem := run.problem(uid):
+                return problem.label.problem
+        return None
+
+    def texts_of(self, run: RunReader) -> TokenTexts | None:
+        """The run's tokenizer; None: there is none on this machine."""
+        if run.name not in self._texts:
+            path = find_tokenizer(run)
+            if path is None:  # it may come yet
+                return None
+            try:
+                self._texts[run.name] = TokenTexts(path)
+            except R3Error as error:
+                self._texts[run.name] = None
+                self._no_texts[run.name] = f"Tokens cannot be shown as text: {error}."
+        return self._texts[run.name]
+
+    def why_no_texts(self, run: RunReader) -> str:
+        """Where `texts_of` gives None."""
+        return self._no_texts.get(run.name, MISSING)
+
+
+def find(path: Path) -> Iterator[tuple[Path, bool]]:
+    """(directory, is it a run?) of runs and evaluations at `path` or below it. Below a run only its evaluations count."""
     for folder, folders, files in os.walk(path):
         folders.sort()
         if "config.yaml" in files:
             folders[:] = [name for name in folders if name == "evaluations"]
-            yield Found(Path(folder), is_run=True)
+            yield Path(folder), True
         elif "samples.jsonl" in files and "settings.json" in files:
             folders.clear()
-            yield Found(Path(folder), is_run=False)
+            yield Path(folder), False

@@ -1,29 +1,139 @@
-"""The whole life of a problem, in every open run."""
+"""A problem over the steps of every open run: its groups, when it was hard, what was recalled, whether reflection helped."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.view.links import Links
-from r3_openrlhf.view.problem_life import life_of
-from r3_openrlhf.view.site import NotThere, Site
+from r3_openrlhf.method.types import Context, HardBy
+from r3_openrlhf.runs.step_groups import Row, StepGroup, groups_of
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.rendering import render
+from r3_openrlhf.view.run_reader import NotThere, RunReader
+from r3_openrlhf.view.search import rollouts_of_problem
 
 
-def problem_page(site: Site, links: Links, name: str, uid: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One group of the problem."""
+
+    step: int
+    group: StepGroup
+    # mean reward, or share right (reflection.hard_by), of everything graded that the plain prompt had before this step
+    stored_mean: float | None
+    is_hard: bool  # that is below reflection.threshold
+    sources: list[int]  # steps that its recalled rows came from
+    recalled_by: list[int]  # steps that recalled what was sampled here
+    entropy: float | None  # mean global entropy of the rows that have one, nats per token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A prefix of a response from which groups started (exploration.rrl), or may start."""
+
+    num_tokens: int
+    # steps that cut a failed response there, with the critic's value; none without a critic
+    cuts: list[tuple[int, float]]
+    tried: list[tuple[int, StepGroup]]  # what started from it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """In one run."""
+
+    run: RunReader
+    points: list[Moment]
+    threshold: float | None
+    hard_by: str
+    states: list[State]  # in the order in which they were cut or tried first
+    helped: list[tuple[float, float]]  # share right after reflection, and from the plain prompt in the same step
+
+
+def problem_page(library: Library, name: str, uid: str) -> str:
     """What happened to a problem over the steps of every open run."""
-    own = site.run(name)
-    runs = [own, *(run for run in site.library.runs.values() if run is not own and run.steps())]
+    opened = library.run(name)
+    runs = [opened, *(run for run in library.runs.values() if run is not opened)]
     lives, notes = [], []
     for run in runs:
         try:
-            rollouts = site.indexing.of(run).index.problem_life(uid)
+            rollouts, faults = rollouts_of_problem(run, uid)
         except R3Error as error:
-            notes.append(str(error))
-            continue
+            rollouts, faults = [], [str(error)]
+        notes += faults
         if rollouts:
             lives.append(life_of(run, rollouts))
-        if why := site.indexing.why_incomplete(run):
-            notes.append(why)
-    problem = own.problem(uid)
+    problem = opened.problem(uid)
     if not lives and problem is None and not notes:
         raise NotThere(f"no open run has sampled a problem {uid}")
-    return site.render("problem.html", links, run=own, uid=uid, problem=problem, lives=lives, notes=notes)
+    return render("problem.html", run=opened, uid=uid, problem=problem, lives=lives, notes=notes)
+
+
+def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
+    """From every rollout of the problem, in the order of steps."""
+    of_step: dict[int, list[Row]] = {}
+    joined: dict[int, set[int]] = {}  # step that sampled -> steps that recalled
+    for row in rollouts:
+        of_step.setdefault(row["step"], []).append(row)
+        if row["recalled_from"] is not None:
+            joined.setdefault(row["recalled_from"], set()).add(row["step"])
+    tau = run.config.reflection.threshold if run.config is not None else None
+    hard_by = run.config.reflection.hard_by if run.config is not None else HardBy.SUCCESS_RATE
+    points: list[Moment] = []
+    values: list[float] = []
+    groups = [(step, group) for step, rows in sorted(of_step.items()) for group in groups_of(rows, step=step)]
+    for step, group in groups:
+        is_plain = group.context is Context.PLAIN
+        mean = fmean(values) if values else None
+        entropies = [row["entropy_global"] for row in group.rows if row["entropy_global"] is not None]
+        points.append(
+            Moment(
+                step=step,
+                group=group,
+                stored_mean=mean,
+                is_hard=is_plain and mean is not None and tau is not None and mean < tau,
+                sources=sorted({row["recalled_from"] for row in group.rows if row["recalled_from"] is not None}),
+                recalled_by=sorted(joined.get(step, ())) if is_plain else [],
+                entropy=fmean(entropies) if entropies else None,
+            )
+        )
+        if is_plain:
+            graded = (r for r in group.rows if r["recalled_from"] is None and r["outcome_reward"] is not None)
+            values += [
+                r["outcome_reward"] if hard_by == HardBy.REWARD else float(r["verdict"] == "correct") for r in graded
+            ]
+    return Life(
+        run=run,
+        points=points,
+        threshold=tau,
+        hard_by=hard_by,
+        states=_states(rollouts, groups),
+        helped=_helped(points),
+    )
+
+
+def _states(rollouts: Sequence[Row], groups: Sequence[tuple[int, StepGroup]]) -> list[State]:
+    states: dict[str, State] = {}
+    for row in rollouts:
+        if row["cut_state"] is not None:
+            state = states.setdefault(row["cut_state"], State(num_tokens=row["cut_tokens"], cuts=[], tried=[]))
+            state.cuts.append((row["step"], row["cut_value"]))
+    for step, group in groups:
+        if group.context is Context.PREFIX and (digest := group.rows[0]["prefix_state"]) is not None:
+            length = group.rows[0]["prefix_tokens"]
+            states.setdefault(digest, State(num_tokens=length, cuts=[], tried=[])).tried.append((step, group))
+    return sorted(states.values(), key=lambda state: min(step for step, _ in [*state.cuts, *state.tried]))
+
+
+def _helped(points: Sequence[Moment]) -> list[tuple[float, float]]:
+    plain = {point.step: point.group for point in points if point.group.context is Context.PLAIN}
+    return [
+        (_share(point.group), _share(plain[point.step]))
+        for point in points
+        if point.group.context is Context.REFLECTION and point.step in plain
+    ]
+
+
+def _share(group: StepGroup) -> float:
+    return group.num_correct / group.num_fresh if group.num_fresh else 0.0

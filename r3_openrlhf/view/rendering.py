@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.view.step_groups import StepGroup
-from r3_openrlhf.view.words import glossary
+from r3_openrlhf.runs.step_groups import StepGroup
 
+STATIC = Path(__file__).with_name("static")
 DASH = "–"  # where there is no value
 SIGNS = {Verdict.CORRECT: "✓", Verdict.WRONG: "✗", Verdict.UNGRADED: "?"}
 CHIP_WIDTH = 18  # pixels, the gap to the next one included
@@ -21,36 +24,43 @@ WORDS = (  # of the glossary, in the help of every page
     "uid", "ungraded", "verdict",
 )  # fmt: skip
 BAR_HEIGHT = 5.5  # pixels of |A| = 1; bars end at |A| = 2
+_ROW = re.compile(r"^\| (?P<first>.+?) \| (?P<second>.+) \|$", re.MULTILINE)
+_NAME = re.compile(r"`([^`]+)`")
+_LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 
 
 @cache
 def environment() -> Environment:
     """The templates of this package."""
-    found = Environment(
+    templates = Environment(
         loader=PackageLoader("r3_openrlhf.view"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
+    templates.filters |= {
         "number": number,
         "signed": signed,
         "percent": percent,
         "count": count,
         "json": json_block,
+        "short": short,
         "start": start_of,
         "strip": strip,
         "word": word,
     }
-    found.globals["words"] = {name: glossary()[name] for name in WORDS}
-    return found
+    templates.globals |= {
+        "words": {name: glossary()[name] for name in WORDS},
+        "link": link,
+        "static": lambda name: f"/static/{name}",
+    }
+    return templates
 
 
-def compile_templates() -> None:
-    """All of them, which takes a tenth of a second and would be done one by one."""
-    for name in environment().list_templates(extensions=["html"]):
-        environment().get_template(name)
+def link(*parts: object) -> str:
+    """The address of a page on the server."""
+    return "/" + "/".join(quote(str(part), safe="") for part in parts)
 
 
 def render(template: str, **values: Any) -> str:
@@ -142,11 +152,44 @@ def strip(group: StepGroup) -> Markup:
 
 def words_of(group: StepGroup) -> str:
     """What a strip shows, for a screen reader."""
-    counts = (
-        (group.num_ungraded, "ungraded"),
-        (group.num_cut, "cut"),
-        (group.num_recalled, "recalled"),
-        (group.num_ranked, "ranked"),
-    )
-    found = [f"{group.num_correct} right", f"{group.num_wrong} wrong"]
-    return ", ".join([*found, *(f"{number} {name}" for number, name in counts if number)])
+    counts = {
+        "ungraded": group.num_ungraded,
+        "cut": group.num_cut,
+        "recalled": group.num_recalled,
+        "ranked": group.num_ranked,
+    }
+    others = [f"{number} {name}" for name, number in counts.items() if number]
+    return ", ".join([f"{group.num_correct} right", f"{group.num_wrong} wrong", *others])
+
+
+# ── what keys and words mean: docs/metrics.md and docs/glossary.md, of which this folder has links ──
+
+
+@cache
+def meanings() -> dict[str, str]:
+    """Key of metrics.jsonl -> its meaning. A name without a "/" has the path of the one before it."""
+    meaning_of = {}
+    for row in _rows("metrics.md"):
+        path = ""
+        for name in _NAME.findall(row["first"]):
+            key = name if "/" in name else path + name
+            path = key[: key.rfind("/") + 1]
+            meaning_of[key] = _plain(row["second"])
+    return meaning_of
+
+
+@cache
+def glossary() -> dict[str, str]:
+    """Word -> what it means here."""
+    return {
+        word.strip(): _plain(row["second"]) for row in _rows("glossary.md") for word in _plain(row["first"]).split(",")
+    }
+
+
+def _rows(name: str) -> list[re.Match[str]]:
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return [row for row in _ROW.finditer(text) if not row["first"].startswith(("---", "Key", "Word"))]
+
+
+def _plain(text: str) -> str:
+    return _LINK.sub(r"\1", text).replace("`", "").replace("\\|", "|")

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.problem_files import Problem
-from r3_openrlhf.view.run_reader import Row, RunReader
-from r3_openrlhf.view.site import NotThere, Site, find_group
-from r3_openrlhf.view.step_groups import StepGroup, reward_parts
-from r3_openrlhf.view.token_values import stored_rollouts
+from r3_openrlhf.runs.step_groups import Row, StepGroup
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.run_reader import NotThere, RunReader
+from r3_openrlhf.view.tokens import stored_rollouts
 
 Value = TypeVar("Value")
 _NAMES = {Verdict.CORRECT: "right", Verdict.WRONG: "wrong", Verdict.UNGRADED: "ungraded"}
@@ -48,6 +48,10 @@ class Opened:
         """Its parts as templates call them."""
         return {"run": self.run, "step": self.step, "group": self.group, "problem": self.problem}
 
+    def all_shown(self) -> list[Shown]:
+        """Its rows in their order."""
+        return [self.shown(place) for place in range(len(self.rows))]
+
     def shown(self, place: int) -> Shown:
         """One of its rows."""
         row, config = self.rows[place], self.run.config
@@ -68,16 +72,15 @@ class Opened:
             raise NotThere(f"this group has responses 0 to {len(self.rows) - 1}, and no {place}")
 
 
-def open_group(site: Site, name: str, step: int, context: str, uid: str) -> Opened:
+def open_group(library: Library, name: str, step: int, context: str, uid: str) -> Opened:
     """A group of a step. A recalled row is written without its text, which the history knows. Raises NotThere."""
-    run = site.run(name)
-    group = find_group(run, step, context, uid)
+    run = library.run(name)
+    group = run.group(step, context, uid)
     rows = of_group(run, step, group, run.rows_with_text(step, uid))
-    texts = None
     for row in rows:
         if not row["text"] and row["recalled_from"] is not None:
-            texts = texts or site.texts_of(run)
-            (stored,) = stored_rollouts(run, [row], step=step, texts=texts).found
+            texts = library.texts_of(run)
+            (stored,) = stored_rollouts(run, [row], step=step, texts=texts).rollouts
             if stored is not None and texts is not None:
                 row["text"] = texts.text(stored.rollout.response_ids.tolist())
     return Opened(run, step, group, rows, run.problem(uid))
@@ -95,11 +98,11 @@ def of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Value
 def _extras_in(row: Row) -> dict[str, float | str]:
     """Nothing where the file of a stranger holds something else."""
     try:
-        found = json.loads(row.get("extras") or "{}")
+        extras = json.loads(row.get("extras") or "{}")
     except (ValueError, RecursionError):
         return {}
-    plain = found if isinstance(found, dict) else {}
-    return {name: value for name, value in plain.items() if isinstance(value, float | int | str)}
+    plain = extras.items() if isinstance(extras, dict) else ()
+    return {name: value for name, value in plain if isinstance(value, float | int | str)}
 
 
 def _answer_in(row: Row, run: RunReader) -> str | None:
@@ -111,15 +114,67 @@ def _answer_in(row: Row, run: RunReader) -> str | None:
     except R3Error:
         return None
     wanted = row["text"].split()  # tokenizers differ in spaces
-    return next((one["answer"] for one in sampled if one["answer"] and (one["text"] or "").split() == wanted), None)
+    return next(
+        (other["answer"] for other in sampled if other["answer"] and (other["text"] or "").split() == wanted), None
+    )
 
 
-def by_advantage(one: Shown) -> tuple[bool, float, int]:
-    """The highest first, those without one last."""
-    return one.row["advantage"] is None, -(one.row["advantage"] or 0.0), one.place
+def by_advantage(response: Shown) -> tuple[bool, float, int]:
+    """Order of responses: the highest advantage first, those without one last."""
+    advantage = response.row["advantage"]
+    return advantage is None, -(advantage or 0.0), response.place
 
 
 def extremes_of(responses: Sequence[Shown]) -> tuple[int, int] | None:
     """Places of the best and of the worst response that has a text."""
-    found = [one.place for one in sorted(responses, key=by_advantage) if one.row["text"]]
-    return (found[0], found[-1]) if len(found) > 1 else None
+    places = [response.place for response in sorted(responses, key=by_advantage) if response.row["text"]]
+    return (places[0], places[-1]) if len(places) > 1 else None
+
+
+def reward_parts(row: Row, *, returned: bool = False) -> list[tuple[str, float]]:
+    """The reward of a row as a sum of named parts; [] for one without a reward. returned: a function of the user gave it.
+
+    A correct row has 1 for the verdict and the rest for its length; a ranked one has the ranking's reward instead of 0, which
+    ranking.guard may shift; what else was added or taken (DAPO's penalty on long ones) is the last part.
+    """
+    outcome, ranking, reward = row["outcome_reward"], row["ranking_reward"], row["reward"]
+    if outcome is None or reward is None:
+        return []
+    verdict = 1.0 if row["verdict"] == Verdict.CORRECT else 0.0
+    parts = [("returned", outcome)] if returned else [("verdict", verdict)]
+    if outcome != verdict and not returned:
+        parts.append(("length", outcome - verdict))
+    if ranking is not None:
+        parts.append(("ranking", ranking - outcome))
+    paid = outcome if ranking is None else ranking
+    if reward != paid:
+        parts.append(("penalty on length" if ranking is None else "centring", reward - paid))
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPoint:
+    """A ranked row in the plane of peak and global entropy, nats per token."""
+
+    row: int
+    peak: float
+    global_: float
+    dominates: list[int]  # rows; S_i of them
+
+
+def ranked_points(rows: Sequence[Row]) -> list[RankedPoint]:
+    """i dominates j: its peak is higher and its global entropy lower, both strictly (method/core/ranking.py)."""
+    measured = [
+        (place, row["entropy_peak"], row["entropy_global"])
+        for place, row in enumerate(rows)
+        if row.get("ranked") and row["entropy_peak"] is not None and row["entropy_global"] is not None
+    ]
+    return [
+        RankedPoint(
+            place,
+            peak,
+            global_,
+            [other for other, its_peak, its_global in measured if peak > its_peak and global_ < its_global],
+        )
+        for place, peak, global_ in measured
+    ]

@@ -1,6 +1,6 @@
-"""One run directory, read as a page needs it: what was read is kept as long as its file is the same, within bounds.
+"""One run directory, read as a page needs it. What was read is kept, within bounds, until its file changes.
 
-Nothing is ever written. A run that is still training is read as far as it has come.
+Nothing is written. A run that is still training is read as far as it has come.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.effect import tally_of
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, read_lines
 from r3_openrlhf.runs.problem_files import Problem, places_of_problems, read_problem
+from r3_openrlhf.runs.step_groups import Row, StepGroup, groups_of
 
 MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
 MAX_PROBLEMS_KEPT = 512
@@ -29,18 +31,26 @@ HEAVY = ("text", "prompt", "answer")  # columns that a step's page does not need
 
 _VERDICTS, _CONTEXTS = frozenset(map(str, Verdict)), frozenset(map(str, Context))
 _NUMBERS = [name for name, kind in rollout_files.COLUMNS.items() if kind == rollout_files.NUMBER]
-Row = dict[str, Any]
 Value = TypeVar("Value")
 Stamp = tuple[int, int, int]
+
+
+class NotThere(R3Error):
+    """There is no such page."""
+
+
+def is_count(text: str) -> bool:
+    """True for a whole number of at most twelve digits: more are none that a file name takes."""
+    return text.isascii() and text.isdigit() and len(text) <= 12
 
 
 def stamp_of(path: Path) -> Stamp:
     """Changes when the file does; (0, 0, 0) where there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return 0, 0, 0
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class Reader:
@@ -68,6 +78,7 @@ class RunReader(Reader):
         super().__init__(self.directory.path, name=name)
         self._rows_of = lru_cache(MAX_STEPS_KEPT)(lambda file, _: read_rows(file))
         self._problem_of = lru_cache(MAX_PROBLEMS_KEPT)(lambda uid, *_: self._read_problem(uid))
+        self._counted: dict[int, tuple[Stamp, dict[str, int]]] = {}
 
     # ── the run ──
 
@@ -120,13 +131,13 @@ class RunReader(Reader):
 
     def faults(self) -> list[str]:
         """A sentence for each file of the run that cannot be read to its end; its rollouts have sentences of their own."""
-        found = [
+        faults = [
+            f"Its settings are left out: {self.config_fault}." if self.config_fault else None,
             self._lines(self.directory.metrics, MetricsLine)[1],
             self._lines(self.directory.evaluations, EvaluationLine)[1],
             *(self._places_of_problems(file)[1] for file in (self.directory.data, self.directory.held_out)),
         ]
-        settings = f"Its settings are left out: {self.config_fault}." if self.config_fault else None
-        return [fault for fault in [settings, *found] if fault]
+        return [fault for fault in faults if fault]
 
     # ── rollouts ──
 
@@ -139,9 +150,31 @@ class RunReader(Reader):
         where there are none."""
         return self._rows_of(*self._file_of(step))
 
-    def stamp(self, step: int) -> Stamp:
-        """Changes when the rollouts of a step do. Raises R3Error where there are none."""
-        return self._file_of(step)[1]
+    def groups(self, step: int) -> list[StepGroup]:
+        """The groups of a step in the order of its file. Raises R3Error where there are no rollouts."""
+        stamp = self._file_of(step)[1]
+        return self.fresh("groups", (step, stamp), lambda: groups_of(self.rows(step), step=step))
+
+    def group(self, step: int, context: str, uid: str) -> StepGroup:
+        """One of `groups`. Raises NotThere."""
+        for group in self.groups(step):
+            if group.key == (uid, context):
+                return group
+        raise NotThere(f"step {step} of {self.name} has no {context} group of problem {uid}")
+
+    def count(self, step: int) -> None:
+        """Read the counts of a step, if its file is new. A damaged file has none; its pages say why."""
+        file = rollout_files.file_of(self.directory.rollouts, step)
+        stamp = stamp_of(file)
+        if self._counted.get(step, (None,))[0] != stamp:
+            try:
+                self._counted[step] = stamp, tally_of(file, step).counts
+            except (R3Error, OSError):
+                self._counted[step] = stamp, {}
+
+    def counts(self) -> dict[int, dict[str, int]]:
+        """The counts of the steps that `count` has read: "fate:..." -> groups, "age:..." -> recalled rows."""
+        return {step: self._counted[step][1] for step in self.steps() if step in self._counted}
 
     def rows_with_text(self, step: int, uid: str) -> list[Row]:
         """The rollouts of one problem in a step; `text` is None where the run kept none."""
@@ -159,7 +192,7 @@ class RunReader(Reader):
         def read() -> list[dict[str, np.ndarray | None]]:
             rows = rollout_files.read_step(file, uid_start=uid, without=HEAVY)
             columns = rollout_files.read_tokens(file, uid_start=uid)
-            return [found for row, found in zip(rows, columns, strict=True) if row["uid"] == uid]
+            return [values for row, values in zip(rows, columns, strict=True) if row["uid"] == uid]
 
         return self.fresh("tokens of a problem", (step, uid, stamp), read)
 
@@ -205,19 +238,19 @@ def read_rows(file: Path) -> list[Row]:
     """The rollouts of a step's file without their texts; `at` is their place in it. R3Error: a damaged file."""
     rows = list(rollout_files.read_step(file, without=HEAVY))
     for place, row in enumerate(rows):
-        _check(row, file)
+        check_row(row, file)
         row["at"] = place
     return rows
 
 
-def _check(row: Row, file: Path) -> None:
-    """Words and numbers of a rollout that a page relies on. R3Error."""
+def check_row(row: Row, file: str | Path) -> None:
+    """Check the words and numbers of a rollout that a page relies on. Raises R3Error."""
     if row["verdict"] not in _VERDICTS or row["context"] not in _CONTEXTS:
         raise R3Error(
             f"{file} is damaged: a rollout has the verdict {quoted(row['verdict'])} and the context {quoted(row['context'])}; "
             "restore it from a copy"
         )
     for name in _NUMBERS:
-        value = row[name]
+        value = row.get(name)
         if value is not None and not math.isfinite(value):
             raise R3Error(f"{file} is damaged: {name} of a rollout is {value}; restore it from a copy")

@@ -9,26 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from r3_openrlhf.view.links import Links
-from r3_openrlhf.view.site import Site, groups_in
-from r3_openrlhf.view.step_groups import StepGroup
+from r3_openrlhf.runs.step_groups import StepGroup
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.rendering import render
 
 BINS, HEIGHT = 12, 44  # of the histogram of rewards; pixels of its tallest bar
 SHORT_SHARE = 0.25  # a right response is very short below this share of the step's mean length
 
 
-def step_page(site: Site, links: Links, name: str, step: int) -> str:
+def step_page(library: Library, name: str, step: int) -> str:
     """The groups of a step, in a table that sorts and filters."""
-    run = site.run(name)
-    groups = groups_in(run, step)
+    run = library.run(name)
+    groups = run.groups(step)
     steps = run.steps()
     place = steps.index(step)
     tokens = [row["num_tokens"] for group in groups for row in group.rows if row["recalled_from"] is None]
     bins, in_bins = reward_bins(groups)
     metrics = next((line for line in run.metrics() if line["step"] == step), {})
-    return site.render(
+    return render(
         "step.html",
-        links,
         run=run,
         step=step,
         groups=groups,
@@ -60,7 +59,7 @@ def reward_bins(groups: Sequence[StepGroup]) -> tuple[list[Bin], list[str]]:
     """A histogram of the rewards of all rows, and for each group the places of the bins that its rewards are in. No bins where
     all rewards are equal."""
     rewards = [[row["reward"] for row in group.rows if row["reward"] is not None] for group in groups]
-    every = [value for own in rewards for value in own]
+    every = [value for of_group in rewards for value in of_group]
     if not every or min(every) == max(every):
         return [], [""] * len(groups)
     counts, edges = np.histogram(every, bins=BINS)
@@ -69,8 +68,8 @@ def reward_bins(groups: Sequence[StepGroup]) -> tuple[list[Bin], list[str]]:
         Bin(float(low), float(high), int(count), HEIGHT * count / tallest)
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
     ]
-    places = [sorted(set(np.searchsorted(edges[1:-1], own, side="right").tolist())) for own in rewards]
-    return bins, [" ".join(map(str, own)) for own in places]
+    places = [sorted(set(np.searchsorted(edges[1:-1], of_group, side="right").tolist())) for of_group in rewards]
+    return bins, [" ".join(map(str, of_group)) for of_group in places]
 
 
 def _counts(groups: Sequence[StepGroup]) -> dict[str, Any]:

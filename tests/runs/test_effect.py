@@ -65,17 +65,9 @@ def test_an_effect_that_does_not_depend_on_the_repair_is_zero():
 
 def row(step, uid, verdict, *, context="plain", recalled_from=None, advantage=0.0, ranked=False, group=0):
     return {
-        "step": step,
-        "uid": uid,
-        "context": context,
-        "group": group,
-        "verdict": verdict,
-        "recalled_from": recalled_from,
-        "advantage": advantage,
-        "ranked": ranked,
-        "truncated": False,
-        "num_tokens": 1,
-    }
+        "step": step, "uid": uid, "context": context, "group": group, "verdict": verdict, "recalled_from": recalled_from,
+        "advantage": advantage, "ranked": ranked, "truncated": False, "num_tokens": 1,
+    }  # fmt: skip
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """One browser, one server and one story for all tests of the pages."""
 
-import re
 import shutil
 import tarfile
 import threading
@@ -66,12 +65,10 @@ def unpacked(experiment, directory, *overrides):
 
 
 @contextmanager
-def serving(*paths, cache, token=None, page=None):
+def serving(*paths, token=None, page=None):
     """The address of a server of these paths, in a thread of its own. `page` leaves it before it ends: a page
     that asks for news meanwhile finds no server, and its console says so."""
-    config = uvicorn.Config(
-        create_app(Library(paths), token=token, cache=cache), port=0, log_level="warning", ws="none"
-    )
+    config = uvicorn.Config(create_app(Library(paths), token=token), port=0, log_level="warning", ws="none")
     listener = config.bind_socket()
     listener.listen()  # from here on a request waits instead of being refused
     server = uvicorn.Server(config)
@@ -88,8 +85,8 @@ def serving(*paths, cache, token=None, page=None):
 
 
 @pytest.fixture(scope="session")
-def server(story, tmp_path_factory):
-    with serving(story, cache=tmp_path_factory.mktemp("cache")) as address:
+def server(story):
+    with serving(story) as address:
         yield address
 
 
@@ -122,14 +119,14 @@ def page(browser):
     assert faults == []
 
 
-def wait_for_index(page, address, steps, *, runs=1, patience_ms=PATIENCE_MS):
+def wait_for_counts(page, address, steps, *, runs=1, patience_ms=PATIENCE_MS):
     """Until so many steps of so many runs are counted. Not with wait_for_function: a promise is true before it is kept."""
     page.evaluate(
         """async ([address, steps, runs, limit]) => {
           for (;;) {
             const found = Object.values(await (await fetch(address)).json());
             if (found.filter((run) => run.counted >= steps).length >= runs) return;
-            if (performance.now() > limit) throw new Error(`the index did not come: ${JSON.stringify(found)}`);
+            if (performance.now() > limit) throw new Error(`the counts did not come: ${JSON.stringify(found)}`);
             await new Promise((done) => setTimeout(done, 50));
           }
         }""",
@@ -139,15 +136,6 @@ def wait_for_index(page, address, steps, *, runs=1, patience_ms=PATIENCE_MS):
 
 def is_local(url):
     return url.startswith(("http://127.0.0.1:", "file://", "data:", "blob:"))
-
-
-def check_links(directory):
-    """Every link of an export leads to a file of it."""
-    for file in directory.rglob("*.html"):
-        text = file.read_text()
-        assert not re.search(r'(?:href|src|action)="/', text), file
-        for link in re.findall(r'(?:href|src)="([^"#?]+)', text):
-            assert (file.parent / link).is_file(), f"{file} links to {link}"
 
 
 def axe_faults(page, options=""):

@@ -36,18 +36,14 @@ def arms(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def many(arms, tmp_path_factory):
-    with serving(arms, cache=tmp_path_factory.mktemp("cache")) as address:
+    with serving(arms) as address:
         yield address
 
 
 def columns(name, steps, values, held_out=()):
-    return {
-        "name": name,
-        "steps": steps,
-        "tokens": [100 * step for step in steps],
-        "held_out": {"steps": [step for step, _ in held_out], "tokens": [100 * step for step, _ in held_out]},
-        "series": {"reward_mean": values, "held_out:pass_at_1": [value for _, value in held_out]},
-    }
+    axis = {"steps": [step for step, _ in held_out], "tokens": [100 * step for step, _ in held_out]}
+    series = {"reward_mean": values, "held_out:pass_at_1": [value for _, value in held_out]}
+    return {"name": name, "steps": steps, "tokens": [100 * n for n in steps], "held_out": axis, "series": series}
 
 
 def test_an_arm_is_the_mean_of_its_runs_with_students_interval():

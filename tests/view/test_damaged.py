@@ -9,11 +9,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from starlette.testclient import TestClient
 
-from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.view.app import UNREADABLE, create_app
-from r3_openrlhf.view.indexing import Indexing
 from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.run_reader import RunReader
 from tests.view.evaluations import write_evaluation
 
 STEP = 7
@@ -83,23 +80,20 @@ def whole(story, tmp_path_factory):
     return directory, addresses
 
 
-def look(directory, addresses, cache):
+def look(directory, addresses):
     """Address -> the answer of its page. An exception of a page is one here."""
     library = Library([directory])
-    indexing = Indexing(library, cache=cache)
     for run in library.runs.values():
-        try:
-            indexing.update(RunReader(run.path, name=run.name))
-        except R3Error as error:
-            assert len(str(error).splitlines()) == 1
-    client = TestClient(create_app(library, cache=cache), base_url="http://127.0.0.1", follow_redirects=True)
+        for step in run.steps():
+            run.count(step)
+    client = TestClient(create_app(library), base_url="http://127.0.0.1", follow_redirects=True)
     with start_blocking_portal() as client.portal:  # else each request has an event loop and a thread of its own
         return {address: client.get(address) for address in addresses}
 
 
-def test_a_whole_run_has_all_pages(whole, tmp_path):
+def test_a_whole_run_has_all_pages(whole):
     directory, addresses = whole
-    answers = look(directory, addresses, tmp_path)
+    answers = look(directory, addresses)
     assert {address for address, answer in answers.items() if answer.status_code != 200} <= {addresses[7]}
 
 
@@ -109,7 +103,7 @@ def test_a_damaged_file_is_a_sentence(whole, tmp_path, name):
     shutil.copytree(directory, tmp_path / "runs")
     file, damage = DAMAGES[name]
     damage(tmp_path / "runs" / "run" / file)
-    answers = look(tmp_path / "runs", addresses, tmp_path / "cache")
+    answers = look(tmp_path / "runs", addresses)
     for address, answer in answers.items():
         assert answer.status_code in (200, 404, UNREADABLE), (address, answer.text)
         if answer.status_code == UNREADABLE:
@@ -126,7 +120,7 @@ def test_the_overview_says_what_it_leaves_out(whole, tmp_path):
     file = tmp_path / "runs" / "run" / "evaluations.jsonl"
     with file.open("a") as stream:
         stream.write('{"step": 9, "pass_at_1": 0.5, "generated_tokens": 1.5}\n')
-    text = look(tmp_path / "runs", ["/run"], tmp_path / "cache")["/run"].text
+    text = look(tmp_path / "runs", ["/run"])["/run"].text
     assert "evaluations.jsonl, line 4 is damaged" in text and "held_out:pass_at_1" in text
 
 
@@ -141,6 +135,6 @@ def test_the_overview_says_what_it_leaves_out(whole, tmp_path):
         "/search?q=%ed%a0%80", "/search?q=%22", "/search?uid=%00",
     ],
 )  # fmt: skip
-def test_an_address_that_nobody_links_to_is_a_sentence(whole, tmp_path, address):
-    answer = look(whole[0], [address], tmp_path)[address]
+def test_an_address_that_nobody_links_to_is_a_sentence(whole, address):
+    answer = look(whole[0], [address])[address]
     assert answer.status_code in (200, 404, UNREADABLE), answer.text

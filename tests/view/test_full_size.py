@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.runs.rollout_files import read_step
-from tests.view.conftest import serving, wait_for_index
+from tests.view.conftest import serving
 from tests.view.test_pages import all_drawn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -29,7 +29,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(run, tmp_path_factory):
-    with serving(run.path, cache=tmp_path_factory.mktemp("cache")) as address:
+    with serving(run.path) as address:
         yield f"{address}/full"
 
 
@@ -100,21 +100,7 @@ def test_a_group_of_18_full_responses_and_its_tokens(page, address, rows):
     assert "log-prob -" in said and "ratio " in said
 
 
-def test_one_response_of_8192_tokens(page, address, rows):
-    uid = next(row["uid"] for row in rows if row["group"] == 0)
-    page.goto(f"{address}/tokens/{SIZE.steps}/{SIZE.samples}/plain/{uid}")  # a recalled one
-    page.locator("#heat span span").first.wait_for()
-    page.locator("#heat").focus()
-    page.keyboard.press("ArrowRight")
-    assert page.locator("#token-said").text_content().startswith("0 ")
-    assert page.locator("#surprising tbody tr").count() == 20
-    page.locator("#minimap").click(position={"x": 900, "y": 10})
-    assert int(page.locator("#token-said").text_content().split()[0]) > MOST / 2
-
-
 def test_the_life_and_a_search_of_a_full_run(page, address, rows):
-    page.goto(address)
-    wait_for_index(page, address.rsplit("/", 1)[0], SIZE.steps, patience_ms=PATIENCE_MS)
     uid = next(row["uid"] for row in rows if row["group"] == 0)
     page.goto(f"{address}/problem/{uid}")
     lines = page.locator("table.groups tbody tr")

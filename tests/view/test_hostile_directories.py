@@ -77,7 +77,7 @@ def test_a_file_without_an_end_is_a_sentence(run, tmp_path, make, name):
         with pytest.raises(R3Error, match="is not a run directory"):
             RunDirectory.open(run.path)
     library = Library([run.path])
-    with TestClient(create_app(library, cache=tmp_path / "cache"), base_url="http://localhost") as client:
+    with TestClient(create_app(library), base_url="http://localhost") as client:
         pages = [client.get(f"/run{page}") for page in ("", "/step/1", f"/problem/{rollout(step=1)['uid']}")]
     assert any("cannot be read" in page.text or "damaged" in page.text for page in pages)
     for read in (run.load_config, run.read_metrics, run.read_evaluations, lambda: list(run.read_rollouts())):
@@ -141,7 +141,7 @@ def test_a_text_that_is_stored_once_is_not_unpacked_for_every_row(run, tmp_path,
     with pytest.raises(R3Error, match="it unpacks to 40 GB; a step has at most 4"):
         list(rollout_files.read_step(file, uid_start="a" if column == "uid" else ""))
     library = Library([run.path])
-    with TestClient(create_app(library, cache=tmp_path / "cache"), base_url="http://localhost") as client:
+    with TestClient(create_app(library), base_url="http://localhost") as client:
         assert client.get("/run/step/1").status_code in (200, 422)  # and in time
 
 
@@ -191,7 +191,7 @@ def test_a_page_that_takes_long_holds_up_no_other_run(run, tmp_path):
         assert go_on.wait(LIMIT_S)
 
     slow_run = library.runs["run"]
-    with TestClient(create_app(library, cache=tmp_path / "cache"), base_url="http://localhost") as client:
+    with TestClient(create_app(library), base_url="http://localhost") as client:
         holding = threading.Thread(target=slow_run.fresh, args=("slow", 1, slow))
         holding.start()
         assert begun.wait(LIMIT_S)

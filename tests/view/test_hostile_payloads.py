@@ -11,10 +11,10 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.links import ServerLinks
+from r3_openrlhf.view.rendering import link
 from r3_openrlhf.view.report import report
 from tests.rewards.hostile_payloads import CODE, ENDLESS, HUGE, UNICODE
-from tests.view.conftest import HOSTILE, serving, wait_for_index
+from tests.view.conftest import HOSTILE, serving, wait_for_counts
 
 NAME = "\"'><img src=x onerror=window.hacked=1><script>window.hacked=1<!--{{7*7}}"
 TOGETHER = 12  # payloads that are the responses of one group
@@ -71,7 +71,7 @@ def places(tmp_path_factory):
     ]  # fmt: skip
     line = {"benchmark": NAME, "uid": groups[0][0], "responses": responses}
     (evaluation / "samples.jsonl").write_text(json.dumps(line) + "\n")
-    page = ServerLinks().page
+    page = link
     of_groups = [("step", 1, "plain", uid) for uid, _ in groups]
     markup = next(uid for uid, _ in groups if uid.startswith(HOSTILE[0][:10]) or "<" in uid)
     addresses = [
@@ -92,12 +92,12 @@ def test_payloads_are_text_and_do_nothing(page, places, tmp_path):
     page.on("dialog", lambda dialog: page.faults.append(f"a dialog: {dialog.message}"))
     paths, addresses = places
     seen = set()
-    with serving(*paths, cache=tmp_path, page=page) as address:
+    with serving(*paths, page=page) as address:
         answer = page.goto(f"{address}/{quote(NAME * 2)}")
         assert answer.status == 404 and page.evaluate("window.hacked") is None
         page.faults.clear()  # the browser complains about the status
         page.goto(address + addresses[0])
-        wait_for_index(page, address, 1)
+        wait_for_counts(page, address, 1)
         for one in addresses:
             assert page.goto(address + one).status == 200, one
             page.wait_for_function("() => document.readyState === 'complete'")
@@ -139,7 +139,7 @@ def test_payloads_in_a_report_are_text(page, places, tmp_path):
     """It has no scripts at all, so nothing of a run may become one, an address or an element that loads something."""
     (run, _), _ = places
     file = tmp_path / "report.html"
-    file.write_text(report(Library([run]), cache=tmp_path), encoding="utf-8")
+    file.write_text(report(Library([run])), encoding="utf-8")
     page.goto(file.as_uri())
     assert page.locator("section.example").count() == min(12, -(-len(TEXTS) // TOGETHER))
     assert page.evaluate("window.hacked") is None

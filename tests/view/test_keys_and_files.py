@@ -5,9 +5,9 @@ import shutil
 
 import pyarrow.parquet as pq
 
+from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.view.files_page import END_BYTES, Event, end_of, events_in, starts_of
-from r3_openrlhf.view.step_groups import groups_of
-from r3_openrlhf.view.words import glossary, meanings
+from r3_openrlhf.view.rendering import glossary, meanings
 from tests.view.conftest import serving, unpacked
 from tests.view.test_pages import STEP
 
@@ -125,7 +125,7 @@ def test_the_files_of_a_run(page, story, tmp_path):
         '{"time": 5, "phase": "<i>"}\n{"time": 8, "phase": "policy update", "step": 3}\n'
     )
     assert end_of(two / "error.txt") is None
-    with serving(tmp_path / "runs", cache=tmp_path / "cache", page=page) as address:
+    with serving(tmp_path / "runs", page=page) as address:
         page.goto(f"{address}/one")
         page.get_by_role("link", name="Settings and log").click()
         assert "the disk <b>is</b> full" in page.locator("p.note").first.text_content()

@@ -16,18 +16,13 @@ from hypothesis import strategies as st
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Context
 from r3_openrlhf.problems.label import Label
-from r3_openrlhf.view.export import parse_steps
+from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.view.group_page import difference_of
 from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.links import FileLinks, ServerLinks, file_of
 from r3_openrlhf.view.rendering import json_block, render, signed
-from r3_openrlhf.view.responses import of_group
+from r3_openrlhf.view.responses import of_group, ranked_points, reward_parts
 from r3_openrlhf.view.run_reader import RunReader
-from r3_openrlhf.view.search_index import RunIndex
-from r3_openrlhf.view.step_groups import groups_of, ranked_points, reward_parts
-from r3_openrlhf.view.token_texts import TokenTexts
-from r3_openrlhf.view.token_values import as_numbers, peak_tokens, token_values
-from r3_openrlhf.view.tokens_page import lengths_within
+from r3_openrlhf.view.tokens import TokenTexts, as_numbers, peak_tokens, token_values
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -50,16 +45,12 @@ def test_a_group_by_hand():
         row(recalled_from=3, advantage=-0.5, num_tokens=100), row(uid="v", advantage=-1.0), row(uid="v", advantage=0.5),
     ]  # fmt: skip
     first, second = groups_of(rows, step=7)
-    assert (first.num_correct, first.num_wrong, first.num_ungraded, first.num_cut, first.num_recalled) == (
-        2,
-        1,
-        1,
-        1,
-        1,
-    )
+    counts = (first.num_correct, first.num_wrong, first.num_ungraded, first.num_cut, first.num_recalled)
+    assert counts == (2, 1, 1, 1, 1)
     assert (first.oldest, first.shortest_correct, first.mean_tokens) == (4, 4, 10.0)
     assert (first.state, second.state, first.fate) == ("mixed", "all wrong", None)
-    assert (first.mass, first.share, second.share) == (3.0, pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert (first.mass, first.recalled_mass, first.share) == (3.0, 0.5, pytest.approx(2 / 3))
+    assert (second.mass, second.share) == (1.5, pytest.approx(1 / 3))
 
 
 def test_a_recalled_row_is_in_the_group_that_it_joined():
@@ -71,12 +62,8 @@ def test_a_recalled_row_is_in_the_group_that_it_joined():
     ]  # fmt: skip
     plain, reflection = groups_of(rows, step=5)
     assert (plain.num_correct, plain.num_wrong, plain.num_ungraded, plain.num_recalled) == (1, 1, 1, 0)
-    assert (reflection.context, reflection.num_wrong, reflection.num_recalled, reflection.oldest) == (
-        Context.REFLECTION,
-        2,
-        1,
-        3,
-    )
+    counts = (reflection.num_wrong, reflection.num_recalled, reflection.oldest)
+    assert (reflection.context, counts) == (Context.REFLECTION, (2, 1, 3))
 
 
 def test_fates_are_those_that_the_step_wrote():
@@ -95,11 +82,12 @@ def test_fates_are_those_that_the_step_wrote():
         assert groups_of([ungraded, own, own, *more], step=7)[0].fate == fate
 
 
-def test_the_index_counts_what_the_steps_show(story, tmp_path):
-    index = RunIndex(story, cache=tmp_path)
-    for _ in index.update():
-        pass
-    run, counts = RunReader(story, name="story"), index.counts()
+def test_what_is_counted_is_what_the_steps_show(story):
+    run = RunReader(story, name="story")
+    assert run.counts() == {}
+    for step in reversed(run.steps()):
+        run.count(step)
+    counts = run.counts()
     assert list(counts) == run.steps()
     for line in run.metrics():
         step, found = line["step"], counts[line["step"]]
@@ -109,7 +97,6 @@ def test_the_index_counts_what_the_steps_show(story, tmp_path):
         ages = [key for key in found if key.startswith("age:")]
         assert sum(found[key] for key in ages) == line["r3/replay/recalled"]
         assert ages == (["age:1 to 5"] if 0 < line["r3/replay/max_lag"] <= 5 else ages)
-    index.close()
 
 
 @pytest.mark.parametrize(
@@ -157,73 +144,24 @@ def test_pieces_are_the_text(story):
     assert texts.pieces(smile[:-1])[-1] == "\ufffd"  # cut within a character
 
 
-def values_of_step(run, step, texts):
-    """(row, its values, the reason of its group) of every row of a step."""
-    for group in groups_of(run.rows(step), step=step):
-        rows = of_group(run, step, group, run.rows_with_text(step, group.uid))
-        columns = of_group(run, step, group, run.token_columns(step, group.uid))
-        values, why = token_values(run, rows, columns, step=step, texts=texts)
-        yield from zip(rows, values, [why] * len(rows), strict=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces", "lengths"),
-    [
-        ("ab c", ["ab", " ", "c"], [2, 1, 1]),
-        ("aé日\ufffd", ["aé", "日", "\ufffd"], [2, 1, 1]),
-        ("a😀b", ["a", "", "😀", "b"], [1, 0, 2, 1]),  # which has two units in JavaScript
-        ("a", ["a", "<|end|>"], [1, 7]),  # goes on behind the text
-        ("", [], []),
-        ("b", ["a", "b"], None),
-        ("a\r", ["a\r"], None),  # becomes a line feed in a page
-        ("a\ud83d", ["a", "\ud83d"], None),  # half a character
-    ],
-)
-def test_lengths_are_those_of_a_page(text, pieces, lengths):
-    assert lengths_within(text, pieces) == lengths
-
-
-def test_tokens_are_those_of_the_response(story):
-    """Every graded plain row finds its own row of the history: as many log-probs as tokens, and the same text; a recalled
-    one the row of the step that sampled it. Ranked ones have entropies, recalled ones both log-probs."""
-    texts = TokenTexts(story / "final_model" / "tokenizer.json")
-    kinds = {"fresh": 0, "recalled": 0, "ranked": 0}
-    for row, values, why in values_of_step(RunReader(story, name="story"), 7, texts):
-        if values is None:
-            assert row["verdict"] == "ungraded" or row["context"] == "reflection"
-            assert why
-            continue
-        assert "".join(values.pieces).startswith(row["text"])
-        if values.ids is None:  # it has left the store; its file still has its entropies
-            assert row["ranked"] and row["context"] == "reflection"
-            continue
-        assert texts.text(values.ids.tolist()) == row["text"]
-        assert len(values.pieces) == len(values.logprobs) == row["num_tokens"]
-        kinds["fresh" if row["recalled_from"] is None else "recalled"] += 1
-        if row["recalled_from"] is not None:
-            ratio = values.policy_logprobs.astype(float) - values.logprobs.astype(float)
-            assert 0.05 < np.std(ratio) < 0.3  # as the story made it
-        if row["ranked"]:
-            kinds["ranked"] += 1
-            peak = peak_tokens(values.entropies, peak_fraction=0.2)
-            assert np.mean(values.entropies[peak].astype(float)) == pytest.approx(row["entropy_peak"], abs=2e-3)
-    assert kinds["fresh"] > 40 and kinds["recalled"] > 0 and kinds["ranked"] > 0
-
-
 def test_a_copy_without_history_and_tokenizer_has_what_its_files_have(story, tmp_path):
     """Ranked rows have entropies and recalled ones ratios, with their pieces of text; the others say why not."""
-    bare = tmp_path / "bare"
-    shutil.copytree(story, bare, ignore=shutil.ignore_patterns("history.sqlite*", "final_model"))
-    found = 0
-    for row, values, why in values_of_step(RunReader(bare, name="bare"), 7, None):
-        if row["ranked"] or row["recalled_from"] is not None:
-            found += 1
-            assert values.ids is None and "".join(values.pieces) == row["text"]
-            assert (values.entropies is not None) == row["ranked"]
-            assert (values.policy_logprobs is not None) == (row["recalled_from"] is not None)
-        else:
-            assert values is None and why
-    assert found > 0
+    shutil.copytree(story, tmp_path / "bare", ignore=shutil.ignore_patterns("history.sqlite*", "final_model"))
+    run, kept = RunReader(tmp_path / "bare", name="bare"), 0
+    for group in run.groups(7):
+        rows, columns = (
+            of_group(run, 7, group, read(7, group.uid)) for read in (run.rows_with_text, run.token_columns)
+        )
+        values, why = token_values(run, rows, columns, step=7, texts=None)
+        for row, own in zip(rows, values, strict=True):
+            if not row["ranked"] and row["recalled_from"] is None:
+                assert own is None and why
+                continue
+            kept += 1
+            assert own.ids is None and "".join(own.pieces) == row["text"]
+            assert (own.entropies is not None) == row["ranked"]
+            assert (own.policy_logprobs is not None) == (row["recalled_from"] is not None)
+    assert kept > 0
 
 
 def test_peak_tokens_of_the_worked_example():
@@ -311,25 +249,7 @@ def test_json_in_a_page_cannot_end_its_block(value):
 
 
 def test_everything_is_escaped():
-    page = render(
-        "message.html", link=ServerLinks().page, static=ServerLinks().static, is_export=False, message="<script>1</script> \ud800"
-    )  # fmt: skip
-    assert "&lt;script&gt;1&lt;/script&gt; ?" in page
-
-
-@given(st.text(min_size=1).filter(lambda part: "/" not in part), st.text(min_size=1))
-def test_a_file_of_an_export_stays_in_its_place(part, uid):
-    parts = ("run", "step", part, uid)
-    path = file_of(parts)
-    assert path.count("/") == 4 and ".." not in path.split("/")
-    assert all(name.strip(".") for name in path.split("/"))
-    assert FileLinks(parts, {("run",)}).page("run") == "../../../../run/index.html"
-    assert FileLinks(parts, {("run",)}).page("other") is None
-
-
-@pytest.mark.parametrize(("text", "steps"), [("3", [3]), ("7, 3", [3, 7]), ("10-12,3", [3, 10, 11, 12])])
-def test_steps_of_an_export(text, steps):
-    assert parse_steps(text) == steps
+    assert "&lt;script&gt;1&lt;/script&gt; ?" in render("message.html", message="<script>1</script> \ud800")
 
 
 def test_signs():

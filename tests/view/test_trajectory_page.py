@@ -16,12 +16,10 @@ import pytest
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.runs.trajectories import MAX_MEMBERS, explain, trajectories_of
-from r3_openrlhf.view.export import Selection, export
-from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.links import ServerLinks
-from r3_openrlhf.view.step_groups import groups_of
-from tests.view.conftest import HOSTILE, axe_faults, check_links, serving, unpacked
+from r3_openrlhf.view.rendering import link
+from tests.view.conftest import HOSTILE, axe_faults, serving, unpacked
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +29,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(run, tmp_path_factory):
-    with serving(run.path, cache=tmp_path_factory.mktemp("cache")) as address:
+    with serving(run.path) as address:
         yield address
 
 
@@ -73,7 +71,7 @@ def test_advantages_are_those_that_the_step_wrote(run):
 
 def test_every_trajectory_opens_with_its_turns_and_their_groups(run, address):
     """Sizes of groups by counting, without the library of groups: equal states, and equal states before."""
-    links, pages = ServerLinks(), 0
+    pages = 0
     for step in run.steps():
         for uid in sorted({row["uid"] for row in run.rows(step)}):
             rows = run.rows_with_text(step, uid)
@@ -86,7 +84,7 @@ def test_every_trajectory_opens_with_its_turns_and_their_groups(run, address):
                 for k in range(3)
             ]
             for place, name in enumerate(names):
-                html = read(address + links.page("agent_smoke", "trajectory", step, place, "plain", uid))
+                html = read(address + link("agent_smoke", "trajectory", step, place, "plain", uid))
                 turns, pages = turns_on(html), pages + 1
                 mine = [row for row in rows if row["trajectory"] == name]
                 assert list(turns) == [row["turn"] for row in mine]
@@ -111,19 +109,19 @@ def test_every_trajectory_opens_with_its_turns_and_their_groups(run, address):
 
 def test_pages_of_the_run_lead_to_its_trajectories(run, address):
     uid = run.rows(1)[0]["uid"]
-    task = ServerLinks().page("agent_smoke", "trajectory", 1, 0, "plain", uid)
+    task = link("agent_smoke", "trajectory", 1, 0, "plain", uid)
     assert f'href="{task}"' in read(f"{address}/agent_smoke/step/1")
-    group = read(address + ServerLinks().page("agent_smoke", "step", 1, "plain", uid))
+    group = read(address + link("agent_smoke", "step", 1, "plain", uid))
     names = list(dict.fromkeys(row["trajectory"] for row in run.rows(1) if row["uid"] == uid))
     for row in (row for row in run.rows(1) if row["uid"] == uid):
-        of_row = ServerLinks().page("agent_smoke", "trajectory", 1, names.index(row["trajectory"]), "plain", uid)
+        of_row = link("agent_smoke", "trajectory", 1, names.index(row["trajectory"]), "plain", uid)
         assert f'href="{of_row}#turn-{row["turn"]}"' in group
 
 
 def test_a_member_leads_to_its_turn(run, address):
     """Every link among the groups of a page is the address of a turn that is there."""
     uid = run.rows(2)[0]["uid"]
-    html = read(address + ServerLinks().page("agent_smoke", "trajectory", 2, 0, "plain", uid))
+    html = read(address + link("agent_smoke", "trajectory", 2, 0, "plain", uid))
     links = {unescape(one) for cell in re.findall(r'class="members">(.*?)</td>', html) for one in re.findall(r'href="([^"]*)"', cell)}  # fmt: skip
     assert links
     for one in links:
@@ -133,21 +131,10 @@ def test_a_member_leads_to_its_turn(run, address):
 
 def test_axe_and_the_console_find_no_fault(page, run, address):
     uid = run.rows(1)[0]["uid"]
-    page.goto(address + ServerLinks().page("agent_smoke", "trajectory", 1, 1, "plain", uid))
+    page.goto(address + link("agent_smoke", "trajectory", 1, 1, "plain", uid))
     assert axe_faults(page) == []
     page.keyboard.press("p")
     page.wait_for_url("**/trajectory/1/0/plain/**")
-
-
-def test_an_export_has_them(run, tmp_path):
-    uid = run.rows(1)[0]["uid"]
-    export(Library([run.path]), tmp_path / "share", Selection(uids=[uid], steps=[1]))
-    files = list((tmp_path / "share").glob("agent_smoke/trajectory/1/*/plain/*/index.html"))
-    assert len(files) == 4
-    step_page = (tmp_path / "share" / "agent_smoke" / "step" / "1" / "index.html").read_text()
-    assert step_page.count('index.html" class="tag">turn by turn') == 1
-    assert any("#turn-" in file.read_text() for file in files)
-    check_links(tmp_path / "share")
 
 
 @pytest.mark.parametrize(
@@ -247,9 +234,9 @@ def hostile(tmp_path_factory):
 
 
 def test_hostile_texts_are_text(page, hostile, tmp_path):
-    with serving(hostile, cache=tmp_path, page=page) as address:
+    with serving(hostile, page=page) as address:
         for place, text in enumerate(HOSTILE):
-            page.goto(address + ServerLinks().page("run", "trajectory", 1, place, "plain", "<b>uid</b>"))
+            page.goto(address + link("run", "trajectory", 1, place, "plain", "<b>uid</b>"))
             expected = text.replace("\x00", "").replace("\r\n", "\n").replace("\r", "\n")
             assert page.locator("section .response").first.text_content() == expected
             assert page.locator("section .prompt").first.text_content() == expected
@@ -265,7 +252,7 @@ def test_hostile_texts_are_text(page, hostile, tmp_path):
 
 
 def test_a_large_group_and_a_lost_trajectory(hostile, tmp_path):
-    with serving(hostile, cache=tmp_path) as address:
+    with serving(hostile) as address:
         html = read(f"{address}/run/trajectory/1/0/plain/many")
         first = turns_on(html)[0]
         assert f'<td class="r">{MAX_MEMBERS + 3}</td>' in first and "and 2 more" in text_of(first)

@@ -4,7 +4,6 @@
   const place = document.getElementById("charts");
   if (!place) return;
   let data = JSON.parse(document.getElementById("curves").textContent);
-  const address = document.getElementById("step-address");
   // Choices are in the address, so that a view can be shared.
   const asked = new URLSearchParams(location.search);
   const limit = (name) => asked.has(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : null;
@@ -204,8 +203,7 @@
     const xs = state.x === "steps" ? run.steps : run.tokens;
     xs.forEach((value, i) => { if (value != null && Math.abs(value - x) < Math.abs(xs[at] - x)) at = i; });
     const step = run.steps[at];
-    const own = data.addresses ? (data.addresses[run.name] || {})[step] : document.body.dataset.live ? `/${encodeURIComponent(run.name)}/step/${step}` : null;
-    if (own) location.href = own;
+    location.href = `/${encodeURIComponent(run.name)}/step/${step}`;
   }
   function zoomed() {
     remember();
@@ -272,11 +270,11 @@
   }
   let every = false;
   const query = () => new URLSearchParams([...data.runs.map((run) => ["run", run.name]), ...(every ? [["every", "1"]] : [])]);
-  async function fetched() { data = Object.assign(await (await fetch(`/api/curves?${query()}`)).json(), { addresses: data.addresses }); }
+  async function fetched() { data = await (await fetch(`/api/curves?${query()}`)).json(); }
   async function search() {
     state.match = match.value.trim();
     remember();
-    if (state.match && !every && document.body.dataset.live) { every = true; await fetched(); }
+    if (state.match && !every) { every = true; await fetched(); }
     drawn = all();
   }
   match.value = state.match;

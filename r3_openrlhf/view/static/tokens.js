@@ -174,14 +174,9 @@
   const value = (values, by, i) => by in values ? values[by][i] / 10000 : null;
   const bucket = (values, by, i) => Math.max(0, Math.min(8, Math.floor(9 * Math.abs(value(values, by, i)) / TOP[by])));
   const shown = (piece) => JSON.stringify(piece).slice(1, -1) || "(part of a character)";
-  // `text` of the page, of which the pieces are parts where their lengths came alone
-  function prepare(values, clip, text) {
+  function prepare(values, clip) {
     values.peakSet = new Set(values.peak);
     values.clip = clip;
-    if (values.pieces) return;
-    const whole = text + values.rest;
-    let at = 0;
-    values.pieces = values.lengths.map((length) => whole.slice(at, at += length));
   }
   const ratio = (values, i) => Math.exp(value(values, "ratio", i));
   const isClipped = (values, i) => values.clip && (ratio(values, i) < values.clip[0] || ratio(values, i) > values.clip[1]);
@@ -344,19 +339,12 @@
   // ── the values of tokens, of the responses that come into view ──
   const heats = new Map(), stored = new Map(); // element -> Heat; place -> its values, null without any
   const inView = new Set();
-  let by = "", asked = new Set(), file = null;
+  let by = "", asked = new Set();
   const why = document.getElementById("why");
   const textOf = (element) => plain.has(element) ? plain.get(element) : element.textContent;
   const placeOf = (element) => Number(element.closest("[data-place]").dataset.place);
   function load(places) {
-    if (cards.dataset.tokens) return fetch(`${cards.dataset.tokens}?${new URLSearchParams(places.map((place) => ["place", place]))}`).then((answer) => answer.json());
-    file = file || new Promise((done, failed) => { // from disk: a script next to the page hands its data over
-      window.r3Tokens = done;
-      const script = document.createElement("script");
-      script.src = cards.dataset.tokenFile; script.onerror = failed;
-      document.head.append(script);
-    });
-    return file;
+    return fetch(`${cards.dataset.tokens}?${new URLSearchParams(places.map((place) => ["place", place]))}`).then((answer) => answer.json());
   }
   async function ask() {
     const places = [...inView].map(placeOf).filter((place) => !stored.has(place) && !asked.has(place));
@@ -366,8 +354,7 @@
       try { found = await load(places); } catch (_) { asked = new Set(); return tell("The values of the tokens cannot be had: the server has ended, or the tunnel is down."); }
       for (const place of places) stored.set(place, null);
       for (const values of found.responses) if (values) {
-        const element = cards.querySelector(`[data-place="${values.place}"] .response`);
-        if (element) prepare(values, found.clip, textOf(element));
+        prepare(values, found.clip);
         stored.set(values.place, values);
       }
       stored.why = found.why || stored.why;

@@ -86,7 +86,6 @@
   if (effect) tellEffect();
 
   // ── news ──
-  if (!document.body.dataset.live) return;
   const page = $("h1[data-step]");
   let before = null;
   async function look() {

@@ -1,15 +1,14 @@
-"""The rows of a step as groups: who was right, who was recalled, what became of the group, what it weighs. Pure."""
+"""The rows of a step as groups: who was right, who was recalled, what became of a group, what it weighs. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from r3_openrlhf.method.core.groups import GroupState, RankingFate, RecallFate, group_state
 from r3_openrlhf.method.types import Context, Verdict
-from r3_openrlhf.runs.rollout_records import grouped
 
 Row = dict[str, Any]
 
@@ -24,8 +23,7 @@ STATES = {
 
 @dataclass(slots=True, kw_only=True)
 class StepGroup:
-    """The rollouts of one problem in one context. In an agent's task, a trajectory counts as one rollout, however many turns it
-    has."""
+    """The rollouts of one problem in one context. An agent's trajectory counts as one rollout, however many turns it has."""
 
     uid: str
     context: Context
@@ -43,6 +41,8 @@ class StepGroup:
     mean_tokens: float
     mean_reward: float | None  # of what was trained on
     mass: float  # sum of |advantage| over its trained rows
+    recalled_mass: float  # of its recalled rows
+    ranked_mass: float
     share: float = 0.0  # of the step's mass
     fate: str | None = None  # of a collapsed group
 
@@ -54,7 +54,7 @@ class StepGroup:
 
 def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
     """The groups of a step in the order of its file."""
-    groups = [_group(uid, Context(context), found, step) for (uid, context), found in grouped(rows).items()]
+    groups = [_group(uid, Context(context), own, step) for (uid, context), own in grouped(rows).items()]
     mass = sum(group.mass for group in groups)
     reflected = {group.uid for group in groups if group.context is Context.REFLECTION}
     for group in groups:
@@ -86,8 +86,14 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
         shortest_correct=min((row["num_tokens"] for row in correct), default=None),
         mean_tokens=fmean(row["num_tokens"] for row in fresh) if fresh else 0.0,
         mean_reward=fmean(rewards) if rewards else None,
-        mass=sum(abs(row["advantage"] or 0.0) for row in rows),
+        mass=_mass(rows),
+        recalled_mass=_mass(recalled),
+        ranked_mass=_mass(row for row in rows if row.get("ranked")),
     )
+
+
+def _mass(rows: Iterable[Row]) -> float:
+    return sum(abs(row["advantage"] or 0.0) for row in rows)
 
 
 def _first_turns(rows: Sequence[Row]) -> list[Row]:
@@ -98,63 +104,29 @@ def _first_turns(rows: Sequence[Row]) -> list[Row]:
 def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:
     """What became of a group, as its step wrote it; None: it did not collapse. The first that holds: past rollouts were recalled,
     it was ranked, its problem was asked again with a stored error, or why replay did nothing (method/core/groups.py, RecallFate)."""
-    found = next((row for row in rows if row["group_replay"] is not None), None)
-    if found is None or found["group_replay"] == RecallFate.NOT_COLLAPSED:
+    graded = next((row for row in rows if row["group_replay"] is not None), None)
+    if graded is None or graded["group_replay"] == RecallFate.NOT_COLLAPSED:
         return None
-    if found["group_replay"] == RecallFate.RECALLED:
+    if graded["group_replay"] == RecallFate.RECALLED:
         return "recalled"
-    if found["group_ranking"] == RankingFate.RANKED:
+    if graded["group_ranking"] == RankingFate.RANKED:
         return "ranked"
-    return "reflected" if was_reflected else found["group_replay"].replace("_", " ")
+    return "reflected" if was_reflected else graded["group_replay"].replace("_", " ")
 
 
-# ── one row ──
+def grouped(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """(problem, context) -> the rows of its group, for the rows of one step.
 
-
-def reward_parts(row: Row, *, returned: bool = False) -> list[tuple[str, float]]:
-    """The reward of a row as a sum of named parts; [] for one without a reward. returned: a function of the user gave it.
-
-    A correct row has 1 for the verdict and the rest for its length; a ranked one has the ranking's reward instead of 0, which
-    ranking.guard may shift; what else was added or taken (DAPO's penalty on long ones) is the last part.
+    A recalled row belongs to the group that it joined, whatever its prompt was. An ungraded row is in no group and is listed with
+    its problem and context.
     """
-    outcome, ranking, reward = row["outcome_reward"], row["ranking_reward"], row["reward"]
-    if outcome is None or reward is None:
-        return []
-    verdict = 1.0 if row["verdict"] == Verdict.CORRECT else 0.0
-    parts = [("returned", outcome)] if returned else [("verdict", verdict)]
-    if outcome != verdict and not returned:
-        parts.append(("length", outcome - verdict))
-    if ranking is not None:
-        parts.append(("ranking", ranking - outcome))
-    paid = outcome if ranking is None else ranking
-    if reward != paid:
-        parts.append(("penalty on length" if ranking is None else "centring", reward - paid))
-    return parts
-
-
-@dataclass(frozen=True, slots=True)
-class RankedPoint:
-    """A ranked row in the plane of peak and global entropy, nats per token."""
-
-    row: int
-    peak: float
-    global_: float
-    dominates: list[int]  # rows; S_i of them
-
-
-def ranked_points(rows: Sequence[Row]) -> list[RankedPoint]:
-    """i dominates j: its peak is higher and its global entropy lower, both strictly (method/core/ranking.py)."""
-    found = [
-        (place, row["entropy_peak"], row["entropy_global"])
-        for place, row in enumerate(rows)
-        if row.get("ranked") and row["entropy_peak"] is not None and row["entropy_global"] is not None
-    ]
-    return [
-        RankedPoint(
-            place,
-            peak,
-            global_,
-            [other for other, its_peak, its_global in found if peak > its_peak and global_ < its_global],
-        )
-        for place, peak, global_ in found
-    ]
+    rows = list(rows)
+    keys = {
+        row["group"]: (row["uid"], row["context"])
+        for row in rows
+        if row.get("group") is not None and row["recalled_from"] is None
+    }
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(keys.get(row.get("group"), (row["uid"], row["context"])), []).append(row)
+    return groups

@@ -1,4 +1,4 @@
-"""One directory of `r3 eval`: results, problems and samples, and two of them side by side."""
+"""One directory of `r3 eval`: its results, problems and responses, and how two of them differ."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
+from r3_openrlhf.comparison.intervals import SeedEstimate, paired_difference
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.files import lines_of, open_regular, read_bytes
@@ -86,14 +87,10 @@ class Results(msgspec.Struct):
     benchmarks: dict[str, BenchmarkResults]
 
     def __post_init__(self) -> None:
-        for name, found in self.benchmarks.items():
-            if (
-                found.pass_at_k.keys() != found.majority_at_k.keys()
-                or str(self.settings.n_samples) not in found.pass_at_k
-            ):
-                raise ValueError(
-                    f"{name} has no Pass@{self.settings.n_samples} beside its maj@{self.settings.n_samples}"
-                )
+        n = self.settings.n_samples
+        for name, results in self.benchmarks.items():
+            if results.pass_at_k.keys() != results.majority_at_k.keys() or str(n) not in results.pass_at_k:
+                raise ValueError(f"{name} has no Pass@{n} beside its maj@{n}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,43 +150,40 @@ class EvaluationReader(Reader):
 
     def responses(self, benchmark: str, uid: str) -> list[Response]:
         """The samples of one problem. R3Error: it was not asked, or its line is damaged."""
-        asked = self.problems().get((benchmark, uid))
-        if asked is None:
+        problem = self.problems().get((benchmark, uid))
+        if problem is None:
             raise R3Error(f"{self.path} has no problem {uid} of {benchmark}")
         file = self.path / "samples.jsonl"
         with open_regular(file) as lines:
-            lines.seek(asked.place)
-            return _patient(lines.readline(), _WholeLine, file, asked.number).responses
+            lines.seek(problem.place)
+            return _decoded(lines.readline(), _WholeLine, file, problem.number).responses
 
 
 def _problems_in(file: Path) -> dict[tuple[str, str], EvaluatedProblem]:
     """R3Error: a damaged line. OSError."""
-    found: dict[tuple[str, str], EvaluatedProblem] = {}
-    decoder, place = msgspec.json.Decoder(_Line), 0
+    problems: dict[tuple[str, str], EvaluatedProblem] = {}
+    place = 0
     with open_regular(file) as lines:
         for number, line in enumerate(lines_of(lines), start=1):
             if not line.endswith(b"\n"):
                 break
-            try:
-                one = decoder.decode(line)
-            except UNREADABLE:  # it may hold a lone surrogate, which a model can write
-                one = _patient(line, _Line, file, number)
-            tokens = [response.num_tokens for response in one.responses]
-            found[one.benchmark, one.uid] = EvaluatedProblem(
-                benchmark=one.benchmark,
-                uid=one.uid,
-                verdicts=tuple(response.verdict for response in one.responses),
-                cut=tuple(response.finish_reason == "length" for response in one.responses),
+            whole = _decoded(line, _Line, file, number)
+            tokens = [response.num_tokens for response in whole.responses]
+            problems[whole.benchmark, whole.uid] = EvaluatedProblem(
+                benchmark=whole.benchmark,
+                uid=whole.uid,
+                verdicts=tuple(response.verdict for response in whole.responses),
+                cut=tuple(response.finish_reason == "length" for response in whole.responses),
                 mean_tokens=sum(tokens) / len(tokens) if tokens else 0.0,
                 place=place,
                 number=number,
             )
             place += len(line)
-    return found
+    return problems
 
 
-def _patient(line: bytes, kind: type[Value], file: Path, number: int) -> Value:
-    """With Python's own parser, which takes what msgspec does not. R3Error: it is no line of ours either."""
+def _decoded(line: bytes, kind: type[Value], file: Path, number: int) -> Value:
+    """With Python's own parser: a line may hold a lone surrogate, which a model can write. R3Error: it is no line of ours."""
     try:
         return msgspec.convert(json.loads(line), kind)
     except UNREADABLE as error:
@@ -208,15 +202,21 @@ class Pair:
     @property
     def kind(self) -> str:
         """Right: in more than half of its graded responses."""
-        return f"{'right' if _mostly(self.a) else 'wrong'}-{'right' if _mostly(self.b) else 'wrong'}"
-
-
-def _mostly(asked: EvaluatedProblem) -> bool:
-    return (asked.share or 0.0) > 0.5
+        sides = ("right" if (side.share or 0.0) > 0.5 else "wrong" for side in (self.a, self.b))
+        return "-".join(sides)
 
 
 def pairs_of(a: EvaluationReader, b: EvaluationReader) -> list[Pair]:
     """The problems of both, those that differ most first."""
     of_b = b.problems()
-    pairs = [Pair(*key, asked, of_b[key]) for key, asked in a.problems().items() if key in of_b]
+    pairs = [Pair(*key, problem, of_b[key]) for key, problem in a.problems().items() if key in of_b]
     return sorted(pairs, key=lambda pair: -abs((pair.a.share or 0.0) - (pair.b.share or 0.0)))
+
+
+def difference_of(a: EvaluationReader, b: EvaluationReader) -> SeedEstimate | None:
+    """Pass@1 of b less that of a over the problems that both were asked, with Student's interval over problems."""
+    shares = [
+        {key: problem.share for key, problem in reader.problems().items() if problem.share is not None}
+        for reader in (b, a)
+    ]
+    return paired_difference(*shares)

@@ -1,0 +1,131 @@
+"""The curves of some runs over each other, each run in one line, its effect, and the arms compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from r3_openrlhf.comparison.arms import DEFAULT_REFERENCE, Comparison, compare
+from r3_openrlhf.comparison.runs import read_run
+from r3_openrlhf.comparison.table import reading, table_rows
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.runs.effect import Effect, effect_of
+from r3_openrlhf.runs.report import quarter_means, total
+from r3_openrlhf.view.curves import curves_of
+from r3_openrlhf.view.evaluation import difference_of
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.rendering import link, render
+from r3_openrlhf.view.run_reader import RunReader
+
+
+def overview(library: Library, names: Sequence[str] | None = None) -> str:
+    """The curves of some runs; None: of all that are open, and the evaluations."""
+    runs = [library.run(name) for name in names] if names is not None else list(library.runs.values())
+    evaluations = list(library.evaluations.values()) if names is None else []
+    single = runs[0] if len(runs) == 1 else None
+    return render(
+        "overview.html",
+        runs=[summary(run) for run in runs],
+        single=single,
+        evaluations=[
+            (one, one.results()[0], difference_of(evaluations[0], one) if number else None)
+            for number, one in enumerate(evaluations)
+        ],
+        curves=curves_of(runs),
+        latest=single.steps()[:-9:-1] if single else [],
+        query=urlencode([("run", name) for name in names or ()]),
+    )
+
+
+def state(library: Library) -> dict[str, dict[str, Any]]:
+    """For pages that wait for news: name of each run -> its newest step, and whether it has ended."""
+    return {
+        name: {
+            "metrics": run.metrics()[-1]["step"] if run.metrics() else 0,
+            "rollouts": run.steps()[-1] if run.steps() else 0,
+            "counted": len(run.counts()),
+            "finished": run.is_finished,
+        }
+        for name, run in library.runs.items()
+    }
+
+
+def summary(run: RunReader) -> dict[str, Any]:
+    """A run in one line: first and last quarter of its steps, sums of what R³ did."""
+    lines, evaluations = run.metrics(), [line for line in run.evaluations() if line.get("pass_at_1") is not None]
+    last = lines[-1] if lines else {"step": 0}
+    return {
+        "run": run,
+        "config": run.config,
+        "steps": last["step"],
+        "epoch": last.get("epoch"),
+        "finished": run.is_finished,
+        "tokens": last.get("generated_tokens_total"),
+        "reward": quarter_means(lines, "reward_mean"),
+        "accuracy": quarter_means(lines, "accuracy"),
+        "held_out": (evaluations[0]["pass_at_1"], evaluations[-1]["pass_at_1"]) if evaluations else None,
+        "collapsed": (total(lines, "r3/groups/collapsed_before"), total(lines, "r3/groups/collapsed_after")),
+        "recalled": total(lines, "r3/replay/recalled"),
+        "reflected": total(lines, "r3/reflection/groups"),
+        "ranked": total(lines, "r3/ranking/groups"),
+        "ungraded": total(lines, "r3/grading/ungraded"),
+        "rollouts": len(run.steps()),
+        "why_no_rollouts": run.why_no_rollouts(),
+        "faults": run.faults(),
+    }
+
+
+# ── did it help? ──
+
+
+def effect_page(library: Library, name: str, against: str = "") -> str:
+    """`r3 show RUN --effect`; against: the name of an open run without replay, "": none."""
+    run, other = library.run(name), library.run(against) if against else None
+    others = [one.name for one in library.runs.values() if one is not run and one.steps()]
+    effect = effect_in(library, run, other) if run.steps() else None
+    return render("effect.html", run=run, effect=effect, against=against, others=others)
+
+
+def sentences(library: Library, name: str) -> list[dict[str, str]]:
+    """The sentences at the top of a run, each with the address of its data."""
+    run = library.run(name)
+    parts = effect_in(library, run).parts() if run.steps() else []
+    return [{"text": text, "href": f"{link(name, 'effect')}#{part}"} for part, text in parts]
+
+
+def effect_in(library: Library, run: RunReader, other: RunReader | None = None) -> Effect:
+    """Kept as long as no run has a new step. Reading all steps takes seconds, so no other page waits for it."""
+    key = run.name, other.name if other else None
+    stamp = run.steps(), other.steps() if other else None
+    if library.effects.get(key, (None,))[0] != stamp:
+        library.effects[key] = stamp, effect_of(run.directory, against=other.directory if other else None)
+    return library.effects[key][1]
+
+
+# ── arms ──
+
+
+def compare_page(library: Library, names: Sequence[str] | None = None, reference: str = "") -> str:
+    """The table of `r3 compare --unfinished`. names: runs; None: all. reference: an arm, "": grpo, or the first one."""
+    runs = [library.run(name) for name in names] if names else list(library.runs.values())
+    comparison, fault = comparison_of(runs, reference)
+    return render(
+        "compare.html",
+        runs=runs,
+        found=comparison,
+        fault=fault,
+        rows=table_rows(comparison) if comparison else [],
+        reading=reading(comparison) if comparison else [],
+    )
+
+
+def comparison_of(runs: Sequence[RunReader], reference: str = "") -> tuple[Comparison | None, str | None]:
+    """The comparison, or the sentence that says why there is none."""
+    try:
+        read = [read_run(run.path, unfinished=True) for run in runs]
+        arms = sorted({run.arm for run in read})
+        default = DEFAULT_REFERENCE if DEFAULT_REFERENCE in arms else arms[0]
+        return compare(read, reference=reference or default), None
+    except R3Error as error:
+        return None, str(error)

@@ -1,0 +1,275 @@
+"""Rollouts by a text, by their columns and in an order: DuckDB reads the files of the steps, and nothing is kept."""
+
+from __future__ import annotations
+
+import glob
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import duckdb
+
+from r3_openrlhf.method.errors import R3Error, quoted
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.runs import rollout_files
+from r3_openrlhf.runs.problem_files import labels_in
+from r3_openrlhf.runs.step_groups import Row
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.rendering import render
+from r3_openrlhf.view.run_reader import RunReader, Stamp, check_row, is_count, read_rows, stamp_of
+
+HITS_PER_PAGE = 30
+MAX_PROBLEMS = 5
+MAX_CHARS = 1000  # of a query
+PAGE_S = 30.0  # for what one page asks
+MEMORY = "400MB"
+BEFORE, SNIPPET = 120, 400  # characters before the first match, and at all
+HEAVY = ("text", "prompt", "answer", "extras", "state")
+PLAIN = ", ".join(f'"{name}"' for name in rollout_files.COLUMNS if name not in HEAVY)
+OF_FILE = 'file_row_number AS "at", filename AS file'
+READ = "read_parquet($files, hive_partitioning = false, file_row_number = true, filename = true"
+SAME = f"(SELECT {PLAIN}, text, {OF_FILE} FROM {READ}))"
+# Reading every schema first takes seconds. It is done where files of several versions lack columns: these are null.
+NOTHING = ", ".join(
+    f'NULL::{"double" if kind == rollout_files.NUMBER else kind} AS "{name}"'
+    for name, kind in rollout_files.COLUMNS.items()
+)
+MIXED = f"(SELECT {NOTHING} WHERE false UNION ALL BY NAME SELECT *, {OF_FILE} FROM {READ}, union_by_name = true))"
+# Why a file is not given to DuckDB: no run wrote it, or its few bytes would fill the memory. None: it is.
+_FAULTS: dict[tuple[Path, Stamp], str | None] = {}
+
+
+# Orders of a search -> their columns. "score" is the outcome reward: what the verdict and the length pay.
+SORTS = {
+    "step": "step",
+    "reward": "reward",
+    "score": "outcome_reward",
+    "length": "num_tokens",
+    "advantage": "advantage",
+    "entropy": "entropy_global",
+}
+
+
+def search_page(library: Library, form: Mapping[str, str]) -> str:
+    """Rollouts that have the text and pass the filter, over the open runs or one of them."""
+    query = form.get("q", "").strip()
+    runs = [library.run(form["run"])] if form.get("run") else list(library.runs.values())
+    page = max(1, int(form["page"])) if is_count(form.get("page", "")) else 1
+    hits: list[tuple[str, Row]] = []
+    problems: list[tuple[str, str, str]] = []
+    faults: list[str] = []
+    texts: list[str] = []
+    fault = None
+    try:
+        texts = texts_in(query)
+        hits, faults = search(runs, query, form, offset=(page - 1) * HITS_PER_PAGE)
+        if query and page == 1:
+            problems = [(run.name, *problem) for run in runs for problem in problems_with(run, query)]
+    except R3Error as error:
+        fault = str(error)
+    return render(
+        "search.html",
+        asked=form,
+        query=query,
+        problems=[(name, uid, marked(text[:SNIPPET], texts)) for name, uid, text in problems],
+        hits=[
+            (name, row, marked(" ".join((row["snippet"] or "").split()), texts)) for name, row in hits[:HITS_PER_PAGE]
+        ],
+        notes=faults,
+        fault=fault,
+        page=page,
+        sorts=list(SORTS),
+        runs=[run.name for run in library.runs.values() if run.steps()],
+        has_more=len(hits) > HITS_PER_PAGE,
+        address=urlencode({key: value for key, value in form.items() if value and key != "page"}),
+    )
+
+
+def search(
+    runs: Sequence[RunReader], query: str, form: Mapping[str, str], *, offset: int = 0
+) -> tuple[list[tuple[str, Row]], list[str]]:
+    """(name of the run, row with a `snippet`) of HITS_PER_PAGE hits and one more, and sentences about damaged files.
+
+    The newest step comes first; a value that is not there comes last. R3Error: a form that makes no sense.
+    """
+    texts = texts_in(query)
+    conditions, values = conditions_of(form)
+    for number, text in enumerate(texts):
+        names = (f"text{number}a", f"text{number}b")
+        conditions.append(f"(contains(text, ${names[0]}) OR contains(text, ${names[1]}))")
+        values |= _cases(text, *names)
+    where = " AND ".join(conditions) or "true"
+    sort, falls = form.get("sort") or "step", form.get("order") != "up"
+    if sort not in SORTS:
+        raise R3Error(f"sort is {quoted(sort)}; use one of {', '.join(SORTS)}")
+    # Files come in the order of their steps, so nothing is sorted and the last ones need not be read.
+    order = (
+        f'ORDER BY {SORTS[sort]} {"DESC" if falls else "ASC"} NULLS LAST, step DESC, "at"' if sort != "step" else ""
+    )
+    files = {file: (step, run.name) for run in runs for step, file in _steps_of(run, form)}
+    ordered = sorted(files, key=lambda file: files[file][0], reverse=falls)
+    rows, faults = select(f"{where} {order} LIMIT {HITS_PER_PAGE + 1} OFFSET {offset}", ordered, values)
+    _add_snippets(rows, texts)
+    return [(files[Path(row["file"])][1], row) for row in rows], faults
+
+
+def _add_snippets(rows: Sequence[Row], texts: Sequence[str]) -> None:
+    """Read a piece of each row's text, around the first word of the query. Nothing where the text is not there any more."""
+    place = "least(nullif(strpos(text, $a), 0), nullif(strpos(text, $b), 0))" if texts else "1"
+    snippet = f"substr(text, greatest(1, {place} - {BEFORE}), {SNIPPET}) AS snippet"
+    values: dict[str, Any] = {"places": [row["at"] for row in rows]} | (
+        {} if not texts else _cases(texts[0], "a", "b")
+    )
+    files = list({row["file"]: Path(row["file"]) for row in rows}.values())
+    pieces, _ = select('list_contains($places, "at")', files, values, columns=f'file, "at", {snippet}')
+    of_row = {(piece["file"], piece["at"]): piece["snippet"] for piece in pieces}
+    for row in rows:
+        row["snippet"] = of_row.get((row["file"], row["at"]))
+
+
+def _cases(text: str, *names: str) -> dict[str, str]:
+    return dict(zip(names, (text, text[0].swapcase() + text[1:]), strict=True))
+
+
+def rollouts_of_problem(run: RunReader, uid: str) -> tuple[list[Row], list[str]]:
+    """Every rollout of a problem in the order of steps, without texts, and sentences about damaged files."""
+    return select("uid = $uid", [file for _, file in _steps_of(run, {})], {"uid": uid})
+
+
+def problems_with(run: RunReader, query: str) -> list[tuple[str, str]]:
+    """(uid, text) of the first MAX_PROBLEMS problems of a run whose text or references have the query."""
+    texts = [text.lower() for text in texts_in(query)]
+    hits: list[tuple[str, str]] = []
+    try:
+        for _, label in labels_in(run.directory.data):
+            if isinstance(label, R3Error):  # RunReader.faults says it
+                continue
+            whole = "\n".join([label.problem, *label.references]).lower()
+            if all(text in whole for text in texts):
+                hits.append((label.uid, label.problem))
+            if len(hits) == MAX_PROBLEMS:
+                break
+    except OSError:  # RunReader.faults says it
+        pass
+    return hits
+
+
+def texts_in(query: str) -> list[str]:
+    """The words of a query; words in quotation marks are one text."""
+    query = query.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text that DuckDB takes
+    if len(query) > MAX_CHARS:
+        raise R3Error(f"the query has {len(query):,} characters; use {MAX_CHARS:,} or fewer")
+    return [phrase or word for phrase, word in re.findall(r'"([^"]+)"|([^\s"]+)', query)]
+
+
+def conditions_of(form: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
+    """SQL conditions and their values, of the filled fields but text and steps. R3Error: a value that makes no sense."""
+    values: dict[str, Any] = {"uid": form.get("uid") or None}
+    try:
+        for name, kind in (("verdict", Verdict), ("context", Context)):
+            values[name] = kind.checked(name, form[name]).value if form.get(name) else None
+    except ValueError as error:
+        raise R3Error(str(error)) from error
+    sql = {name: f"{name} = ${name}" for name in values}
+    for name, sign in (("min_tokens", ">="), ("max_tokens", "<=")):
+        values[name], sql[name] = _whole(form, name), f"num_tokens {sign} ${name}"
+    values = {name: value for name, value in values.items() if value is not None}
+    what = {"cut": "truncated", "ranked": "ranked", "recalled": "recalled_from IS NOT NULL"}.get(form.get("what", ""))
+    return [*(sql[name] for name in values), *([what] if what else [])], values
+
+
+def _steps_of(run: RunReader, form: Mapping[str, str]) -> list[tuple[int, Path]]:
+    first, last = _whole(form, "first_step"), _whole(form, "last_step")
+    return [
+        (step, file)
+        for step, file in rollout_files.steps_in(run.directory.rollouts).items()
+        if (first is None or step >= first) and (last is None or step <= last)
+    ]
+
+
+def _whole(form: Mapping[str, str], name: str) -> int | None:
+    text = form.get(name, "").strip()
+    if text and not is_count(text):
+        raise R3Error(f"{name.replace('_', ' ')} is {quoted(text)}; use a whole number")
+    return int(text) if text else None
+
+
+def marked(text: str, texts: Iterable[str]) -> list[tuple[bool, str]]:
+    """A text in pieces: (was it searched for?, piece)."""
+    parts = [re.escape(part) for part in sorted(texts, key=len, reverse=True)]
+    pieces = re.split(f"({'|'.join(parts)})", text, flags=re.IGNORECASE) if parts else [text]
+    return [(place % 2 == 1, piece) for place, piece in enumerate(pieces) if piece]
+
+
+# ── DuckDB ──
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """One database in memory for the process. It writes no file and asks no host."""
+    return duckdb.connect(
+        config={
+            "memory_limit": MEMORY,
+            "temp_directory": "",
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+    )
+
+
+def select(
+    where: str, files: Iterable[Path], values: Mapping[str, Any], *, columns: str = f'{PLAIN}, file, "at"'
+) -> tuple[list[Row], list[str]]:
+    """The rows of some files that fulfil a condition, and a sentence for each file that cannot be read and is left out.
+
+    `where` may go on with an order and a limit; without an order, rows come in that of the files. R3Error: it takes too long.
+    """
+    stamps = {file: stamp_of(file) for file in files}
+    for file, stamp in stamps.items():
+        if (file, stamp) not in _FAULTS:
+            _FAULTS[file, stamp] = _sentence_of(file, whole=False)
+    error: Exception | None = None
+    for rollouts, looks in ((SAME, False), (MIXED, False), (MIXED, True)):
+        for file, stamp in stamps.items():
+            if looks and _FAULTS[file, stamp] is None:  # DuckDB does not say which one is damaged
+                _FAULTS[file, stamp] = _sentence_of(file, whole=True)
+        left = [file for file, stamp in stamps.items() if _FAULTS[file, stamp] is None]
+        try:
+            rows = _rows(f"SELECT {columns} FROM {rollouts} WHERE {where}", left, values) if left else []
+            return rows, [fault for key in stamps.items() if (fault := _FAULTS[key])]
+        except duckdb.InterruptException as interrupt:
+            raise R3Error(f"the answer took more than {PAGE_S:.0f} s; ask for fewer steps") from interrupt
+        except (duckdb.Error, R3Error) as failure:
+            error = failure
+    raise R3Error(f"the rollouts cannot be searched: {' '.join(str(error).split())[:200]}") from error
+
+
+def _sentence_of(file: Path, *, whole: bool) -> str | None:
+    """Why a file cannot be searched; None: it can be, as far as its head says, or its rows."""
+    try:
+        if whole:
+            read_rows(file)
+        rollout_files.read_columns(file, ("text",) if whole else ())
+    except R3Error as error:
+        return str(error)
+    return None
+
+
+def _rows(sql: str, files: Sequence[Path], values: Mapping[str, Any]) -> list[Row]:
+    names = [glob.escape(str(file)) for file in files]
+    with _database().cursor() as cursor:
+        timer = threading.Timer(PAGE_S, cursor.interrupt)
+        timer.start()
+        try:
+            cursor.execute(sql, {**values, "files": names})
+            columns = [column[0] for column in cursor.description]
+            rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+        finally:
+            timer.cancel()
+    for row in rows if "verdict" in columns else ():
+        check_row(row, row["file"])
+    return rows

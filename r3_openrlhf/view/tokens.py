@@ -1,0 +1,228 @@
+"""The tokens of a response: their texts, and what is stored about each of them.
+
+Texts come from a tokenizer.json, read with `tokenizers` alone; no model is loaded. Values come from the step's file
+(`logging.token_values` decides which rows have them) and from the history store, which has the sampling log-probs of every
+rollout that it still holds; rows and rollouts are matched by what both know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from r3_openrlhf.method.errors import ConfigError, HistoryError
+from r3_openrlhf.method.history.records import StoredRollout
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.runs.history_numbers import sampled_in
+from r3_openrlhf.runs.models.locate import locate_model
+from r3_openrlhf.runs.step_groups import Row
+from r3_openrlhf.view.run_reader import RunReader
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+FILE = "tokenizer.json"
+REPLACEMENT = "\ufffd"  # of bytes that are no character by themselves
+MISSING = (
+    "There is no tokenizer for this run on this machine, so its tokens cannot be shown as text: copy the tokenizer.json of "
+    "its model into the run's final_model/."
+)
+LOST = "they have left the history store, or never were in it"
+SCALE = 10_000  # values go into a page as whole numbers of 1e-4
+
+
+def find_tokenizer(run: RunReader) -> Path | None:
+    """The tokenizer.json of the run: in final_model, in its newest copy, else that of model.path, if it is on this machine."""
+    directory = run.directory
+    copies = sorted(directory.checkpoints.glob(f"global_step*_hf/{FILE}"), key=lambda path: path.stat().st_mtime)
+    candidates = [directory.final_model / FILE, *reversed(copies)]
+    if run.config is not None:
+        try:
+            located = locate_model(run.config.model.path)
+        except ConfigError:
+            located = ""  # a directory of the machine that it was trained on
+        candidates.append(Path(located) / FILE)
+        if located and not Path(located).is_absolute():  # the name of a model on the hub
+            candidates += _in_hub_cache(located)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _in_hub_cache(name: str) -> list[Path]:
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(name, FILE)
+    return [Path(cached)] if isinstance(cached, str) else []
+
+
+class TokenTexts:
+    """The pieces of one tokenizer. Raises ConfigError for a file that is no tokenizer."""
+
+    def __init__(self, path: Path) -> None:
+        from tokenizers import Tokenizer
+
+        try:
+            self.tokenizer: Tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise ConfigError(f"{path} is no tokenizer: {' '.join(str(error).split())[:200]}") from error
+        self._before = self.tokenizer.encode(
+            "a", add_special_tokens=False
+        ).ids  # some decoders drop a text's first space
+        self._known: dict[int, str] = {}  # the text of each token that was met
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """One text per token; together they are the whole text. A character of several tokens belongs to the last of them,
+        and the others have ""."""
+        from tokenizers.decoders import DecodeStream
+
+        for token in set(ids) - self._known.keys():
+            self._known[token] = self.whole_text([*self._before, token])[len(self.whole_text(self._before)) :]
+        if not any(REPLACEMENT in self._known[token] for token in set(ids)):
+            return [self._known[token] for token in ids]
+        stream = DecodeStream(skip_special_tokens=False)  # some are parts of a character
+        pieces = [stream.step(self.tokenizer, token) or "" for token in ids]
+        pieces[-1] += self.whole_text(ids)[sum(map(len, pieces)) :]
+        return pieces
+
+    def text(self, ids: Sequence[int]) -> str:
+        """As the run decoded its responses: without special tokens."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def whole_text(self, ids: Sequence[int]) -> str:
+        """With special tokens: the prompt as the model saw it."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenValues:
+    """One response, token by token. Arrays have one value per token [T]; None: not stored."""
+
+    pieces: list[str]  # together they are the text
+    ids: np.ndarray | None = None  # int32
+    logprobs: np.ndarray | None = None  # of the sampled token under the policy that sampled it, natural log
+    policy_logprobs: np.ndarray | None = None  # under the policy of this step, before its update
+    entropies: np.ndarray | None = None  # nats, under the policy of this step
+
+    def as_json(self, place: int, peak_fraction: float | None) -> dict[str, Any]:
+        """For a page: numbers as `as_numbers`, and which tokens make the peak entropy."""
+        fields: dict[str, Any] = {"place": place, "peak": [], "pieces": self.pieces}
+        if self.ids is not None:
+            fields["ids"] = self.ids.tolist()
+        if self.logprobs is not None:
+            fields["logprob"] = as_numbers(self.logprobs)
+        if self.entropies is not None:
+            fields["entropy"] = as_numbers(self.entropies)
+            if peak_fraction is not None:
+                fields["peak"] = peak_tokens(self.entropies, peak_fraction=peak_fraction)
+        if self.policy_logprobs is not None and self.logprobs is not None:
+            fields["ratio"] = as_numbers(self.policy_logprobs.astype(np.float32) - self.logprobs.astype(np.float32))
+        return fields
+
+
+def token_values(
+    run: RunReader, rows: Sequence[Row], columns: Sequence[dict[str, Any]], *, step: int, texts: TokenTexts | None
+) -> tuple[list[TokenValues | None], str | None]:
+    """One per row of a group, and a sentence where some are missing. `columns`: what the step's file has of each row.
+
+    A recalled row is looked up in the history at the step that sampled it.
+    """
+    history = stored_rollouts(run, rows, step=step, texts=texts)
+    known = [_values(*parts, texts) for parts in zip(rows, columns, history.rollouts, strict=True)]
+    lacking = [row["verdict"] for row, values in zip(rows, known, strict=True) if values is None]
+    if not lacking:
+        return known, None
+    if set(lacking) == {Verdict.UNGRADED}:
+        return known, "No values are kept of ungraded rollouts."
+    if texts is None and any(rollout is not None for rollout in history.rollouts):
+        return known, MISSING
+    return known, f"The values of some responses are not there: {history.why or LOST}."
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The rows of the history store that rows of a step are."""
+
+    rollouts: list[StoredRollout | None]
+    why: str | None = None  # none was looked for
+
+
+def stored_rollouts(run: RunReader, rows: Sequence[Row], *, step: int, texts: TokenTexts | None) -> Stored:
+    """One per row; None: it is not there, or which one it is cannot be told."""
+    if not run.directory.history.is_file():
+        return Stored([None] * len(rows), "this run directory has no history.sqlite")
+    by_step: dict[int, list[StoredRollout]] = {}
+    try:
+        for sampled in {_sampled_in(row, step) for row in rows}:
+            by_step[sampled] = sampled_in(run.directory.history, rows[0]["uid"], step=sampled)
+    except HistoryError as error:
+        return Stored([None] * len(rows), str(error))
+    decoded: dict[int, str] = {}  # a stored rollout is compared with several rows
+
+    def text_of(one: StoredRollout) -> str:
+        if one.row not in decoded:
+            assert texts is not None
+            decoded[one.row] = texts.text(one.rollout.response_ids.tolist())
+        return decoded[one.row]
+
+    compared = text_of if texts is not None else None
+    return Stored([_match(row, by_step[_sampled_in(row, step)], compared) for row in rows])
+
+
+def _sampled_in(row: Row, step: int) -> int:
+    return step if row["recalled_from"] is None else row["recalled_from"]
+
+
+def _match(
+    row: Row, stored: Sequence[StoredRollout], text_of: Callable[[StoredRollout], str] | None
+) -> StoredRollout | None:
+    """Rows have no number in common with the store, so everything that both know must agree, their texts too: responses that were
+    cut are of one length. A recalled row may have been sampled from the other prompt of its problem."""
+    contexts = [Context(row["context"])] if row["recalled_from"] is None else list(Context)
+    alike = [
+        one
+        for one in stored
+        if one.rollout.num_tokens == row["num_tokens"]
+        and one.rollout.verdict == row["verdict"]
+        and one.rollout.truncated == row["truncated"]
+        and one.rollout.context in contexts
+        and one.rollout.reward == row["outcome_reward"]
+    ]
+    if text_of is not None and row["text"]:
+        wanted = row["text"].split()  # tokenizers differ in spaces
+        return next((one for one in alike if text_of(one).split() == wanted), None)
+    return alike[0] if len(alike) == 1 else None
+
+
+def _values(
+    row: Row, column: dict[str, Any], stored: StoredRollout | None, texts: TokenTexts | None
+) -> TokenValues | None:
+    ids = None if stored is None else stored.rollout.response_ids
+    if ids is not None and texts is not None:
+        pieces = texts.pieces(ids.tolist())
+    elif row["text"] and column.get("token_chars") is not None:
+        ends = accumulate(column["token_chars"].tolist(), initial=0)
+        pieces = [row["text"][begin:end] for begin, end in pairwise(ends)]
+    else:
+        return None
+    return TokenValues(
+        pieces=pieces,
+        ids=ids,
+        logprobs=column.get("token_logprob") if stored is None else stored.rollout.response_logprobs,
+        policy_logprobs=column.get("token_policy_logprob"),
+        entropies=column.get("token_entropy"),
+    )
+
+
+def peak_tokens(entropies: np.ndarray, *, peak_fraction: float) -> list[int]:
+    """The max(1, floor(p * L)) tokens whose entropies make the peak entropy (METHOD section 6), in the order of the text."""
+    count = max(1, int(peak_fraction * len(entropies)))
+    return sorted(np.argsort(-np.asarray(entropies, dtype=np.float64), kind="stable")[:count].tolist())
+
+
+def as_numbers(values: np.ndarray) -> list[int]:
+    """Whole numbers of 1e-4, which make a page a third of the size."""
+    return np.rint(np.asarray(values, dtype=np.float64) * SCALE).astype(np.int64).tolist()

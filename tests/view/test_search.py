@@ -1,0 +1,227 @@
+"""A search over the files of steps, and the life of a problem."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.problems.label import Label
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.rollout_files import file_of
+from r3_openrlhf.view import search as module
+from r3_openrlhf.view.problem_page import life_of
+from r3_openrlhf.view.run_reader import RunReader
+from r3_openrlhf.view.search import marked, problems_with, rollouts_of_problem, search, texts_in
+
+
+def row(step, text="", *, uid="p", verdict="wrong", **changes):
+    reward = {"correct": 1.5, "wrong": 0.0, "ungraded": None}[verdict]
+    return {
+        "step": step, "uid": uid, "context": "plain", "group": 0, "group_replay": "off", "group_ranking": "off", "verdict": verdict, "reason": verdict, "outcome_reward": reward,
+        "reward": reward, "ranked": False, "advantage": 0.5, "recalled_from": None, "truncated": False, "num_tokens": len(text),
+        "entropy_peak": None, "entropy_global": None, "text": text, **changes,
+    }  # fmt: skip
+
+
+def make_run(path, steps):
+    run = RunDirectory(path)
+    run.create(load_config("cpu_smoke", [f"run_dir='{path.parent}'"]))
+    for step, rows in steps.items():
+        run.write_rollouts(step, rows)
+    return RunReader(path, name=path.name)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Two steps by hand, in a directory whose name is a pattern. Step 2 has a recalled copy of a row of step 1."""
+    first = [
+        row(1, "Seven dwarfs dug for gold, so the answer is 7", verdict="correct", advantage=1.0),
+        row(1, "the dwarfs are seven", advantage=-1.0, truncated=True),
+        row(1, "\\frac{1}{2} of it", uid="q", group=1, verdict="correct", reward=1.25, outcome_reward=1.25),
+    ]
+    second = [
+        row(2, "gold and seven silver coins", ranked=True, reward=0.25, entropy_peak=2.0, entropy_global=0.5),
+        row(2, "no word of it", verdict="ungraded", group=None, advantage=None),
+        row(2, "<b>seven</b>", uid="q", context="reflection", group=1),
+        row(2, "Seven dwarfs dug for gold, so the answer is 7", verdict="correct", recalled_from=1),
+    ]
+    return make_run(tmp_path_factory.mktemp("search") / "a=1 [b] *?", {1: first, 2: second})
+
+
+def places(run, query="", offset=0, **form):
+    hits, faults = search([run], query, {name: str(value) for name, value in form.items()}, offset=offset)
+    assert faults == []
+    return [(hit["step"], hit["at"]) for _, hit in hits]
+
+
+@pytest.mark.parametrize(
+    ("query", "form", "expected"),
+    [
+        ("seven", {}, [(2, 0), (2, 2), (2, 3), (1, 0), (1, 1)]),  # the newest step first
+        ("seven gold", {}, [(2, 0), (2, 3), (1, 0)]),
+        ('"seven dwarfs"', {}, [(2, 3), (1, 0)]),
+        ("sEVEN", {}, []),
+        ("\\frac{1}{2}", {}, [(1, 2)]),
+        ("100%", {}, []),
+        ("wrong", {}, []),  # a verdict is no word of a text
+        ("", {}, [(2, 0), (2, 1), (2, 2), (2, 3), (1, 0), (1, 1), (1, 2)]),
+        ("", {"order": "up"}, [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2), (2, 3)]),
+        ("seven", {"verdict": "correct", "last_step": 1}, [(1, 0)]),
+        ("seven", {"context": "reflection"}, [(2, 2)]),
+        ("seven", {"first_step": 2, "what": "recalled"}, [(2, 3)]),
+        ("seven", {"what": "cut"}, [(1, 1)]),
+        ("seven", {"what": "ranked"}, [(2, 0)]),
+        ("seven", {"uid": "q"}, [(2, 2)]),
+        ("seven", {"uid": "nobody"}, []),
+        ("seven", {"min_tokens": 27, "max_tokens": 40}, [(2, 0)]),
+        ("", {"verdict": "ungraded"}, [(2, 1)]),
+        ("", {"first_step": 3}, []),
+    ],
+)
+def test_hits(run, query, form, expected):
+    assert places(run, query, **form) == expected
+
+
+@pytest.mark.parametrize("query", ["", "seven"])
+@pytest.mark.parametrize(("sort", "column"), [("reward", "reward"), ("length", "num_tokens"), ("score", "outcome_reward"), ("entropy", "entropy_global")])  # fmt: skip
+@pytest.mark.parametrize(("order", "sign"), [("up", 1), ("", -1)])
+def test_the_order_is_that_of_the_numbers(run, monkeypatch, query, sort, column, order, sign):
+    """Against Python's sort; what has no number comes last, both ways; pages are cut out of the same list."""
+    form = {"sort": sort, "order": order}
+    values = [hit[column] for _, hit in search([run], query, form)[0]]
+    assert values == sorted(values, key=lambda value: (value is None, sign * (value or 0.0)))
+    whole = places(run, query, **form)
+    assert len(whole) == len(places(run, query))
+    monkeypatch.setattr(module, "HITS_PER_PAGE", 1)
+    assert places(run, query, offset=1, **form) == whole[1:3]
+
+
+def test_the_numbers_are_those_of_the_file(run):
+    for name, hit in search([run], "", {})[0]:
+        stored = list(run.directory.read_rollouts(step=hit["step"]))[hit["at"]]
+        assert {key: stored[key] for key in hit if key not in ("at", "file", "snippet")}.items() <= hit.items()
+        assert name == run.name
+
+
+def test_a_snippet_is_around_the_first_match(tmp_path):
+    text = "alpha " + "x" * 5000 + " Beta beta " + "y" * 5000
+    ((_, hit),), _ = search([make_run(tmp_path / "run", {1: [row(1, text)]})], "beta", {})
+    assert len(hit["snippet"]) == module.SNIPPET and hit["snippet"].index("Beta") == module.BEFORE
+    assert marked("<b>Seven</b>", ["seven"]) == [(False, "<b>"), (True, "Seven"), (False, "</b>")]
+    assert marked("a.b", []) == [(False, "a.b")] and marked("a.b", ["."]) == [(False, "a"), (True, "."), (False, "b")]
+
+
+@pytest.mark.parametrize(
+    ("query", "form", "sentence"),
+    [
+        ("x" * 2000, {}, "has 2,000 characters; use 1,000 or fewer"),
+        ("gold", {"verdict": "corect"}, r"verdict is 'corect'; did you mean 'correct'\?"),
+        ("gold", {"context": "x"}, "context is 'x'"),
+        ("gold", {"sort": "size"}, "sort is 'size'"),
+        ("gold", {"min_tokens": "many"}, "min tokens is 'many'; use a whole number"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run, query, form, sentence):
+    with pytest.raises(R3Error, match=sentence):
+        search([run], query, form)
+
+
+@given(query=st.text(max_size=30) | st.text(alphabet="abAND OR NOT\"'*:^{}+-\\;%_$?", max_size=30))
+@example("a\0b \ud800")
+@example("$files x'); DROP TABLE rollouts; --")
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_typed_is_data(run, query):
+    """Agrees with Python: every text of the query is in the response, but for the case of its first letter."""
+    texts = texts_in(query)
+
+    def fits(text):
+        return all(part in text or part[0].swapcase() + part[1:] in text for part in texts)
+
+    expected = [
+        place for place in places(run) if fits(list(run.directory.read_rollouts(step=place[0]))[place[1]]["text"])
+    ]
+    assert places(run, query) == expected
+
+
+def test_several_runs_are_merged_in_order(tmp_path):
+    runs = [
+        make_run(tmp_path / name, {step: [row(step, "gold " + "x" * n)] for step, n in enumerate(lengths, start=1)})
+        for name, lengths in (("one", (3, 9, 5)), ("two", (8, 4)))
+    ]
+    assert [hit["num_tokens"] - 5 for _, hit in search(runs, "gold", {"sort": "length"})[0]] == [9, 8, 5, 4, 3]
+    hits = [(name, hit["step"]) for name, hit in search(runs, "gold", {})[0]]
+    assert [step for _, step in hits] == [3, 2, 2, 1, 1] and hits[0] == ("one", 3)
+
+
+def test_a_damaged_file_is_named_and_read_again_when_it_changes(tmp_path):
+    """Whatever is wrong with it, the other step is searched; a file of another version lacks columns."""
+    run = make_run(tmp_path / "run", {step: [row(step, "gold " * 4000)] for step in (1, 2)})
+    file = file_of(run.directory.rollouts, 2)
+    good, table = file.read_bytes(), pq.read_table(file)
+    middle = good.index(b"gold") + 40
+    for content in (b"no Parquet", good[: len(good) // 2], good[:middle] + bytes(60) + good[middle + 60 :]):
+        file.write_bytes(content)
+        hits, (fault,) = search([run], "gold", {})
+        assert [hit["step"] for _, hit in hits] == [1] and re.match(
+            f"{re.escape(str(file))} (is damaged|cannot be read)", fault
+        )
+    pq.write_table(table.drop_columns(["entropy_global", "answer", "cut_state"]), file)
+    assert places(run, "gold", sort="entropy") and len(places(run, "gold")) == 2
+
+
+def test_problems_are_searched(tmp_path):
+    run = make_run(tmp_path / "run", {1: [row(1, "x"), row(1, "y", uid="unknown")]})
+    assert problems_with(run, "dwarfs") == []
+    labels = [
+        Label(uid="p", problem="How many <i>dwarfs</i> are there?", references=["7", "seven"], task="math"),
+        Label(uid="o", problem="How many coins?", references=["3"], task="math"),
+    ]
+    run.directory.data.parent.mkdir(exist_ok=True)
+    lines = [json.dumps({"input": "…", "label": label.to_json(), "datasource": "d"}) + "\n" for label in labels]
+    run.directory.data.write_text("".join(["not a line\n", *lines]))
+    for query, uids in (("dwarfs", ["p"]), ("seven", ["p"]), ("how many", ["p", "o"]), ('"many coins"', ["o"])):
+        assert [uid for uid, _ in problems_with(run, query)] == uids
+
+
+def test_the_life_of_a_problem(run):
+    """All its rows in order; how each was come by."""
+    life, faults = rollouts_of_problem(run, "p")
+    assert [(one["step"], one["at"], one["verdict"], one["recalled_from"]) for one in life] == [
+        (1, 0, "correct", None), (1, 1, "wrong", None), (2, 0, "wrong", None), (2, 1, "ungraded", None), (2, 3, "correct", 1),
+    ]  # fmt: skip
+    assert [one["context"] for one in rollouts_of_problem(run, "q")[0]] == ["plain", "reflection"]
+    assert rollouts_of_problem(run, "nobody") == ([], []) and faults == []
+
+
+def test_the_life_of_states(tmp_path):
+    """Cut twice at the same tokens, tried in two steps; another is waiting, and one was cut by no critic."""
+
+    def prefix(step, state, verdict, num_tokens=2):
+        more = {"context": "prefix", "group": 1, "prefix_tokens": num_tokens, "prefix_state": state}
+        return row(step, "abcd", verdict=verdict, **more)
+
+    def cut(step, state, value, num_tokens=2):
+        return row(step, f"abc{step}", cut_tokens=num_tokens, cut_value=value, cut_state=state)
+
+    steps = {
+        1: [cut(1, "aa", 0.25)],
+        2: [cut(2, "bb", 0.5, 3), prefix(2, "aa", "wrong"), prefix(2, "aa", "wrong")],
+        3: [cut(3, "aa", 0.75), prefix(3, "aa", "correct"), prefix(3, "aa", "wrong")],
+        4: [prefix(4, "cc", "wrong", 1), prefix(4, "cc", "ungraded", 1)],
+    }
+    rollouts, _ = rollouts_of_problem(make_run(tmp_path / "run", steps), "p")
+    states = [
+        (one.num_tokens, one.cuts, [(step, group.num_correct, group.num_fresh) for step, group in one.tried])
+        for one in life_of(SimpleNamespace(config=None), rollouts).states
+    ]
+    assert states == [
+        (2, [(1, 0.25), (3, 0.75)], [(2, 0, 2), (3, 1, 2)]),
+        (3, [(2, 0.5)], []),
+        (1, [], [(4, 0, 2)]),
+    ]
