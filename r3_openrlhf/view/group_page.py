@@ -15,7 +15,7 @@ from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
 from r3_openrlhf.view.responses import Opened, by_advantage, extremes_of, of_group, open_group, ranked_points
 from r3_openrlhf.view.run_reader import NotThere
-from r3_openrlhf.view.tokens import LOST, MISSING, stored_rollouts, token_values
+from r3_openrlhf.view.tokens import LOST, MISSING, stored_rollouts, texts_of, token_values
 
 MAX_DIFF_WORDS = 6000  # of each response
 _WORD = re.compile(r"\s+|[^\W\d_]+|\d+|.", re.DOTALL)
@@ -27,7 +27,7 @@ def group_page(library: Library, name: str, step: int, context: str, uid: str) -
     run, group = opened.run, opened.group
     groups = run.groups(step)
     place = groups.index(group)
-    prompt, why_no_prompt = _prompt(library, opened)
+    prompt, why_no_prompt = _prompt(opened)
     shown = opened.all_shown()
     return render(
         "group.html",
@@ -97,27 +97,28 @@ def tokens_of_group(
         opened.check(place)
     columns = of_group(run, step, opened.group, run.token_columns(step, uid))
     rows, of_rows = ([values[place] for place in places] for values in (opened.rows, columns))
-    values, why = token_values(run, rows, of_rows, step=step, texts=library.texts_of(run))
+    texts, why_no_texts = texts_of(run)
+    values, why = token_values(run, rows, of_rows, step=step, texts=texts)
     peak_fraction = config.ranking.peak_fraction if config else None
     return {
         "responses": [
             known and known.as_json(place, peak_fraction) for place, known in zip(places, values, strict=True)
         ],
-        "why": library.why_no_texts(run) if why == MISSING else why,
+        "why": why_no_texts if why == MISSING else why,
         "clip": [1 - config.train.eps_clip_low, 1 + config.train.eps_clip_high] if config else None,
     }
 
 
-def _prompt(library: Library, opened: Opened) -> tuple[str | None, str | None]:
+def _prompt(opened: Opened) -> tuple[str | None, str | None]:
     """(the prompt as the model saw it, why there is none)."""
     if written := next((row["prompt"] for row in opened.rows if row["prompt"]), None):
         return written, None
     if opened.group.context is Context.PLAIN and opened.problem is not None and opened.problem.prompt:
         return opened.problem.prompt, None
     run, fresh = opened.run, [row for row in opened.rows if row["recalled_from"] is None]
-    texts = library.texts_of(run)  # no text in the files: only the history knows
+    texts, why = texts_of(run)  # no text in the files: only the history knows
     if texts is None:
-        return None, library.why_no_texts(run)
+        return None, why
     stored = stored_rollouts(run, fresh, step=opened.step, texts=texts)
     known = next((rollout for rollout in stored.rollouts if rollout is not None), None)
     if known is None:

@@ -11,7 +11,6 @@ from typing import Any
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.view.evaluation import EvaluationReader
 from r3_openrlhf.view.run_reader import NotThere, RunReader
-from r3_openrlhf.view.tokens import MISSING, TokenTexts, find_tokenizer
 
 RESERVED = {"static", "api", "search", "compare", "help"}  # first parts of other addresses
 LOOK_S = 2.0  # between two looks for new steps
@@ -30,8 +29,6 @@ class Library:
         self.runs: dict[str, RunReader] = {}  # replaced, never changed: others may be reading it
         self.evaluations: dict[str, EvaluationReader] = {}
         self.effects: dict[Any, Any] = {}  # overview.py
-        self._texts: dict[str, TokenTexts | None] = {}
-        self._no_texts: dict[str, str] = {}
         self.refresh()
         if not self.runs and not self.evaluations:
             raise R3Error(
@@ -90,23 +87,6 @@ class Library:
             if problem := run.problem(uid):
                 return problem.label.problem
         return None
-
-    def texts_of(self, run: RunReader) -> TokenTexts | None:
-        """The run's tokenizer; None: there is none on this machine."""
-        if run.name not in self._texts:
-            path = find_tokenizer(run)
-            if path is None:  # it may come yet
-                return None
-            try:
-                self._texts[run.name] = TokenTexts(path)
-            except R3Error as error:
-                self._texts[run.name] = None
-                self._no_texts[run.name] = f"Tokens cannot be shown as text: {error}."
-        return self._texts[run.name]
-
-    def why_no_texts(self, run: RunReader) -> str:
-        """Where `texts_of` gives None."""
-        return self._no_texts.get(run.name, MISSING)
 
 
 def find(path: Path) -> Iterator[tuple[Path, bool]]:

@@ -13,7 +13,7 @@ from r3_openrlhf.runs.problem_files import Problem
 from r3_openrlhf.runs.step_groups import Row, StepGroup
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.run_reader import NotThere, RunReader
-from r3_openrlhf.view.tokens import stored_rollouts
+from r3_openrlhf.view.tokens import stored_rollouts, texts_of
 
 Value = TypeVar("Value")
 _NAMES = {Verdict.CORRECT: "right", Verdict.WRONG: "wrong", Verdict.UNGRADED: "ungraded"}
@@ -79,7 +79,7 @@ def open_group(library: Library, name: str, step: int, context: str, uid: str) -
     rows = of_group(run, step, group, run.rows_with_text(step, uid))
     for row in rows:
         if not row["text"] and row["recalled_from"] is not None:
-            texts = library.texts_of(run)
+            texts, _ = texts_of(run)
             (stored,) = stored_rollouts(run, [row], step=step, texts=texts).rollouts
             if stored is not None and texts is not None:
                 row["text"] = texts.text(stored.rollout.response_ids.tolist())

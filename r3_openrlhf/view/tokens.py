@@ -21,7 +21,7 @@ from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.runs.history_numbers import sampled_in
 from r3_openrlhf.runs.models.locate import locate_model
 from r3_openrlhf.runs.step_groups import Row
-from r3_openrlhf.view.run_reader import RunReader
+from r3_openrlhf.view.run_reader import RunReader, stamp_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -50,6 +50,21 @@ def find_tokenizer(run: RunReader) -> Path | None:
         if located and not Path(located).is_absolute():  # the name of a model on the hub
             candidates += _in_hub_cache(located)
     return next((path for path in candidates if path.is_file()), None)
+
+
+def texts_of(run: RunReader) -> tuple[TokenTexts | None, str | None]:
+    """The run's tokenizer, or why there is none."""
+    path = find_tokenizer(run)
+    if path is None:
+        return None, MISSING
+
+    def read() -> tuple[TokenTexts | None, str | None]:
+        try:
+            return TokenTexts(path), None
+        except ConfigError as error:
+            return None, f"Tokens cannot be shown as text: {error}."
+
+    return run.fresh("tokenizer", (path, stamp_of(path)), read)
 
 
 def _in_hub_cache(name: str) -> list[Path]:

@@ -18,15 +18,8 @@ from tests.view.story import Story
 # Of Debian's two the one without windows takes less than half of the processor time. It is rarely idle: what a page does when the
 # browser has time must not wait for that for ever.
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+FLAGS += ["--disable-background-networking", "--disable-component-update"]
 AXE = Path(__file__).with_name("vendor") / "axe.min.js"
 PATIENCE_MS = 300_000  # a machine that has other work, too, is slow and not wrong
 # What a model could write to become more than text in a browser.

@@ -1,12 +1,9 @@
 """A run directory as a training loop leaves it, in a second: everything is the project's own but the policy, which knows
 by heart how often it is right. Replay, reflection prompts, ranking, advantages, history and files are the real ones.
-
-    python -m tests.view.story DIRECTORY --steps 24      # a run to look at
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -55,7 +52,6 @@ LINES = (
     "Alternatively, count the complement. ",
     r"By symmetry, $f({a}) = f({b})$. ",
 )
-HARD = 0.28  # of the problems are never solved at first, as many nearly always
 MAX_TOKENS = 220
 
 
@@ -261,15 +257,3 @@ class Story:
             line | {"num_problems": 40, "n_samples": 4, "temperature": 1.0, "max_new_tokens": MAX_TOKENS, "pass_at_1": accuracy,
                     "pass_at_n": min(1.0, accuracy + 0.2), "response_tokens_mean": 90.0, "truncated_rate": 0.1, "num_ungraded": 0}
         )  # fmt: skip
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("settings", nargs="*", help="Such as arm=plain replay.enabled=false.")
-    arguments = parser.parse_args()
-    with Story(arguments.directory, seed=arguments.seed, settings=tuple(arguments.settings)) as story:
-        for _ in range(arguments.steps):
-            story.step()

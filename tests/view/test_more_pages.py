@@ -303,31 +303,18 @@ def test_axe_finds_nothing(browser, server, many, story, evaluations, theme):
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     faults = {}
-    for address in (
-        f"{server}/story",
-        f"{server}/story?match=time",
-        f"{server}/story/effect",
-        f"{server}/story/files",
-        f"{many}/compare",
-        f"{many}/copied/files?against=lab",
-        f"{server}/story/step/7",
-        f"{server}/story/step/7/plain/{plain}",
-        f"{server}/story/step/7/reflection/{reflection}",
-        f"{server}/story/tokens/7/0/plain/{plain}",
-        f"{server}/story/difference/7/plain/{plain}?a=0&b=1",
-        f"{server}/story/problem/{plain}",
-        f"{server}/search?q=symmetry",
-        many,
-        f"{many}/base",
-        f"{many}/base/sample/math500/{evaluations[1]['base'][0].uid}",
-        f"{many}/compare/base/trained",
-    ):
+    pages = {
+        server: ("/story", "/story?match=time", "/story/effect", "/story/files", "/story/step/7", f"/story/step/7/plain/{plain}",
+                 f"/story/step/7/reflection/{reflection}", f"/story/tokens/7/0/plain/{plain}", f"/story/problem/{plain}",
+                 f"/story/difference/7/plain/{plain}?a=0&b=1", "/search?q=symmetry"),
+        many: ("/", "/compare", "/copied/files?against=lab", "/base", f"/base/sample/math500/{evaluations[1]['base'][0].uid}",
+               "/compare/base/trained"),
+    }  # fmt: skip
+    for address in (base + path for base, paths in pages.items() for path in paths):
         page.goto(address)
-        rules = (
-            ", runOnly: ['color-contrast', 'link-in-text-block']" if theme == "dark" else ""
-        )  # what a theme changes
-        if found := axe_faults(page, rules):
-            faults[address.replace(server, "").replace(many, "many")] = found
+        what_a_theme_changes = ", runOnly: ['color-contrast', 'link-in-text-block']"
+        if violations := axe_faults(page, what_a_theme_changes if theme == "dark" else ""):
+            faults[address] = violations
         page.set_viewport_size({"width": 390, "height": 800})
         if (width := page.evaluate(WIDTH_ON_A_PHONE)) > 390:
             faults[f"{address} on a phone"] = width
