@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from r3_openrlhf.cli import main
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.comparison.synthetic import config_text
+from tests.tables import rows_of
 
 ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
@@ -193,57 +195,11 @@ def test_a_damaged_file_is_one_sentence(name, kind, run):
         assert file.name in sentence or str(run) in sentence or "config.yaml" in sentence
 
 
-TRAIN = ["train", "experiment=cpu_smoke", "--dry-run"]
-WRONG_VALUES = {
-    "r3 train needs one experiment=NAME; known: agent_smoke, code_smoke": ["train"],
-    "did you mean cpu_smoke?": ["train", "experiment=cpu_smok"],
-    "did you mean replay.max_policy_lag?": [*TRAIN, "replay.max_lag=3"],
-    "algo is 'grop', which does not exist in configs/algo; did you mean grpo?": [*TRAIN, "algo=grop"],
-    "there is no such file": [*TRAIN, "data.path={missing}.jsonl"],
-    "model.path is '{missing}'": [*TRAIN, "model.path={missing}"],
-    "OpenRLHF has no flag --actor.x": [*TRAIN, "openrlhf.actor.x=1"],
-    "run_dir is empty": [*TRAIN, "run_dir="],
-    "cannot be written: Not a directory": [*TRAIN, "run_dir={file}"],
-    "cannot be written: Not a directory: {file}": [*TRAIN, "run_dir={file}/run"],
-    "train.seed is -1": [*TRAIN, "train.seed=-1"],
-    "train.seed is 1000000000000000": [*TRAIN, f"train.seed={10**15}"],
-    "replay.k is 1000000000": [*TRAIN, f"replay.k={10**23}"],
-    "replay.max_policy_lag is 1000": [*TRAIN, f"replay.max_policy_lag={10**23}"],
-    "rollout.max_new_tokens is 100": [*TRAIN, f"rollout.max_new_tokens={10**23}"],
-    "model.attn_implementation is 'foo'": [*TRAIN, "model.attn_implementation=foo"],
-    "reward.urls holds 'http://'": [*TRAIN, "reward.urls=['http://']"],
-    "reward.urls holds 'http://:80'": [*TRAIN, "reward.urls=['http://:80']"],
-    "reward.urls holds 'http://a:99999'": [*TRAIN, "reward.urls=['http://a:99999']"],
-    "no row can be used": [*TRAIN, "data.path={useless}", "data.task=math", "data.reasoning_gym={}"],
-    "line 1 is not UTF-8": [*TRAIN, "data.path={binary}", "data.task=math", "data.reasoning_gym={}"],
-    "data.reasoning_gym.seed is 'x'": [*TRAIN, "data.reasoning_gym.seed=x"],
-    "data.reasoning_gym.seed is [1, 2]": [*TRAIN, "data.reasoning_gym.seed=[1,2]"],
-    "data.reasoning_gym.size is 1000": [*TRAIN, f"data.reasoning_gym.size={10**23}"],
-    "bytes that are not UTF-8": [*TRAIN, "run_dir=/tmp/\udcff"],
-    "--target": ["compare", "{run}", "--target", "nan"],
-    "cannot be written": ["compare", "{run}", "--out", "{file}"],
-    "r3 lab is `python -m research` now": ["lab", "study", "--arms", "grpo"],
-    "r3 evidence is `python -m research evidence` now": ["evidence", "docs"],
-    "is not UTF-8 text": ["serve-rewards", "--token-file", "{binary}"],
-    "is no tokenizer": ["serve-rewards", "--tokenizer", "{broken_tokenizer}"],
-    "--max-body-mb is -1": ["serve-rewards", "--max-body-mb", "-1"],
-    "--max-body-mb is 0": ["serve-rewards", "--max-body-mb", "0"],
-    "--max-pending is -5": ["serve-rewards", "--max-pending", "-5"],
-    "num_workers is -1": ["serve-rewards", "--workers", "-1"],
-    "reward.code.memory_mb is 1; use 64 or more": ["serve-rewards", "--code-memory-mb", "1"],
-    "reward.code.languages.c is 'gcc'": ["serve-rewards", "--code-language", "c=gcc"],
-    "timeout_s is nan": ["serve-rewards", "--timeout", "nan"],
-    "length_reward_max_tokens is -3": ["serve-rewards", "--length-reward-max-tokens", "-3"],
-    "the reward token": ["serve-rewards", "--token-file", "{newline_token}"],
-    "the reward token needs at least": ["serve-rewards", "--token-file", "{blank_token}"],
-    "there is no history store": ["history", "stats", "{missing}"],
-    "is not a run directory": ["show", "{missing}"],
-    "does not exist": ["compare", "{missing}"],
-}  # fmt: skip
+WRONG_VALUES = rows_of(Path(__file__).with_name("wrong_values.txt"))
 
 
-@pytest.mark.parametrize("expected", WRONG_VALUES)
-def test_a_wrong_value_is_one_sentence(expected, run, tmp_path):
+@pytest.mark.parametrize(("words", "sentence"), WRONG_VALUES)
+def test_a_wrong_value_is_one_sentence(words, sentence, run, tmp_path):
     contents = {
         "file": b"x",
         "useless.jsonl": b'{"problem": "", "answer": "1"}\n' * 3,
@@ -254,12 +210,11 @@ def test_a_wrong_value_is_one_sentence(expected, run, tmp_path):
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-    files = {name.partition(".")[0]: tmp_path / name for name in [*contents, "missing"]}
-    arguments = [
-        argument.format(run=run, **files) if "{" in argument else argument
-        for argument in (a.replace("reasoning_gym={}", "reasoning_gym={{}}") for a in WRONG_VALUES[expected])
-    ]
-    assert expected.format(**files) in refused(CliRunner().invoke(main, arguments))
+    files = {"<run>": str(run), "\\udcff": "\udcff"}
+    files |= {f"<{name.partition('.')[0]}>": str(tmp_path / name) for name in [*contents, "missing"]}
+    for name, place in files.items():
+        words, sentence = words.replace(name, place), sentence.replace(name, place)
+    assert sentence in refused(CliRunner().invoke(main, words.split()))
 
 
 def test_what_nobody_expected_is_one_sentence_with_the_place_of_its_traceback(run, monkeypatch, tmp_path):
