@@ -1,11 +1,10 @@
 """Several files as one data set: each with keys, task and template of its own, in the shares that their weights give."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, RewardConfig, RolloutConfig
+from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, RolloutConfig
 from r3_openrlhf.config.loading import config_from_json, config_from_yaml, config_to_json, config_to_yaml, load_config
 from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.method.settings import ReflectionSettings
@@ -67,14 +66,6 @@ def test_weights_give_the_largest_mixture_without_repeats(files):
     assert again.labels == problems.labels != load_problems(DataConfig(sources=weighted(files, 2, 1)), seed=4).labels
     equal = load_problems(DataConfig(sources=weighted(files, 8, 1)))
     assert [one.num_used for one in equal.sources] == [40, 5]
-
-
-def test_rows_are_kept_for_a_reward_function(files, tmp_path, byte_tokenizer):
-    (tmp_path / "mine.py").write_text("def right(row): return row['n'] > 3\n")
-    config = replace(config_for(files), reward=RewardConfig(function=f"{tmp_path}/mine.py:right"))
-    prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
-    last = json.loads((tmp_path / "p.jsonl").read_text().splitlines()[-1])
-    assert Label.from_json(last["label"]).row["n"] == 9
 
 
 def test_max_samples_is_of_each_source(files):

@@ -15,7 +15,6 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import EntropyStatistics, Verdict
-from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_files import (
     COLUMNS,
@@ -256,7 +255,3 @@ def test_one_step_is_read_without_the_others(tmp_path):
     assert list(run.read_rollouts(step=2)) == [rollout(2)]
     with pytest.raises(R3Error, match="step_000001.parquet is damaged: .*; restore it from a copy, or remove it"):
         list(run.read_rollouts())
-
-
-def test_the_required_columns_are_columns():
-    assert set(COLUMNS) >= rollout_files.REQUIRED

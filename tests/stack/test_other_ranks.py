@@ -8,7 +8,6 @@ from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.stack import other_ranks
-from r3_openrlhf.stack.arguments import openrlhf_arguments
 
 
 def run_with_shards(path, names):
@@ -55,15 +54,6 @@ def test_where_nobody_has_tried_it_is_refused_with_what_would_work(tmp_path, ove
         other_ranks.must_convert(config_for(*overrides), run)
     assert "is of 3 GPUs" in str(refused.value)
     assert f"model.path={run.checkpoints / 'global_step10_hf'} " in str(refused.value)
-
-
-def test_openrlhf_is_told_to_load_a_converted_one():
-    def flags(universal):
-        return openrlhf_arguments(
-            config_for(), RunDirectory("x"), model_dir="/m", platform="cpu", resume=True, universal=universal
-        )
-
-    assert "--ds.use_universal_ckpt" in flags(True) and "--ds.use_universal_ckpt" not in flags(False)
 
 
 @pytest.mark.slow
