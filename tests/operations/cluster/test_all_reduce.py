@@ -10,16 +10,8 @@ from r3_openrlhf.operations.cluster.ray_on_nodes import free_port
 pytest.importorskip("torch")
 
 
-def part(address, rank, world, timeout):
-    command = [
-        sys.executable,
-        "-m",
-        "r3_openrlhf.operations.cluster.all_reduce",
-        address,
-        str(rank),
-        str(world),
-        str(timeout),
-    ]
+def part(*arguments):
+    command = [sys.executable, "-m", "r3_openrlhf.operations.cluster.all_reduce", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -46,20 +46,3 @@ def test_a_run_on_two_nodes_that_is_preempted_twice_is_the_undisturbed_run(netwo
     assert story(run_dir) == recorded("r3")[1]["story"]
     assert counts(run_dir) == recorded_counts("r3")
     networked.assert_nothing_left(number)
-
-
-def test_a_run_with_a_ray_of_its_own_is_preempted_and_goes_on(networked, tmp_path):
-    """The whole stack on one node. Its Ray is a part of the step that Slurm signals, and lives until the step is saved."""
-    run_dir = tmp_path / "run"
-    networked.environment |= playback_of("r3")
-    number = networked.submit(run_dir, *settings_of("r3"), "train.max_steps=4", "--sbatch=--nodelist=node1")
-    until(lambda: steps_of(run_dir) or networked.ended(number), seconds=600, what=f"step 1: {log_of(run_dir, number)}")
-    saved = f"grep -q 'preempted at step' {run_dir}/cluster/slurm-{number}.log"
-    urgent = networked.call("sbatch", "--parsable", "-p", "urgent", "--nodelist=node1", "--exclusive", "-o", tmp_path / "log",
-                        "--wrap", f"until {saved}; do sleep 0.2; done")  # fmt: skip
-    networked.wait(urgent, "COMPLETED", seconds=300)
-    ended = networked.wait(number, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", seconds=600)
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), log_of(run_dir, number)
-    assert steps_of(run_dir) == [1, 2, 3, 4]
-    assert story(run_dir) == [row for row in recorded("r3")[1]["story"] if row[0] <= 4]
-    networked.assert_nothing_left(number)

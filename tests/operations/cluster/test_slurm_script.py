@@ -45,14 +45,8 @@ def test_options_are_lines_of_the_script_that_is_written_and_printed(tmp_path):
 
 
 def test_gpus_are_asked_for_where_the_experiment_needs_them(tmp_path):
-    text = (
-        CliRunner()
-        .invoke(
-            main,
-            ["submit", "slurm", "experiment=r3_7b_deepscaler_multinode", f"run_dir={tmp_path}/run", "--dry-run"],
-        )
-        .stdout
-    )
+    command = ["submit", "slurm", "experiment=r3_7b_deepscaler_multinode", f"run_dir={tmp_path}/run", "--dry-run"]
+    text = CliRunner().invoke(main, command).stdout
     assert (header(text)["nodes"], header(text)["gpus-per-node"]) == ("4", "8")
     assert "--gpus 8 --device cuda" in text
     assert "gpus-per-node" not in header(dry_run(tmp_path).stdout)
@@ -65,28 +59,24 @@ def test_the_sites_file_gives_defaults_and_the_command_line_wins(tmp_path, monke
     result = dry_run(tmp_path, "--account=mine")
     assert (header(result.stdout)["partition"], header(result.stdout)["account"]) == ("gpu", "mine")
     assert "--ray-args=--num-cpus=4" in result.stdout
-    site.write_text("partion: gpu\n")
-    assert "site.yaml sets partion, which does not exist; did you mean partition?" in dry_run(tmp_path).stderr
-    site.write_text("- gpu\n")
-    assert "site.yaml holds a list; write one KEY: VALUE a line" in dry_run(tmp_path).stderr
-    site.write_text("account: site\npartition: [gpu\n")
-    assert re.search(r"site.yaml cannot be read as YAML: .*, line 3, column 1$", dry_run(tmp_path).stderr.strip())
 
 
-def test_a_long_path_of_the_sites_file_leaves_the_line_and_the_column_of_its_fault(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (b"partion: gpu\n", r"site.yaml sets partion, which does not exist; did you mean partition\?$"),
+        (b"- gpu\n", r"site.yaml holds a list; write one KEY: VALUE a line, of .*"),
+        (b"account: site\npartition: [gpu\n", r"site.yaml cannot be read as YAML: expected .*, line 3, column 1$"),
+        (b"partition: gpu\npartition: cpu\n", r"site.yaml cannot be read as YAML: .*partition, line 2, column 1$"),
+        (b"account: \xff\n", r"site.yaml cannot be read as YAML: .*0xff.*$"),
+    ],
+)
+def test_a_fault_of_the_sites_file_is_one_sentence_also_behind_a_long_path(tmp_path, monkeypatch, text, sentence):
     site = tmp_path / ("a" * 150) / ("b" * 150) / "site.yaml"
     site.parent.mkdir(parents=True)
+    site.write_bytes(text)
     monkeypatch.setenv("R3_SITE", str(site))
-    site.write_text("account: site\npartition: [gpu\n")
-    assert re.search(
-        r"site.yaml cannot be read as YAML: expected .*, line 3, column 1$", dry_run(tmp_path).stderr.strip()
-    )
-    site.write_text("account: site\npartition: gpu\npartition: cpu\n")
-    assert re.search(
-        r"site.yaml cannot be read as YAML: .*partition, line 3, column 1$", dry_run(tmp_path).stderr.strip()
-    )
-    site.write_bytes(b"account: \xff\n")
-    assert re.search(r"site.yaml cannot be read as YAML: .*0xff.*$", dry_run(tmp_path).stderr.strip())
+    assert re.search(sentence, dry_run(tmp_path).stderr.strip())
 
 
 def test_containers(tmp_path):
@@ -105,16 +95,9 @@ def test_seeds_are_an_array_with_a_run_each(tmp_path):
 
 def test_no_secret_is_written(tmp_path):
     plain = {"HF_HOME": "/h", "NCCL_DEBUG": "INFO", "WANDB_PROJECT": "p"}
-    secret = {
-        "WANDB_API_KEY": "k",
-        "R3_PASS": "p",
-        "R3_auth": "a",
-        "R3_Pwd": "w",
-        "R3_PROXY": "http://me:word@proxy:3128",
-    }
-    assert (
-        forwarded({**plain, **secret, "R3_X": "https://token@x", "HF_TOKEN": "t", "X": "x", "R3_A;id": "1"}) == plain
-    )
+    secret = dict.fromkeys(("WANDB_API_KEY", "R3_PASS", "R3_auth", "R3_Pwd", "HF_TOKEN", "X", "R3_A;id"), "k")
+    urls = {"R3_PROXY": "http://me:word@proxy:3128", "R3_X": "https://token@x"}
+    assert forwarded({**plain, **secret, **urls}) == plain
     script = tmp_path / "run" / "cluster" / "job.sh"
     script.parent.mkdir(parents=True)
     script.touch(0o644)  # of an earlier version
@@ -141,21 +124,20 @@ def test_srun_gets_the_cpus_that_sbatch_got(tmp_path, given, said):
 
 def test_rays_object_store_is_set_from_what_is_free(tmp_path):
     gib = 2**30
-    assert ray_on_nodes.object_store_bytes(10 * gib, 100 * gib) == 5 * gib
-    assert ray_on_nodes.object_store_bytes(900 * gib, 100 * gib) == 20 * gib
-    assert ray_on_nodes.object_store_bytes(900 * gib, 2000 * gib) == 32 * gib
-    assert ray_on_nodes.object_store_bytes(gib // 100, gib) == 80 * 2**20  # Ray refuses less than 75 MiB
+    sizes = {
+        (10, 100): 5 * gib,
+        (900, 100): 20 * gib,
+        (900, 2000): 32 * gib,
+        (0.01, 1): 80 * 2**20,
+    }  # Ray refuses 75 MiB
+    for (shared, memory), size in sizes.items():
+        assert ray_on_nodes.object_store_bytes(int(shared * gib), memory * gib) == size
     command = ray_on_nodes.start_command(
-        address="10.0.0.1",
-        port=1,
-        head="10.0.0.1:1",
-        node="a",
-        temp_dir=tmp_path,
-        gpus=8,
+        address="10.0.0.1", port=1, head="10.0.0.1:1", node="a", temp_dir=tmp_path, gpus=8,
         ray_args="--object-store-memory=99000000",
-    )
-    sizes = [part for part in command if part.startswith("--object-store-memory=")]
-    assert len(sizes) == 2 and sizes[-1] == "--object-store-memory=99000000"  # of two Ray takes the last
+    )  # fmt: skip
+    given = [part for part in command if part.startswith("--object-store-memory=")]
+    assert len(given) == 2 and given[-1] == "--object-store-memory=99000000"  # of two Ray takes the last
 
 
 @pytest.mark.parametrize("option", ["partition", "account", "qos", "time", "gres", "after", "sbatch"])
