@@ -1,4 +1,4 @@
-"""What runs on every node of a Slurm job, one process per node: `srun ... python -m r3_openrlhf.operations.cluster.node_agent`.
+"""The agent of a node of a Slurm job: `srun ... python -m r3_openrlhf.operations.cluster.node_agent`, one per node.
 
 Task 0 is the head. It checks the nodes, has Ray started on all of them (none where the job has one node: the run starts its
 own), runs the job's command, and watches everything to the end:
@@ -96,7 +96,7 @@ class Agent:
         sys.stderr.flush()
 
     def live(self) -> int:
-        """Work until the job is over. Returns its code; by then all that was started here has ended, and is tidied."""
+        """Work until the job is over, and end all that was started here. Returns the job's code."""
         # orphans of what is started here become children of this process, and are found when it tidies
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         for number in SIGNALS:
@@ -136,7 +136,7 @@ class Agent:
     def _until(
         self, condition: Callable[[], Any], what: str, *, seconds: float = START_S, pace_s: float = PACE_S
     ) -> Any:
-        """Wait until the condition holds. Returns its value. Raises Ended: it takes too long, or the job is over."""
+        """Wait for the condition, and return its value. Ended: it takes too long, or the job is over."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             if self.rank == 0 and self.signal is not None:
@@ -161,12 +161,12 @@ class Agent:
                 raise Ended(LOST, why or f"{name} ended with {process.returncode}")
 
     def _last_words(self, name: str) -> str:
-        """The last line that a process with this `output` has printed."""
+        """Return the last line that a process with this `output` has printed."""
         printed = (self.temp_dir / name).read_text(errors="replace").strip()
         return printed.splitlines()[-1] if printed else ""
 
     def _shared(self, name: str) -> Any:
-        """What is in a file of the agents' folder; None: it is not there yet."""
+        """Read a file of the agents' folder; None: it is not there yet."""
         os.listdir(self.shared)  # a fresh look also where the file system remembers
         path = self.shared / name
         return json.loads(path.read_text()) if path.is_file() else None
@@ -232,7 +232,7 @@ class Agent:
         raise Ended(LOST, "the all-reduce over all nodes failed, and works between the first node and each other")
 
     def _sum(self, turn: int, *, rank: int, world: int) -> str:
-        """Take part in a sum (all_reduce.py); what is wrong, "" if nothing is. The head's patience ends it for all."""
+        """Take part in a sum (all_reduce.py). Returns what is wrong. The head's patience ends it for all."""
         address = f"{self.head['host']}:{self.head['ports'][turn]}"
         patience = SUM_S if rank == 0 else int(START_S) + turn * SUM_S
         command = [sys.executable, "-m", all_reduce.__name__, address, str(rank), str(world), str(patience)]
@@ -246,7 +246,7 @@ class Agent:
         return ""
 
     def _start_ray(self) -> dict[str, str]:
-        """Start this node's Ray; the head waits for all. Returns the environment of what connects to it."""
+        """Start this node's Ray; the head waits for all. Returns the environment of its clients."""
         host, port = self.head["host"], self.head["ports"][-1]
         environment = {name: value for name, value in self.head.items() if name.startswith("RAY_")}
         if self.rank:
@@ -286,7 +286,7 @@ class Agent:
         raise Ended(128 - code if code < 0 else code, f"{Path(self.options.command[0]).name} ended with {code}")
 
     def _leave(self, ended: Ended) -> int:
-        """Say how the job ended. The head's word ends the other agents; the job script reads it too."""
+        """Say how the job ended. The head's code ends the other agents; the job script reads it too."""
         self.say(f"{ended.why}; code {ended.code}")
         if self.rank == 0:
             self._state("ended", code=ended.code, why=ended.why)
@@ -295,7 +295,7 @@ class Agent:
         return ended.code
 
     def _tidy(self) -> None:
-        """End every process that was started here, and keep Ray's logs. Then another one may train in the run directory."""
+        """End every process that was started here, keep Ray's logs, and give the run directory back."""
         deadline = time.monotonic() + TIDY_S
         while (children := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
             for child in children:
@@ -351,7 +351,7 @@ def _die_with_the_agent() -> None:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line of an agent. A wrong one ends the process with argparse's words and code 2."""
+    """Read the command line of an agent. argparse ends the process with code 2 for a wrong one."""
     parser = argparse.ArgumentParser(prog="python -m r3_openrlhf.operations.cluster.node_agent")
     parser.add_argument("--run-dir", required=True)
     parser.add_argument("--gpus", type=int, help="GPUs per node")

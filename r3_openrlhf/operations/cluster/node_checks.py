@@ -18,7 +18,7 @@ QUERY = "index,uuid,name,memory.total,memory.used,driver_version"
 
 
 def look() -> dict[str, Any]:
-    """What is on this node now. Numbers only; `faults` judges them."""
+    """Return what is on this node now. Numbers only; `faults` judges them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # Ray opens a file per worker and connection
     return {
@@ -82,8 +82,8 @@ def faults(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -
 
 def _gpu_faults(seen: dict[str, Any], gpus: int | None) -> list[str]:
     here = seen["gpus"] or []
-    found = [f"{len(here)} GPUs, {gpus} are needed"] if gpus is not None and len(here) < gpus else []
-    return found + [
+    reasons = [f"{len(here)} GPUs, {gpus} are needed"] if gpus is not None and len(here) < gpus else []
+    return reasons + [
         f"{gpu['used_mb']} MB of GPU {gpu['index']} are in use by somebody else"
         for gpu in here
         if gpu["used_mb"] is not None and gpu["used_mb"] > STRANGERS_MB
@@ -91,12 +91,14 @@ def _gpu_faults(seen: dict[str, Any], gpus: int | None) -> list[str]:
 
 
 def _machine_faults(seen: dict[str, Any]) -> list[str]:
-    found = []
+    reasons = []
     if seen["shared_memory_free"] < MIN_SHARED_MEMORY:
-        found.append(f"/dev/shm has {seen['shared_memory_free'] >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed")
+        reasons.append(
+            f"/dev/shm has {seen['shared_memory_free'] >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed"
+        )
     if seen["open_files"] < MIN_OPEN_FILES:
-        found.append(f"ulimit -n is {seen['open_files']}, {MIN_OPEN_FILES} are needed")
-    return found
+        reasons.append(f"ulimit -n is {seen['open_files']}, {MIN_OPEN_FILES} are needed")
+    return reasons
 
 
 def describe(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -> list[str]:

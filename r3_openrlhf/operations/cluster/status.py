@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import textwrap
 import time
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from typing import NotRequired, TypedDict
 from r3_openrlhf.method.errors import R3Error, on_one_line
 from r3_openrlhf.method.history.lease import last_holder
 from r3_openrlhf.operations.cluster import ClusterError, ray_jobs
-from r3_openrlhf.operations.cluster.submissions import FILE, SlurmId, runs_of, submissions
+from r3_openrlhf.operations.cluster.submissions import FILE, SlurmId, queue_entry, runs_of, submissions
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import read_json, read_text
 from r3_openrlhf.runs.pace import duration, to_go_s
@@ -72,10 +70,10 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
     else:
         job, waiting = newest.get("job") or record.get("job"), None
         at_work = record.get("task") or record.get("job")
-        if job != at_work and (_queue(at_work)[0] or "PENDING").partition(" ")[0] != "PENDING":
+        if job != at_work and (queue_entry(at_work)[0] or "PENDING").partition(" ")[0] != "PENDING":
             job, waiting = at_work, job  # an earlier job is at work, and the newest one waits for it
         record = record if job in (record.get("job"), record.get("task")) else {}
-        queue, nodes = _queue(job)
+        queue, nodes = queue_entry(job)
         state, why = _state(run, record, queue) if job else _state_without_a_job(run)
         why = f"job {waiting} waits for it" if waiting else why
     metrics, evaluations = run.read_metrics(), run.read_evaluations()
@@ -155,20 +153,6 @@ def _saved_at(run: RunDirectory) -> str | None:
 
 def _last_error(run: RunDirectory) -> str | None:
     return on_one_line(read_text(run.error).strip()) if run.error.is_file() else None
-
-
-def _queue(job: str | None) -> tuple[str | None, str | None]:
-    """Slurm's state with its reason, and the nodes; None, None where the job is not there or there is no Slurm."""
-    if job is None or shutil.which("squeue") is None:
-        return None, None
-    command = ["squeue", "--noheader", "--array", "--jobs", job, "--format", "%i|%T %r|%N"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    # squeue refuses the number of a job that it has forgotten, and may answer for a task with its whole array
-    for line in done.stdout.splitlines() if done.returncode == 0 else ():
-        number, state, nodes = line.strip().split("|")
-        if number == job:
-            return state.strip(), nodes.strip() or None
-    return None, None
 
 
 def _checkpoint(run: RunDirectory, now: float) -> str | None:

@@ -6,7 +6,6 @@ The directory above the runs of an array has {"job": "12", "seeds": [1, 3]}.
 
 from __future__ import annotations
 
-import getpass
 import json
 import shutil
 import subprocess
@@ -62,16 +61,24 @@ def submissions(run_dir: str | Path) -> list[dict[str, Any]]:
     return list(read_lines(path, Submission)) if path.is_file() else []
 
 
+def queue_entry(job: str | None) -> tuple[str | None, str | None]:
+    """Slurm's state with its reason, and the nodes; None, None where the job is not there or there is no Slurm."""
+    if job is None or shutil.which("squeue") is None:
+        return None, None
+    command = ["squeue", "--noheader", "--array", "--jobs", job, "--format", "%i|%T %r|%N"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    # squeue refuses the number of a job that it has forgotten, and may answer for a task with its whole array
+    for line in done.stdout.splitlines() if done.returncode == 0 else ():
+        number, state, nodes = line.strip().split("|")
+        if number == job:
+            return state.strip(), nodes.strip() or None
+    return None, None
+
+
 def still_queued(run_dirs: Iterable[str | Path]) -> list[str]:
     """Slurm's ids of earlier jobs of these runs that wait or run now. None where there is no Slurm that answers."""
     ids = dict.fromkeys(line["job"] for run_dir in run_dirs for line in submissions(run_dir) if "job" in line)
-    if not ids or shutil.which("squeue") is None:
-        return []
-    # by user: squeue refuses a number that it has forgotten. Every task of an array has a line of its own
-    command = ["squeue", "--noheader", "--array", "--format=%i", f"--user={getpass.getuser()}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    queued = set(done.stdout.split())
-    return [job for job in ids if job in queued]
+    return [job for job in ids if queue_entry(job)[0] is not None]
 
 
 def _append(run_dir: str | Path, line: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ def run(settings: tuple[str, ...], *, stack: Stack | None, as_json: bool) -> int
 
 
 def examine(config: R3Config | None, of_config: list[Line], *, stack: Stack, driver: str | None) -> list[Line]:
-    """All lines in the order in which they are worth repairing."""
+    """Return all lines in the order in which they are worth repairing."""
     cluster = config.cluster if config is not None else None
     num_devices = cluster.gpus_per_node if cluster is not None and cluster.device == "cuda" else None
     lines = [checks.python(), *checks.packages(stack)]
@@ -66,8 +66,9 @@ def examine(config: R3Config | None, of_config: list[Line], *, stack: Stack, dri
 
 
 def first_page(config: R3Config | None, lines: list[Line]) -> FirstPage | None:
-    """What `r3 train` would say first, its findings as further lines; None where a line fails, and where model or problems are
-    not on this machine."""
+    """Return what `r3 train` would say first, and add its findings to the lines.
+
+    None where a line fails, and where model or problems are not on this machine."""
     if config is None or any(line.status == FAIL for line in lines):
         return None
     from r3_openrlhf.problems.files import is_on_the_hub

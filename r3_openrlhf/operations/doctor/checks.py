@@ -1,4 +1,4 @@
-"""The checks of `r3 doctor`: each is a function that returns lines of the table, and a line that fails has a remedy."""
+"""The checks of `r3 doctor`: functions that return lines of the table. A failed line has a remedy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def judged(good: bool, what: str, found: str, wanted: str, remedy: str, *, other
 
 
 def progress(name: str) -> None:
-    """Importing takes seconds each: a terminal gets one line that is written over, and "" clears it."""
+    """Say on a terminal's last line what is looked at: an import takes seconds. "" clears it."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{name and f'looking at {name}'}")
         sys.stderr.flush()
@@ -69,7 +69,7 @@ _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[\w,-]+\])?==([^\s;\\]+)", re.MULT
 
 
 def normal(name: str) -> str:
-    """The form in which names of packages are compared (PEP 503)."""
+    """Return the form in which names of packages are compared (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -79,12 +79,12 @@ def pins(text: str) -> dict[str, str]:
 
 
 def wanted(stack: Stack) -> dict[str, str]:
-    """What `make setup` ("cpu") or `make setup-gpu` ("gpu") installs. Part of the package, so a wheel has it too."""
+    """Return what `make setup` ("cpu") or `make setup-gpu` ("gpu") installs. A wheel has it too."""
     return pins(files("r3_openrlhf.operations.doctor").joinpath("wanted", f"{stack}.txt").read_text(encoding="utf-8"))
 
 
 def installed(name: str) -> str | None:
-    """The version of a package that this Python finds, None where there is none."""
+    """Return the version of a package that this Python finds, None where there is none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -92,9 +92,9 @@ def installed(name: str) -> str | None:
 
 
 def packages(stack: Stack) -> list[Line]:
-    """A line for each package of SHOWN and for each other one that differs, then one about the others.
+    """Return a line for each package of SHOWN and for each other one that differs, then one about the others.
 
-    Where more than MAX_DIFFERENT differ, the others share the last line, and every remedy is the whole installation."""
+    Where more than MAX_DIFFERENT differ, those share the last line, and the remedy is the installation."""
     versions = wanted(stack)
     here = {name: installed(name) for name in versions}
     others = [name for name, version in versions.items() if here[name] != version and name not in SHOWN]
@@ -123,7 +123,7 @@ def packages(stack: Stack) -> list[Line]:
     return [*lines, judged(not others, "other packages", summary, "all", SETUP[stack])]
 
 
-# ── imports, each in another process: one that crashes (a wheel for other processors dies of SIGILL) is a line too ──
+# ── imports, each in another process: one that crashes (of SIGILL, on other processors) is a line too ──
 
 # What a run imports first. vLLM's compiled part counts: "vllm" alone loads none of it. On CPUs vLLM picks the one for this
 # processor itself (vllm/platforms/cpu.py: import_kernels) and only warns where none loads.
@@ -143,7 +143,7 @@ TIME_LIMIT_S = 900  # of an import, from a slow disk and under other load
 
 
 def loaded(module: str) -> tuple[str, str]:
-    """(what went wrong with the import or "", the last line that it printed)."""
+    """Return (what went wrong with the import or "", the last line that it printed)."""
     progress(module)
     environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     command = [sys.executable, "-P", "-c", IMPORTS.get(module, f"import {module}")]
@@ -162,11 +162,11 @@ def loaded(module: str) -> tuple[str, str]:
 
 
 def imports(stack: Stack, *, num_devices: int | None, driver: str | None) -> Iterator[Line]:
-    """num_devices: GPUs that the experiment wants here, None where none was given. driver: version of NVIDIA's driver."""
+    """Try each import. num_devices: GPUs that the experiment wants here. driver: NVIDIA's version."""
     for module in MODULES[stack]:
         spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0])
         if spec is None or spec.origin is None:
-            continue  # it has its line as a package; a mere directory of that name, as Ray's /tmp/ray, is none
+            continue  # it has its line as a package; a mere directory, as Ray's /tmp/ray, is none
         fault, printed = loaded(module)
         if module == "torch":
             yield from _torch(fault, printed, stack, num_devices, driver)
@@ -216,7 +216,7 @@ SHM = Path("/dev/shm")
 
 
 def python() -> Line:
-    """Is this Python 3.11? An older one fails; a newer one is a note."""
+    """Compare this Python with 3.11: an older one fails, a newer one is a note."""
     version = sys.version_info
     remedy = "the packages are pinned and tested for 3.11: make setup with PYTHON_FOR_VENV=/path/to/python3.11"
     here = f"{version.major}.{version.minor}.{version.micro} ({sys.executable})"
@@ -242,7 +242,7 @@ def compiler() -> Line:
 
 
 def shared_memory(stack: Stack) -> Line:
-    """Check that /dev/shm is there, writable, and free enough for this stack (SHARED_MEMORY, in bytes)."""
+    """Check that /dev/shm is there, writable, and free enough for this stack (SHARED_MEMORY)."""
     least = SHARED_MEMORY[stack] // GiB
     mounted, writable = os.path.ismount(SHM), os.access(SHM, os.W_OK)
     total, _, free = shutil.disk_usage(SHM) if mounted else (0, 0, 0)
@@ -279,7 +279,7 @@ def disks(run_dir: Path) -> list[Line]:
 
 
 def open_files() -> Line:
-    """Check how many files Ray may open. It raises the soft limit itself, to RAY_RAISES_TO or the hard limit."""
+    """Check how many files Ray may open. It raises the soft limit itself, up to RAY_RAISES_TO."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (float("inf") if limit == resource.RLIM_INFINITY else limit for limit in limits)
     good = max(soft, min(hard, RAY_RAISES_TO)) >= MIN_OPEN_FILES
@@ -288,7 +288,7 @@ def open_files() -> Line:
 
 
 def nvidia_driver() -> str | None:
-    """The version of NVIDIA's driver, None where there is none. Asks no library."""
+    """Return the version of NVIDIA's driver, None where there is none. Asks no library."""
     for file, pattern in (
         ("/sys/module/nvidia/version", r"^([\d.]+)"),
         ("/proc/driver/nvidia/version", r"Kernel Module\D*([\d.]+)"),
@@ -300,7 +300,7 @@ def nvidia_driver() -> str | None:
 
 
 def driver_line(driver: str | None) -> Line:
-    """Check that NVIDIA's driver is new enough. driver: its version, like "580.65.06"; None: there is none."""
+    """Check the version of NVIDIA's driver, like "580.65.06"; None: there is none."""
     good = driver is not None and int(driver.split(".")[0]) >= MIN_DRIVER
     remedy = f"install NVIDIA's driver {MIN_DRIVER} or newer on the host"
     return judged(good, "NVIDIA driver", driver or "none", f"{MIN_DRIVER} or newer", remedy)
@@ -314,7 +314,7 @@ def allocator() -> Line:
 
 
 def gpu_memory(gpus: list[GpuMemory], *, share: float | None) -> list[Line]:
-    """A line where other programs have memory of a GPU. share: what an engine of the experiment takes, None where none is given."""
+    """Look for other programs' memory. share: of a GPU, that the experiment's engine takes, or None."""
     if not (taken := taken_memory(gpus, share=share or 0.0)):
         return [Line("GPU memory", f"free on {len(gpus)} GPUs" if gpus else "not known without nvidia-smi", "free")]
     return [Line("GPU memory", "taken", "free", FAIL if refuses else NOTE, sentence) for sentence, refuses in taken]
@@ -345,7 +345,7 @@ def toolkit(cuda: str, *, adam_on_host: bool = False) -> Line:
 
 
 def running_programs() -> list[Line]:
-    """The barriers between a program of a model and this machine (task code); no line where rewards cannot be imported."""
+    """Name the barriers around a model's programs (task code); no line where rewards do not import."""
     try:
         from r3_openrlhf.rewards.code.barriers import floor_gap
         from r3_openrlhf.rewards.code.run import barriers_here
@@ -371,7 +371,7 @@ def running_programs() -> list[Line]:
 
 
 def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line]]:
-    """The configuration that `r3 train SETTINGS` would use, and its line. No line and None where nothing is given."""
+    """Return the configuration of `r3 train SETTINGS`, and its line; None and no line without settings."""
     if not settings:
         return None, []
     try:
@@ -386,7 +386,7 @@ def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line
 
 
 def paths(config: R3Config) -> list[Line]:
-    """Lines about the model, the problems and the held-out problems; one that fails where a library is missing."""
+    """Look at the model, the problems and the held-out problems; one failed line without a library."""
     model, problems = "a model's directory or name", "problems that can be read"
     critic = config.flag("critic.model_name_or_path")
     checked: list[tuple[str, str | None, str, Callable[..., tuple[str, str]]]] = [

@@ -99,7 +99,7 @@ _HASHES: list[tuple[str, str, Callable[..., bytes]]] = [
 
 @dataclass(slots=True)
 class Verification:
-    """What was checked, and what is wrong. `skipped` holds sentences about checks that could not run."""
+    """The result: numbers, what is wrong, and in `skipped` sentences about checks that could not run."""
 
     path: str
     problems: int = 0
@@ -142,7 +142,7 @@ def verify(path: Path, *, progress: Callable[[int, int], None] = lambda done, to
 
 @contextmanager
 def _failures_as_findings(result: Verification, check: str) -> Iterator[None]:
-    """A check that damaged content keeps from coming to its end is a finding, and the others still run."""
+    """Make a finding of a check that damaged content has stopped; the others still run."""
     try:
         yield
     except (sqlite3.OperationalError, sqlite3.DataError, HistoryError, *CONTENT_ERRORS) as error:
@@ -186,7 +186,7 @@ def _check_usage(connection: sqlite3.Connection, result: Verification) -> None:
 
 
 def _check_witness(connection: sqlite3.Connection, result: Verification) -> None:
-    """Compare with the newest checkpoint that is not below the floor: what came before it is still there."""
+    """Compare with the newest checkpoint that is not below the floor."""
     records = read_records(Path(result.path).parent / "checkpoints" / FILE_NAME)
     floor = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
     if not records or (floor is not None and records[-1].step < floor[0]):
