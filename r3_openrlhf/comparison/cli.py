@@ -53,10 +53,10 @@ def compare(
 
     if target is not None and target != target:
         raise R3Error("--target is nan; use an accuracy from 0 to 1")
-    found, without = find_runs(paths)
+    run_paths, without = find_runs(paths)
     for path in without:
         click.echo(f"Left out: there is no run in {path}", err=True)
-    runs = [read_run(path, unfinished=unfinished) for path in found]
+    runs = [read_run(path, unfinished=unfinished) for path in run_paths]
     comparison = compare_runs(runs, reference=reference, target=target)
     table = comparison_table(comparison)
     encoded = json.dumps(asdict(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

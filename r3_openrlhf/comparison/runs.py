@@ -67,10 +67,10 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     for path in map(Path, paths):
         if not path.exists():
             raise R3Error(f"{path} does not exist; name run directories, or directories that hold some")
-        found = list(_runs_below(path))
-        for run in found:
+        below = list(_runs_below(path))
+        for run in below:
             runs.setdefault(run.resolve(), run)
-        if not found:
+        if not below:
             without.append(path)
     if not runs:
         raise R3Error(f"there is no run in {', '.join(map(str, without))}; a run directory has a config.yaml")
@@ -173,9 +173,9 @@ def check_comparable(runs: Sequence[Run]) -> None:
                 f"{before.path} and {run.path} are both seed {run.seed} of arm {run.arm}; leave one of them out"
             )
         differences = [
-            found
-            for found in _differences(before.settings, run.settings)
-            if found[0] not in (*MAY_DIFFER_WITHIN_ARM, *(DRAWN if anew else ()))
+            difference
+            for difference in _differences(before.settings, run.settings)
+            if difference[0] not in (*MAY_DIFFER_WITHIN_ARM, *(DRAWN if anew else ()))
         ]
         if differences:
             raise R3Error(
@@ -186,7 +186,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
 
 def _check_data(runs: Sequence[Run], *, seeds_differ: bool) -> None:
     for run in runs[1:]:
-        here, there = (_must_be_same(one, without_seed=seeds_differ) for one in (runs[0], run))
+        here, there = (_must_be_same(each, without_seed=seeds_differ) for each in (runs[0], run))
         if differences := _differences(here, there):
             raise R3Error(
                 f"{runs[0].path} and {run.path} cannot be compared, their data, model or evaluation differ: "
@@ -210,7 +210,7 @@ def settings_that_differ(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     arms = {run.arm: run.settings for run in sorted(runs, key=lambda run: run.arm)}
     keys = sorted({key for settings in arms.values() for key in settings} - set(MAY_DIFFER_WITHIN_ARM))
     values = {key: {arm: settings.get(key) for arm, settings in arms.items()} for key in keys}
-    return {key: found for key, found in values.items() if len(set(map(repr, found.values()))) > 1}
+    return {key: of_arms for key, of_arms in values.items() if len(set(map(repr, of_arms.values()))) > 1}
 
 
 def _must_be_same(run: Run, *, without_seed: bool) -> dict[str, Any]:

@@ -175,14 +175,14 @@ def seeds_text(estimate: SeedEstimate | None) -> str:
     return f">{MAX_SEEDS_NEEDED:,}" if number is None else f"{number:,}"
 
 
-def _estimate(found: SeedEstimate | None, form: str, *, num_runs: int | None) -> str:
+def _estimate(estimate: SeedEstimate | None, form: str, *, num_runs: int | None) -> str:
     """With the number of runs or pairs where it is not all runs of the arm."""
-    text = interval_text(found, form)
-    if found is None:
+    text = interval_text(estimate, form)
+    if estimate is None:
         return text
     if num_runs is None:
-        return f"{text}, {found.num} pair{'s' if found.num > 1 else ''}"
-    return text if found.num == num_runs else f"{text}, {found.num} of {num_runs} runs"
+        return f"{text}, {estimate.num} pair{'s' if estimate.num > 1 else ''}"
+    return text if estimate.num == num_runs else f"{text}, {estimate.num} of {num_runs} runs"
 
 
 def _seeds(arm: ArmResult) -> str:

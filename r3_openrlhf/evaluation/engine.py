@@ -137,8 +137,8 @@ def check_context(model: str, *, max_prompt_tokens: int, max_new_tokens: int, tr
     from transformers import AutoConfig
 
     needed = max_prompt_tokens + max_new_tokens
-    found = AutoConfig.from_pretrained(model, trust_remote_code=trusted).get_text_config()
-    positions = getattr(found, "max_position_embeddings", None)
+    config = AutoConfig.from_pretrained(model, trust_remote_code=trusted).get_text_config()
+    positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and needed > positions:
         raise ConfigError(
             f"--max-new-tokens is {max_new_tokens} and the longest prompt has {max_prompt_tokens} tokens, but {model} has "

@@ -57,13 +57,13 @@ def frame_of(results: dict[str, Any]) -> pd.DataFrame:
     """results.json as a data frame with one row per benchmark."""
     last = str(results["settings"]["n_samples"])
     rows = []
-    for name, found in results["benchmarks"].items():
-        row = {"benchmark": name, "num_problems": found["num_problems"]}
+    for name, summary in results["benchmarks"].items():
+        row = {"benchmark": name, "num_problems": summary["num_problems"]}
         for key, estimate in (
-            ("pass_at_1", found["pass_at_1"]),
-            (f"pass_at_{last}", found["pass_at_k"][last]),
-            (f"majority_at_{last}", found["majority_at_k"][last]),
-            ("response_tokens_mean", found["response_tokens_mean"]),
+            ("pass_at_1", summary["pass_at_1"]),
+            (f"pass_at_{last}", summary["pass_at_k"][last]),
+            (f"majority_at_{last}", summary["majority_at_k"][last]),
+            ("response_tokens_mean", summary["response_tokens_mean"]),
         ):
             row |= {key: estimate["value"], f"{key}_low": estimate["low"], f"{key}_high": estimate["high"]}
         rows.append(row)

@@ -5,19 +5,19 @@ from collections import Counter
 import pytest
 from PIL import Image, ImageColor
 
-from r3_openrlhf.comparison import plots
 from r3_openrlhf.comparison.arms import compare
 from r3_openrlhf.comparison.plots import COLOURS, plot
 from r3_openrlhf.comparison.runs import read_run
 from tests.comparison.synthetic import metrics_of, write_run
 
-ALL = {
-    "accuracy_tokens.png",
-    "accuracy_steps.png",
-    "groups.png",
-    "entropy.png",
-    "response_length.png",
-    "truncation.png",
+AVERAGED = {"groups.png", "entropy.png", "response_length.png", "truncation.png"}
+ALL = {"accuracy_tokens.png", "accuracy_steps.png", *AVERAGED}
+MEASURED = {
+    "r3/groups/none_correct": 1.0,
+    "r3/groups/collapsed_after": 1.0,
+    "r3/entropy/estimate": 0.3,
+    "response_length_mean": 20.0,
+    "truncated_rate": 0.1,
 }
 
 
@@ -30,27 +30,12 @@ def colours_of(file) -> Counter:
 def write_lab(folder, **r3):
     paths = []
     for seed in (1, 2):
-        metrics = [
-            metrics_of(
-                step,
-                **{
-                    "r3/groups/all_correct": 2.0 + seed,
-                    "r3/groups/none_correct": 1.0,
-                    "r3/groups/collapsed_after": 1.0,
-                    "r3/entropy/estimate": 0.3,
-                    "response_length_mean": 20.0,
-                    "truncated_rate": 0.1,
-                    **r3,
-                },
-            )
-            for step in range(1, 5)
-        ]
-        paths.append(write_run(folder / f"grpo_{seed}", seed=seed, accuracies=(0.1, 0.2, 0.3 + seed / 100)))
-        paths.append(
-            write_run(
-                folder / f"r3_{seed}", arm="r3", seed=seed, accuracies=(0.1, 0.3, 0.6 + seed / 100), metrics=metrics
-            )
-        )
+        measured = MEASURED | {"r3/groups/all_correct": 2.0 + seed} | r3
+        metrics = [metrics_of(step, **measured) for step in range(1, 5)]
+        ends = 0.3 + seed / 100, 0.6 + seed / 100
+        paths.append(write_run(folder / f"grpo_{seed}", seed=seed, accuracies=(0.1, 0.2, ends[0])))
+        r3_run = dict(arm="r3", seed=seed, accuracies=(0.1, 0.3, ends[1]), metrics=metrics)
+        paths.append(write_run(folder / f"r3_{seed}", **r3_run))
     return [read_run(path) for path in paths]
 
 
@@ -69,18 +54,6 @@ def test_every_plot_is_there_and_shows_every_arm(runs, tmp_path):
         assert colours[(0, 0, 0)] > 200, name
 
 
-def test_many_runs_of_an_arm_are_shown_by_their_mean_and_interval_alone(tmp_path, monkeypatch):
-    runs = write_lab(tmp_path / "lab")
-    names = {}
-    for most in (1, 2):
-        monkeypatch.setattr(plots, "MAX_THIN_LINES", most)
-        (tmp_path / str(most)).mkdir()
-        names[most] = plot(runs, compare(runs), tmp_path / str(most), window=1)
-    assert names[1] == names[2]
-    paler = [len(colours_of(tmp_path / str(most) / "accuracy_tokens.png")) for most in (1, 2)]
-    assert paler[0] < paler[1]
-
-
 def test_equal_numbers_give_equal_files_and_others_do_not(runs, tmp_path):
     for folder, window in (("one", 2), ("same", 2), ("other", 1)):
         (tmp_path / folder).mkdir()
@@ -88,9 +61,7 @@ def test_equal_numbers_give_equal_files_and_others_do_not(runs, tmp_path):
     for name in ALL:
         content = [(tmp_path / folder / name).read_bytes() for folder in ("one", "same", "other")]
         assert content[0] == content[1]
-        assert (content[0] != content[2]) == (
-            name in {"groups.png", "entropy.png", "response_length.png", "truncation.png"}
-        )
+        assert (content[0] != content[2]) == (name in AVERAGED)
 
 
 def test_dropped_groups_have_a_panel_where_groups_are_dropped(tmp_path):

@@ -1,7 +1,6 @@
 """Which directories are runs, and every reason why runs are not compared, each in its sentence."""
 
 import dataclasses
-import itertools
 
 import pytest
 
@@ -59,14 +58,6 @@ def test_a_step_that_was_done_again_counts_as_it_was_the_last_time(tmp_path):
     other = evaluation_of(1, 0.7, name="another_benchmark")
     run = read_run(write_run(tmp_path / "run", evaluations=[*again, other]))
     assert run.by_tokens.ys == (0.1, 0.3)
-
-
-def test_problems_in_another_order_are_the_same_problems(tmp_path):
-    runs = [
-        read_run(write_run(tmp_path / name, seed=seed, problems=problems))
-        for seed, (name, problems) in enumerate([("a", "one\ntwo\n"), ("b", "two\none\n")])
-    ]
-    check_comparable(runs)
 
 
 def test_problems_that_are_drawn_with_the_seed_of_the_run(tmp_path):
@@ -129,10 +120,6 @@ def test_a_run_that_cannot_be_taken(tmp_path, reason):
     with pytest.raises(R3Error) as error:
         read_run(write_run(tmp_path / "run", **options))
     assert sentence in str(error.value) and "\n" not in str(error.value)
-
-
-def test_an_unfinished_run_is_taken_when_asked_for(tmp_path):
-    assert not read_run(write_run(tmp_path / "run", finished=False), unfinished=True).finished
 
 
 # ── runs that are not compared with each other: grpo, seed 1, as it is, and another one ──
@@ -211,17 +198,6 @@ def test_runs_that_can_be_compared(tmp_path, grpo):
         write_run(tmp_path / "grpo_2", "arm=grpo", seed=2, problems=None),
     ]
     check_comparable([grpo, *map(read_run, others)])
-
-
-def test_a_difference_of_problems_is_seen_behind_a_run_without_their_file(grpo):
-    """Whichever run comes first."""
-    runs = [
-        dataclasses.replace(grpo, seed=seed, training_problems=problems)
-        for seed, problems in enumerate([None, "one", None, "two"])
-    ]
-    for order in itertools.permutations(runs):
-        with pytest.raises(R3Error, match="their data differ"):
-            check_comparable(order)
 
 
 def test_the_settings_in_which_arms_differ(tmp_path, grpo):

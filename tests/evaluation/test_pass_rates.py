@@ -29,21 +29,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(num_graded):
             assert pass_at_k(num_graded, num_correct, k=k) == approx(sum(subsets) / len(subsets), abs=1e-12)
 
 
-@given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
-def test_pass_at_k_grows_with_k_and_with_correct_responses(sizes):
-    num_graded, num_correct = sizes
-    curve = [pass_at_k(num_graded, num_correct, k=k) for k in range(1, num_graded + 1)]
-    assert curve == sorted(curve)
-    assert curve[0] == approx(num_correct / num_graded)
-    assert curve[-1] == (num_correct > 0)
-    if num_correct:
-        assert all(
-            more >= fewer - 1e-12
-            for k, more in enumerate(curve, start=1)
-            for fewer in [pass_at_k(num_graded, num_correct - 1, k=k)]
-        )
-
-
 @pytest.mark.parametrize(("num_graded", "num_correct", "k"), [(4, 1, 0), (4, 1, 5), (4, 5, 1), (0, 0, 1)])
 def test_what_does_not_exist_is_refused(num_graded, num_correct, k):
     with pytest.raises(ValueError, match="does not exist"):
@@ -87,19 +72,6 @@ def test_majority_is_the_mean_over_all_subsets(votes, data):
     assert majority_at_k(votes, k=k) == approx(majority_by_brute_force(votes, k), abs=1e-9)
 
 
-@given(VOTES, st.randoms())
-def test_majority_does_not_depend_on_the_order_or_the_names(votes, random):
-    mixed = [(answer if answer is None else f"x = {answer}", correct) for answer, correct in votes]
-    random.shuffle(mixed)
-    for k in range(1, len(votes) + 1):
-        assert majority_at_k(mixed, k=k) == approx(majority_at_k(votes, k=k), abs=1e-12)
-
-
-@given(st.lists(st.tuples(st.sampled_from("123"), st.booleans()), min_size=1, max_size=12))
-def test_majority_of_one_is_pass_at_1(votes):
-    assert majority_at_k(votes, k=1) == approx(pass_at_k(len(votes), sum(ok for _, ok in votes), k=1))
-
-
 def test_majority_of_sixty_four_different_answers():
     votes = [(str(number), number == 0) for number in range(64)]
     assert majority_at_k(votes, k=64) == approx(1 / 64)
@@ -113,13 +85,7 @@ def test_equal_values_have_no_interval():
     """Eight failures in eight problems do not bound the accuracy at zero."""
     assert bootstrap_interval([0.0] * 8, seed=1) is None and bootstrap_interval([0.5] * 20, seed=1) is None
     assert bootstrap_interval([0.0, 0.0, 1.0], seed=1) == (0.0, 1.0)
-
-
-def test_the_interval_agrees_with_the_normal_approximation():
-    values = np.random.default_rng(0).random(400)
-    low, high = bootstrap_interval(values, seed=1)
-    half = 1.96 * values.std() / np.sqrt(len(values))
-    assert low == approx(values.mean() - half, abs=0.1 * half) and high == approx(values.mean() + half, abs=0.1 * half)
+    assert estimate([None, 0.5], seed=0) == {"value": 0.5, "low": None, "high": None, "num_problems": 1}
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
@@ -135,11 +101,6 @@ def test_the_interval_is_the_seeds():
     values = np.array([0.0, 0.25, 1.0, 0.75, 0.5])
     means = values[np.random.default_rng(1).integers(5, size=(10_000, 5))].mean(axis=1)
     assert bootstrap_interval(values, seed=1) == approx(tuple(np.quantile(means, [0.025, 0.975])))
-
-
-def test_one_problem_has_no_interval():
-    assert bootstrap_interval([1.0], seed=0) is None
-    assert estimate([None, 0.5], seed=0) == {"value": 0.5, "low": None, "high": None, "num_problems": 1}
 
 
 def test_ks():

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import click
 
 from r3_openrlhf.config import DataConfig, RewardConfig
-from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, REFUSED_DATA_SETS, TASKS, check_data_set
+from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS, check_data_set
+from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
 
@@ -110,10 +111,12 @@ def _labels_of_library(size: int) -> list[Label]:
 
     labels = []
     for name in sorted(DATASETS):
-        if name in REFUSED_DATA_SETS:
-            click.echo(f"{name} is refused: {REFUSED_DATA_SETS[name]}")
-        else:
-            labels += load_problems(DataConfig(path=REASONING_GYM + name, reasoning_gym={"size": size})).labels
+        data = DataConfig(path=REASONING_GYM + name, reasoning_gym={"size": size})
+        try:
+            check_data_set(name)
+            labels += load_problems(data).labels
+        except R3Error as error:
+            click.echo(f"{name} is left out: {error}")
     return labels
 
 

@@ -76,7 +76,7 @@ def answer_attacks(problem: str, reference: str, task: str) -> Attacks:
                 yield rule["family"], rf"\boxed{{{text}}}"
     for rule in TEXTS["marked"]:
         pairs = itertools.permutations((reference, words["OTHER"][0]))
-        texts = [_filled(rule["texts"], words | {"ONE": [one], "TWO": [two]}) for one, two in pairs]
+        texts = [_filled(rule["texts"], words | {"ONE": [first], "TWO": [second]}) for first, second in pairs]
         yield from ((rule["family"], text) for text in dict.fromkeys(itertools.chain(*texts)))
 
 
@@ -185,14 +185,14 @@ def _as_good(name: str, attack: str, answer: str) -> bool:
         attack = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", attack)
     if name == "polynomial_multiplication":
         attack = re.sub(r"(?<=\w)/1$", "", attack)
-    (numbers, *made), (own_numbers, *own) = _canonical(attack), _canonical(answer)
+    (numbers, *texts), (right_numbers, *right_texts) = _canonical(attack), _canonical(answer)
     if name in TEXTS["any_order"]:
-        numbers, own_numbers = sorted(numbers), sorted(own_numbers)
-    if name in TEXTS["close_enough"] and len(numbers) == len(own_numbers) == 1:
-        return math.isclose(numbers[0], own_numbers[0], **TEXTS["close_enough"][name])
+        numbers, right_numbers = sorted(numbers), sorted(right_numbers)
+    if name in TEXTS["close_enough"] and len(numbers) == len(right_numbers) == 1:
+        return math.isclose(numbers[0], right_numbers[0], **TEXTS["close_enough"][name])
     if name == "gsm_symbolic":  # the same number again
-        return set(numbers) == set(own_numbers)
-    return (numbers, made) == (own_numbers, own)
+        return set(numbers) == set(right_numbers)
+    return (numbers, texts) == (right_numbers, right_texts)
 
 
 def _canonical(text: str) -> tuple[list[float], str, str]:
@@ -205,14 +205,14 @@ def _canonical(text: str) -> tuple[list[float], str, str]:
 def _words_of_entry(entry: dict[str, Any], answer: str) -> Words:
     question, metadata, rng = entry["question"].strip(), entry["metadata"], random.Random(entry["question"])
     is_played = metadata["source_dataset"] in TEXTS["played_through"]
-    own = answer if isinstance(entry.get("answer"), str) and not is_played else ""
+    correct = answer if isinstance(entry.get("answer"), str) and not is_played else ""
     nans, count = TEXTS["not_finite"], max(1, len(_NUMBER.findall(answer)))
     lines = [line.strip() for line in question.splitlines() if line.strip()]
     parts = [part.strip(" .?:=") for line in lines[-6:] for part in re.split(r"[:=?]", line)]
     formulas = re.findall(r"[-+*/^()0-9a-zA-Z_ .|&<>~]{5,}", question)[-10:]
     options = re.findall(r"[\"'(\[]([^\"'()\[\]\n]{1,30})[\"')\]]", question)
     all_options = dict.fromkeys([*options, *re.findall(r"\b[A-Za-z]+\b", question)[-40:]])
-    others = ["1", own[::-1], *options[:2], *([] if _NUMBER.fullmatch(own) else ["zebra"])]
+    others = ["1", correct[::-1], *options[:2], *([] if _NUMBER.fullmatch(correct) else ["zebra"])]
     target, numbers = metadata.get("target"), metadata.get("numbers")
     words: Words = {
         "NAN": nans,
@@ -222,10 +222,10 @@ def _words_of_entry(entry: dict[str, Any], answer: str) -> Words:
         "QUESTION": [question, *lines, *filter(None, parts), *(formula.strip() for formula in formulas)],
         "FACT": [fact for key, value in metadata.items() if not _SOLVES.search(key) for fact in _facts(value)],
         "OPTIONS": [*(joiner.join(all_options) for joiner in _JOINERS), ", ".join(map(str, range(200)))],
-        "OPTION": [other for other in others if other not in own],
-        "OWN": [own] if own else [],
-        "CHANGED": list(_with_other_numbers(own)) if len(own) < 2000 else [],
-        "MIXED": list(_mixed(own, rng)) if own else [],
+        "OPTION": [other for other in others if other not in correct],
+        "OWN": [correct] if correct else [],
+        "CHANGED": list(_with_other_numbers(correct)) if len(correct) < 2000 else [],
+        "MIXED": list(_mixed(correct, rng)) if correct else [],
         "GAMES": ["".join(rng.choices("UDLR", k=500)), *(moves * 50 for moves in TEXTS["moves"])],
         "INTEGRAND": [metadata["integrand"]] if "integrand" in metadata else [],
         "VARIABLE": [metadata["variable"]] if "integrand" in metadata else [],
@@ -248,19 +248,24 @@ def _facts(value: object) -> Iterator[str]:
             yield from (joiner.join(value), joiner.join(f"({item})" for item in value))
 
 
-def _with_other_numbers(own: str) -> Iterator[str]:
-    for change in _CHANGES if _NUMBER.search(own) else ():
+def _with_other_numbers(correct: str) -> Iterator[str]:
+    for change in _CHANGES if _NUMBER.search(correct) else ():
 
         def changed(match: re.Match[str], change=change) -> str:
             return f"{change(float(match[0])):.{len(match[0].partition('.')[2])}f}"
 
-        yield from (_NUMBER.sub(changed, own), _NUMBER.sub(changed, own, count=1))
+        yield from (_NUMBER.sub(changed, correct), _NUMBER.sub(changed, correct, count=1))
 
 
-def _mixed(own: str, rng: random.Random) -> Iterator[str]:
-    yield from (own[:-1], own[::-1], own if own.isdigit() else own[1:] + own[0], "".join(rng.sample(own, len(own))))
-    yield from (own[:i] + own[i + 1] + own[i] + own[i + 2 :] for i in range(min(4, len(own) - 1)))
-    lines, words = own.splitlines(), own.split(", ")
+def _mixed(correct: str, rng: random.Random) -> Iterator[str]:
+    yield from (
+        correct[:-1],
+        correct[::-1],
+        correct if correct.isdigit() else correct[1:] + correct[0],
+        "".join(rng.sample(correct, len(correct))),
+    )
+    yield from (correct[:i] + correct[i + 1] + correct[i] + correct[i + 2 :] for i in range(min(4, len(correct) - 1)))
+    lines, words = correct.splitlines(), correct.split(", ")
     if len(set(lines)) > 1:
         yield from ("\n".join(lines[::-1]), "\n".join(lines[:-1]))
     if len(set(words)) > 2:
