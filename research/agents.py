@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.problems.agents.advantages import advantages_of_task, steps_alone
+from r3_openrlhf.problems.agents.advantages import steps_alone
+from research.agents_estimators import advantages_of
 from research.agents_table import (
     FORGETS,
     NUM_TASKS,
@@ -134,7 +135,7 @@ def train(
             found = recall(group, successes[uid], rng) if arm in REPLAYS else None
             members = [*group, found] if found else group
             run.recalled += found is not None
-            advantages = advantages_of_task([one.trajectory for one in members], settings)
+            advantages = advantages_of([one.trajectory for one in members], settings)
             rows += [(one, of_turns, one is found) for one, of_turns in zip(members, advantages, strict=True)]
             successes[uid] = [*successes[uid], *(one for one in group if one.trajectory.success)][-16:]
         if recipe.minibatches > 1:

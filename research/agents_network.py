@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.problems.agents.environment import task_uid
 from r3_openrlhf.problems.agents.trajectory import Episode
 from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE, Vault
+from research.agents_estimators import LabAgents
 from research.agents_table import (
     DUAL_CLIP,
     EPS_CLIP,
@@ -122,7 +122,7 @@ class NetworkPolicy(nn.Module):
         return logits.masked_fill(~possible, -torch.inf).log_softmax(dim=1)
 
     def play_group(
-        self, settings: AgentsConfig, *, seed: int, num: int, shows_keys: bool, rng: random.Random
+        self, settings: LabAgents, *, seed: int, num: int, shows_keys: bool, rng: random.Random
     ) -> list[Played]:
         """So many episodes of task `seed`, side by side."""
         worlds = [Vault(rooms=ROOMS, keys=KEYS, shows_keys=shows_keys) for _ in range(num)]

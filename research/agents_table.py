@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
-from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.problems.agents.environment import task_uid
 from r3_openrlhf.problems.agents.trajectory import Episode, Trajectory
 from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE, Vault
+from research.agents_estimators import LabAgents
 
 ARMS: dict[str, dict[str, Any]] = {
     "grpo": {"estimator": "grpo"},
@@ -45,7 +45,7 @@ EPS_CLIP, DUAL_CLIP = 0.2, 3.0
 Key = tuple[str, tuple[str, ...]]  # place, keys at hand; in parts of the goal
 _GOAL = re.compile(r"Goal: open the gate with ([\w ]+)")
 _TAKEN = re.compile(rf"^(\w+)[^\n]* -> {TAKE}$", re.MULTILINE)
-NOW = re.compile(r"Now: (\w+)(?:, keys ([\w ]+))?$")
+NOW = re.compile(r"^Now: (\w+)(?:, keys ([\w ]+))?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +74,16 @@ class Recipe:
         return "".join(f"-{key}_{value}" for key, value in told.items())
 
 
-def agents_config(arm: str, settings: dict[str, Any] | None = None) -> AgentsConfig:
+def agents_config(arm: str, settings: dict[str, Any] | None = None) -> LabAgents:
     """The settings of an arm; `settings` wins over it. ConfigError: no such arm or key."""
     if arm not in ARMS:
         raise ConfigError(f"the arm {quoted(arm)} does not exist; known: {', '.join(ARMS)}")
     of_all = {"environment": "vault", "max_turns": MAX_TURNS, "memory_turns": MEMORY_TURNS}
-    known = {one.name for one in fields(AgentsConfig)}
+    known = {one.name for one in fields(LabAgents)}
     for key in settings or {}:
         if key not in known:
             raise ConfigError(f"--set {quoted(key)} is no key of agents; {nearest(key, known)}")
-    return AgentsConfig(**{**of_all, "lists_actions": False, "instruction": "", **ARMS[arm], **(settings or {})})
+    return LabAgents(**{**of_all, **ARMS[arm], **(settings or {})})
 
 
 def parts_of(prompt: str) -> dict[str, str]:
@@ -129,7 +129,7 @@ class TablePolicy:
         return {action: weight / total for action, weight in weights.items()}
 
     def play_group(
-        self, settings: AgentsConfig, *, seed: int, num: int, shows_keys: bool, rng: random.Random
+        self, settings: LabAgents, *, seed: int, num: int, shows_keys: bool, rng: random.Random
     ) -> list[Played]:
         """So many episodes of task `seed`, one behind the other."""
         return [play(self, settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng) for i in range(num)]
@@ -181,7 +181,7 @@ class Policy(Protocol):
     """What plays and learns."""
 
     def play_group(
-        self, settings: AgentsConfig, *, seed: int, num: int, shows_keys: bool, rng: random.Random
+        self, settings: LabAgents, *, seed: int, num: int, shows_keys: bool, rng: random.Random
     ) -> list[Played]:
         """So many episodes of task `seed`."""
 
@@ -190,7 +190,7 @@ class Policy(Protocol):
 
 
 def play(
-    policy: TablePolicy, settings: AgentsConfig, *, seed: int, uid: str, shows_keys: bool, rng: random.Random
+    policy: TablePolicy, settings: LabAgents, *, seed: int, uid: str, shows_keys: bool, rng: random.Random
 ) -> Played:
     """One episode of task `seed`."""
     world = Vault(rooms=ROOMS, keys=KEYS, shows_keys=shows_keys)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import inspect
 import re
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import EnumMeta
 from typing import Any
 
 import yaml
@@ -100,7 +98,7 @@ def _settings_of(schema: type, prefix: str) -> Iterable[Setting]:
             default=_default(field),
             unit=next((unit for end, unit in UNITS.items() if field.name.endswith(end)), ""),
             meaning=comments.get(field.name) or (_purpose(schema) if field.name == "enabled" else ""),
-            allowed=_allowed(schema).get(key, ()),
+            allowed=_allowed(field.metadata.get("words", ())),
             set_by=_set_by().get(key, ()),
         )
 
@@ -140,18 +138,9 @@ def _comments(schema: type) -> dict[str, str]:
     return found
 
 
-@functools.cache
-def _allowed(schema: type) -> dict[str, tuple[str, ...]]:
-    """Key -> the words of its check: `one_of("key", self.name, Words)`, or the table that is looked up."""
-    module = importlib.import_module(schema.__module__)
-    found = {}
-    for key, name in re.findall(r'one_of\("([\w.]+)", self\.\w+, (?:tuple\()?(\w+)', inspect.getsource(schema)):
-        words = getattr(module, name)
-        found[key] = tuple(map(str, words)) if isinstance(words, (EnumMeta, tuple)) else tuple(words)
-    for name in re.findall(r"\b([A-Z][A-Z_]+)\[self\.", inspect.getsource(schema)):
-        table = getattr(module, name)
-        found[table.key] = (*table, "package.module:name")
-    return found
+def _allowed(words: Iterable[str]) -> tuple[str, ...]:
+    """The words of a setting; an open table takes an import path, too."""
+    return (*map(str, words), *(["package.module:name"] if isinstance(words, open_table.OpenTable) else []))
 
 
 @functools.cache

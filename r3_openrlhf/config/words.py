@@ -1,6 +1,12 @@
 """Settings with a fixed set of words that are no part of the method."""
 
+from typing import Any
+
 from r3_openrlhf.method.types import Word
+
+# OmegaConf's word for a value that must be given; the sections are read without OmegaConf, too.
+MISSING: Any = "???"
+ENVIRONMENT = "environment:"  # what data.path begins with in an agentic run
 
 
 class TokenValues(Word):
@@ -19,18 +25,6 @@ class AgentEstimator(Word):
     GRPO = "grpo"
     GIGPO = "gigpo"
     HGPO = "hgpo"
-
-
-class Reading(Word):
-    """Where HGPO's paper and its public code differ, which of them is followed (problems/agents/hierarchy.py).
-
-    PAPER  a context that begins before the trajectory does is kept, cut off there; w_k = (k + 1)^alpha; a group of one
-           step has no weight. The paper does not say which std; it is the sample's (n - 1), as everywhere in this project.
-    CODE   a level k > t is left out; w_k = (k + 2)^alpha; an A_k of exactly 0 has no weight; std of the population (n).
-    """
-
-    PAPER = "paper"
-    CODE = "code"
 
 
 class LossAggregation(Word):

@@ -1,30 +1,89 @@
-"""Checks of settings: each raises a ConfigError that names the key, the value and what to use instead."""
+"""Checks of settings. A field says what it may be; `check_fields` raises a ConfigError that names the key, the value and what to
+use instead.
+
+    k: int = number(2, min=1)
+    mode: str = word("add", ReplayMode)
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import nearest
+from r3_openrlhf.method.open_table import OpenTable, nearest
 
 MAX_VALUE = 2**53
 
 
-def one_of(key: str, value: str, known: Iterable[str]) -> None:
-    """ConfigError unless `value` is one of these words."""
-    words = list(known)
-    if value not in words:
-        raise ConfigError(f"{key} is {quoted(value)}, which does not exist; {nearest(value, words)}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a number may be: `min` and `max` are included, `above` and `below` are not.
+
+    `instead` is what a refusal says, where the bounds alone do not say why.
+    """
+
+    min: float | None = None
+    above: float | None = None
+    max: float | None = None
+    below: float | None = None
+    instead: str = ""
+
+    def allow(self, value: float) -> bool:
+        """Return whether the number is finite and within the bounds."""
+        return (
+            abs(value) <= MAX_VALUE  # not of nan
+            and (self.min is None or value >= self.min)
+            and (self.above is None or value > self.above)
+            and (self.max is None or value <= self.max)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        """Say what to use instead of a number that is refused."""
+        if self.instead:
+            return self.instead
+        if self.max is None and self.below is None:
+            return f"use {self.min} or more, up to 2**53" if self.above is None else f"use a number above {self.above}"
+        low = f"above {self.above}" if self.min is None else f"of at least {self.min}"
+        high = f"at most {self.max}" if self.below is None else f"below {self.below}"
+        return f"use a number {low} and {high}"
 
 
-def at_least(key: str, value: float | None, low: float) -> None:
-    """ConfigError unless low <= value <= 2**53. None is 'not set' and always fine."""
-    if value is not None and not low <= value <= MAX_VALUE:
-        raise ConfigError(f"{key} is {value}; use {low} or more" + (", up to 2**53" if value > MAX_VALUE else ""))
+def number(
+    default: float | None,
+    *,
+    min: float | None = None,
+    above: float | None = None,
+    max: float | None = None,
+    below: float | None = None,
+    instead: str = "",
+) -> Any:
+    """Return a dataclass field for a number within bounds. None is 'not set' and always fine."""
+    bounds = Bounds(min=min, above=above, max=max, below=below, instead=instead)
+    return dataclasses.field(default=default, metadata={"bounds": bounds})
 
 
-def above(key: str, value: float | None, low: float) -> None:
-    """ConfigError unless `value` is finite and larger than `low`. None is 'not set' and always fine."""
-    if value is not None and not (math.isfinite(value) and value > low):
-        raise ConfigError(f"{key} is {value}; use a number above {low}")
+def word(default: str | None, known: Iterable[str]) -> Any:
+    """Return a dataclass field for one of these words, or an entry of an OpenTable."""
+    return dataclasses.field(default=default, metadata={"words": known})
+
+
+def check_fields(section: Any, prefix: str = "", *, key_of: Callable[[str], str] = str) -> None:
+    """Check every field that `number` or `word` made. ConfigError: the first one that may not have its value.
+
+    prefix: the key of the section and a dot. key_of: a field's name -> what the user calls it, after the prefix.
+    """
+    for field in dataclasses.fields(section):
+        value, key = getattr(section, field.name), f"{prefix}{key_of(field.name)}"
+        bounds, words = field.metadata.get("bounds"), field.metadata.get("words")
+        if value is None:
+            continue
+        if bounds is not None and not bounds.allow(value):
+            raise ConfigError(f"{key} is {value}; {bounds}")
+        if isinstance(words, OpenTable):
+            words[value]  # an unknown word is an error
+        elif words is not None and value not in list(words):
+            raise ConfigError(f"{key} is {quoted(value)}, which does not exist; {nearest(value, list(words))}")

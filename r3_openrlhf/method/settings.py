@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from r3_openrlhf.method.checks import above, at_least, one_of
+from r3_openrlhf.method.checks import check_fields, number, word
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
 from r3_openrlhf.method.core.states import STATE_ORDERS, STATE_RULES
-from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import (
     AdvantageScope,
     EntropySource,
@@ -30,19 +29,16 @@ class AdvantageSettings:
     """Eq. 3: A_i = (R_i - mean) / (alpha * std + lambda) over the mixed group."""
 
     # alpha, factor on the standard deviation; above 1 it damps the group
-    alpha: float = 1.0
+    alpha: float = number(1.0, above=0)
     # lambda; with alpha 1 and no recall this is OpenRLHF's group_norm
-    lam: float = 1e-9
+    lam: float = number(1e-9, min=0)
     # apply alpha to the whole mixed group (literal), or to recalled rows only (off_policy_only)
-    scope: str = "literal"
+    scope: str = word("literal", AdvantageScope)
     # factor on positive advantages of correct rows (R³L, arXiv 2601.03715: 3)
-    success_scale: float = 1.0
+    success_scale: float = number(1.0, above=0)
 
     def __post_init__(self) -> None:
-        above("advantage.success_scale", self.success_scale, 0.0)
-        above("advantage.alpha", self.alpha, 0.0)
-        at_least("advantage.lam", self.lam, 0.0)
-        one_of("advantage.scope", self.scope, AdvantageScope)
+        check_fields(self, "advantage.")
 
 
 @dataclass
@@ -50,11 +46,10 @@ class RehearsalSettings:
     """Stored successes of rarely solved problems that are not in this step join the update; nothing is sampled for them."""
 
     # stored successes added to a step, at most, as a share of its sampled rows; 0: off
-    share: float = 0.0
+    share: float = number(0.0, min=0, max=1)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.share <= 1.0:
-            raise ConfigError(f"replay.rehearse.share is {self.share}; use a share of the step's rows from 0 to 1")
+        check_fields(self, "replay.rehearse.")
 
 
 @dataclass
@@ -63,19 +58,19 @@ class ReplaySettings:
 
     enabled: bool = True
     # rows recalled per collapsed group, at most
-    k: int = 2
+    k: int = number(2, min=1, max=MAX_RECALLED, instead=f"use 1 to {MAX_RECALLED}, or replay.enabled=false")
     # age in optimizer steps up to which rollouts are recalled
-    max_policy_lag: int = 1000
+    max_policy_lag: int = number(1000, min=1, instead="use 1 or more, or replay.enabled=false")
     # order of recall: uniform, newest, or package.module:function (method/core/replay.py)
-    order: str = "uniform"
+    order: str = word("uniform", RECALL_ORDERS)
     # add: the group has G + k rows [P]; replace: recalled rows replace k of the group's rows, constant cost
-    mode: str = "add"
+    mode: str = word("add", ReplayMode)
     # old log-probs of recalled rows. behaviour: those stored when sampled, so that eps_clip bounds the update; recompute: the
     # current actor's, so that the ratio is 1 and nothing is clipped
-    old_logprobs: str = "behaviour"
+    old_logprobs: str = word("behaviour", OldLogprobs)
     # bound dual_clip |A| on the loss of a recalled row's token with A < 0, which eps_clip does not bound; null: only exp(20) bounds
     # it, as in OpenRLHF (docs/method.md)
-    dual_clip: float | None = 3.0
+    dual_clip: float | None = number(3.0, above=1)
     # recall failures into all-correct groups; [P] false: those groups stay as they are
     recall_failures: bool = True
     # recall rollouts of reflection prompts into plain groups
@@ -83,16 +78,7 @@ class ReplaySettings:
     rehearse: RehearsalSettings = field(default_factory=RehearsalSettings)
 
     def __post_init__(self) -> None:
-        for key, value in (("replay.k", self.k), ("replay.max_policy_lag", self.max_policy_lag)):
-            if value < 1:
-                raise ConfigError(f"{key} is {value}; use 1 or more, or replay.enabled=false")
-        if self.k > MAX_RECALLED:
-            raise ConfigError(f"replay.k is {self.k}; use {MAX_RECALLED} or less")
-        at_least("replay.max_policy_lag", self.max_policy_lag, 1)
-        above("replay.dual_clip", self.dual_clip, 1.0)
-        RECALL_ORDERS[self.order]
-        one_of("replay.mode", self.mode, ReplayMode)
-        one_of("replay.old_logprobs", self.old_logprobs, OldLogprobs)
+        check_fields(self, "replay.")
 
 
 @dataclass
@@ -101,23 +87,17 @@ class ReflectionSettings:
 
     enabled: bool = True
     # tau: a problem is hard when hard_by of its stored rollouts (plain prompts) is below this
-    threshold: float = 0.1
+    threshold: float = number(0.1, above=0)
     # success_rate: share of right rollouts; reward: mean reward, a length reward included [P] reward
-    hard_by: str = "success_rate"
+    hard_by: str = word("success_rate", HardBy)
     # reflection groups of a step, at most, as a share of its problems (one group is always allowed). They cost
     # tokens that plain groups need (docs/RESULTS.md)
-    max_share: float = 0.03125
+    max_share: float = number(0.03125, above=0, max=1)
     # tokens of the stored attempt, at most; fewer if the context is too long
-    max_attempt_tokens: int = 2048
+    max_attempt_tokens: int = number(2048, min=1)
 
     def __post_init__(self) -> None:
-        above("reflection.threshold", self.threshold, 0.0)
-        one_of("reflection.hard_by", self.hard_by, HardBy)
-        if not 0.0 < self.max_share <= 1.0:
-            raise ConfigError(
-                f"reflection.max_share is {self.max_share}; use a share of the step's problems above 0, up to 1"
-            )
-        at_least("reflection.max_attempt_tokens", self.max_attempt_tokens, 1)
+        check_fields(self, "reflection.")
 
 
 @dataclass
@@ -126,33 +106,28 @@ class RankingSettings:
 
     enabled: bool = True
     # p: share of a response's tokens whose mean entropy is the peak entropy
-    peak_fraction: float = 0.2
+    peak_fraction: float = number(0.2, above=0, max=1)
     # R_max, always below 1
-    max_reward: float = 0.5
+    max_reward: float = number(
+        0.5,
+        above=0,
+        below=1,
+        instead="use a number between 0 and 1, both excluded, so that no failure can earn as much as a correct answer",
+    )
     # rows that are ranked: truncated (algorithm 1) [P], or failed (the paper's abstract)
-    scope: str = "truncated"
+    scope: str = word("truncated", RankingScope)
     # entropy: high peak and low global entropy [P]; logprob: the mean log-prob of the response's tokens when it was
     # sampled; or package.module:function (method/core/ranking.py)
-    score: str = "entropy"
+    score: str = word("entropy", RANKING_SCORES)
     # exact: entropy from the actor's own logits; topk: bounds from the engine's 20 largest logits per token; auto: exact only if
     # the bounds do not decide
-    entropy_source: str = "exact"
+    entropy_source: str = word("exact", EntropySource)
     # centred: the mean of a ranking is the reward of a failure that is not ranked, and a group whose only difference is a
     # ranking is not scaled to unit std; no_std: the second only; none: the paper's formulas [P]
-    guard: str = "centred"
+    guard: str = word("centred", RankingGuard)
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.peak_fraction <= 1.0:
-            raise ConfigError(f"ranking.peak_fraction is {self.peak_fraction}; use a fraction above 0, up to 1")
-        if not 0.0 < self.max_reward < 1.0:
-            raise ConfigError(
-                f"ranking.max_reward is {self.max_reward}; use a number between 0 and 1, both excluded, so that no "
-                "failure can earn as much as a correct answer"
-            )
-        one_of("ranking.scope", self.scope, RankingScope)
-        RANKING_SCORES[self.score]
-        one_of("ranking.entropy_source", self.entropy_source, EntropySource)
-        one_of("ranking.guard", self.guard, RankingGuard)
+        check_fields(self, "ranking.")
 
 
 @dataclass
@@ -160,18 +135,15 @@ class StateReplaySettings:
     """Groups that start from promising states of failed responses, found by a critic (RRL, arXiv 2504.14363); for algo=rrl."""
 
     # largest share of a batch's groups that start from a stored state; 0: off
-    ratio: float = 0.0
+    ratio: float = number(0.0, min=0, below=1)
     # state of a failed response that is stored, by the values of its tokens: largest, before_fall (the point before the largest one), or
     # package.module:function (method/core/states.py)
-    rule: str = "largest"
+    rule: str = word("largest", STATE_RULES)
     # order of the stored states: promising (by value, novelty and age), uniform, or package.module:function
-    order: str = "promising"
+    order: str = word("promising", STATE_ORDERS)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.ratio < 1.0:
-            raise ConfigError(f"exploration.rrl.ratio is {self.ratio}; use a share from 0 to below 1")
-        STATE_RULES[self.rule]
-        STATE_ORDERS[self.order]
+        check_fields(self, "exploration.rrl.")
 
 
 @dataclass
@@ -186,13 +158,12 @@ class HistorySettings:
     """The store of past rollouts (one SQLite file per run). Limits apply from the next commit on, also to what older limits kept."""
 
     # recallable rollouts of one problem with one verdict, contexts together
-    max_per_problem_and_verdict: int = 32
+    max_per_problem_and_verdict: int = number(32, min=1)
     # bytes of the whole file, by the store's own accounting (docs/history.md)
-    max_bytes: int = 20_000_000_000
+    max_bytes: int = number(20_000_000_000, min=1_000_000)
 
     def __post_init__(self) -> None:
-        at_least("history.max_per_problem_and_verdict", self.max_per_problem_and_verdict, 1)
-        at_least("history.max_bytes", self.max_bytes, 1_000_000)
+        check_fields(self, "history.")
 
 
 @dataclass

@@ -131,22 +131,25 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ReplaySettings(k=0), "replay.k is 0; use 1 or more"),
-        (lambda: ReplaySettings(k=10_001), "replay.k is 10001; use 10000 or less"),
+        (lambda: ReplaySettings(k=0), "replay.k is 0; use 1 to 10000"),
+        (lambda: ReplaySettings(k=10_001), "replay.k is 10001; use 1 to 10000"),
         (lambda: ReplaySettings(max_policy_lag=0), "replay.max_policy_lag is 0"),
         (lambda: ReplaySettings(dual_clip=1.0), "replay.dual_clip is 1.0"),
         (lambda: ReplaySettings(mode="ad"), "replay.mode is 'ad'"),
         (
             lambda: ReflectionSettings(max_share=2),
-            "reflection.max_share is 2; use a share of the step's problems above 0, up to 1",
+            "reflection.max_share is 2; use a number above 0 and at most 1",
         ),
         (
             lambda: RehearsalSettings(share=32),
-            "replay.rehearse.share is 32; use a share of the step's rows from 0 to 1",
+            "replay.rehearse.share is 32; use a number of at least 0 and at most 1",
         ),
         (lambda: RankingSettings(peak_fraction=0.0), "ranking.peak_fraction is 0.0"),
         (lambda: RankingSettings(max_reward=1.0), "ranking.max_reward is 1.0; .*no failure can earn as much"),
-        (lambda: StateReplaySettings(ratio=1.0), "exploration.rrl.ratio is 1.0; use a share from 0 to below 1"),
+        (
+            lambda: StateReplaySettings(ratio=1.0),
+            "exploration.rrl.ratio is 1.0; use a number of at least 0 and below 1",
+        ),
         (lambda: AdvantageSettings(lam=-1.0), "advantage.lam is -1.0"),
     ],
 )

@@ -1,6 +1,7 @@
 """Trajectories on the stack: the executor with a scripted engine, upstream's real tensors, and the real experience maker."""
 
 import asyncio
+import statistics
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +21,7 @@ from r3_openrlhf.method.errors import ConfigError, TrainingStopped  # noqa: E402
 from r3_openrlhf.method.history import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
+from r3_openrlhf.problems.agents import memory  # noqa: E402
 from r3_openrlhf.problems.agents.processes.pool import EnvironmentPool  # noqa: E402
 from r3_openrlhf.problems.agents.trajectory import End  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
@@ -64,13 +66,14 @@ def environments():
 
 @pytest.fixture
 def executor(monkeypatch, environments):
-    """Of an agentic run with these overrides. The processes of its environments serve all tests."""
+    """Of an agentic run with these overrides. The processes of its environments serve all tests, and prompts have no last line."""
+    monkeypatch.setattr(memory, "INSTRUCTION", "")
 
     def made(*overrides):
         config = load_config(
             "agent_smoke",
             [
-                f"agents.environment={STAIRS}", "agents.options={}", "agents.memory_turns=1", "held_out.max_samples=null", "agents.instruction=''",
+                f"agents.environment={STAIRS}", "agents.options={}", "agents.memory_turns=1", "held_out.max_samples=null",
                 "agents.invalid_penalty=0.5", "agents.gamma=0.5", "agents.max_turns=5", "data.chat_template=false", *overrides,
             ],
         )  # fmt: skip
@@ -250,15 +253,13 @@ def test_advantages_and_metrics_of_a_step(executor, byte_tokenizer, ranks):
 
 def test_turns_in_the_same_state_are_compared(executor, byte_tokenizer):
     """hgpo with depth 0: of the turns at step 2 of two trajectories both went up, and those at step 0 differ."""
-    played = executor("agents.estimator=hgpo", "agents.depth=0", "agents.std_norm=false", "agents.invalid_penalty=0")
+    played = executor("agents.estimator=hgpo", "agents.depth=0", "agents.invalid_penalty=0")
     rows = [row for texts in (("up",) * 3, ("hop", *("up",) * 3)) for row in play(played, byte_tokenizer, *texts)[0]]
     made = maker(played.config)
     made.make_experience_batch(samples_of(rows))
-    # returns with gamma 1/2: .25 .5 1 and .125 .25 .5 1; the three turns at step 0 have the mean .625 / 3
-    mean = 0.625 / 3
-    assert [row["advantage"] for row in made.records] == pytest.approx(
-        [0.25 - mean, 0, 0, 0.125 - mean, 0.25 - mean, 0, 0], abs=1e-6
-    )
+    # returns with gamma 1/2: .25 .5 1 and .125 .25 .5 1; of the three turns at step 0 one differs
+    t = 3**-0.5
+    assert [row["advantage"] for row in made.records] == pytest.approx([t, 0, 0, -2 * t, t, 0, 0], abs=1e-4)
     assert [row["reward"] for row in made.records] == [0.25, 0.5, 1, 0.125, 0.25, 0.5, 1]
 
 
@@ -395,7 +396,7 @@ def stepped(made, tokenizer, executor, plays, *, step):
 def test_a_stored_success_joins_a_task_that_failed(executor, byte_tokenizer, history):
     """A success of step 1 and two failures of step 5, sums of rewards 1, -2.5 and -0.5 (invalid actions at 1/2): each turn of
     the success is a row with its own prompt, and its ratio is taken against the log-probs that it was sampled with."""
-    played = executor("agents.estimator=grpo", "agents.std_norm=false", "replay.enabled=true")
+    played = executor("agents.estimator=grpo", "replay.enabled=true")
     first = replaying(played, byte_tokenizer, history, step=0)
     stepped(first, byte_tokenizer, played, [("up", "up", "up"), ("hop",) * 5], step=0)
     assert first.metrics["r3/agents/recalled"] == 0 == first.metrics["r3/replay/recalled"]
@@ -410,8 +411,9 @@ def test_a_stored_success_joins_a_task_that_failed(executor, byte_tokenizer, his
     mean = (1 - 2.5 - 0.5) / 3
     records = made.records
     assert [row["recalled_from"] for row in records] == [None] * 10 + [1] * 3
+    std = statistics.stdev([1, -2.5, -0.5])
     assert [row["advantage"] for row in records] == pytest.approx(
-        [-2.5 - mean] * 5 + [-0.5 - mean] * 5 + [1 - mean] * 3
+        [(-2.5 - mean) / std] * 5 + [(-0.5 - mean) / std] * 5 + [(1 - mean) / std] * 3, abs=1e-5
     )
     recalled = records[10:]
     assert [row["prompt"] for row in recalled] == [
@@ -504,7 +506,7 @@ def reflecting(config, tokenizer, history, *, epoch):
 def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_own(executor, byte_tokenizer, history):
     """Step 1 failed twice. In step 2 sums of rewards are -2.5 and -0.5 from the plain prompt, and 1 and -2.5 behind the attempt;
     the two groups were played by engines that number their trajectories alike."""
-    settings = ("agents.estimator=grpo", "agents.std_norm=false", "reflection.enabled=true", f"data.max_len={WIDE}")
+    settings = ("agents.estimator=grpo", "reflection.enabled=true", f"data.max_len={WIDE}")
     played = executor(*settings)
     stepped(replaying(played, byte_tokenizer, history, step=0), byte_tokenizer, played, FAILURES, step=0)
     assert reflecting(played.config, byte_tokenizer, history, epoch=1)._further([TASK], [LABEL]) == []
@@ -525,7 +527,8 @@ def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_
     made.make_experience_batch(samples_of(rows, step=1, attempts=generator._reflection_prompts))
     records = made.records
     assert [row["context"] for row in records] == ["plain"] * 10 + ["reflection"] * 8
-    assert [row["advantage"] for row in records] == pytest.approx([-1.0] * 5 + [1.0] * 5 + [1.75] * 3 + [-1.75] * 5)
+    s = 2**-0.5  # of two sums that differ
+    assert [row["advantage"] for row in records] == pytest.approx([-s] * 5 + [s] * 8 + [-s] * 5, abs=1e-5)
     assert records[0]["trajectory"] == records[10]["trajectory"] == "0" and attempt in records[10]["prompt"]
     counts = (
         "trajectories",

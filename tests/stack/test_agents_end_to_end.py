@@ -101,7 +101,7 @@ def test_advantages_are_those_of_the_hierarchy(run):
     """As the rows of the run give them again; recalled trajectories and reflection groups are compared in the same way."""
     for trajectories in groups_of(rollouts_of(run)).values():
         states, returns = ([[row[key] for row in turns] for turns in trajectories] for key in ("state", "step_return"))
-        expected = brute_force(states, returns, depth=2, alpha=1.0, std_norm=True, reading="paper", eps=1e-6)
+        expected = brute_force(states, returns, depth=2, alpha=1.0, eps=1e-6)
         for turns, advantages in zip(trajectories, expected, strict=True):
             assert [row["advantage"] for row in turns] == pytest.approx(advantages, abs=1e-4)
 

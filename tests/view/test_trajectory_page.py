@@ -165,14 +165,18 @@ def turn(number, state, reward, following, *, trajectory="0", valid=True, advant
     } | other  # fmt: skip
 
 
-SETTINGS = AgentsConfig(estimator="hgpo", depth=1, gamma=1.0, std_norm=False, invalid_penalty=0.0, episode_weight=2.0)
+SETTINGS = AgentsConfig(estimator="hgpo", depth=1, gamma=1.0, invalid_penalty=0.0)
+S, T = (
+    0.5 / (2**-0.5 + 1e-6),
+    1 / 3 / (3**-0.5 + 1e-6),
+)  # of two values that differ; of three of which one does: T, T, -2 T
 
 
 def test_groups_by_hand():
     """Trajectory 0: a b a (returns 1 1 1), trajectory 1: b a (returns 0 0), one that was lost.
 
     k = 0: state a has turns 0.0, 0.2, 1.1 with the mean 2/3, b has 0.1 and 1.0 with the mean 1/2. k = 1: (b, a) are 0.2 and 1.1;
-    the others are alone. Weights 1 and 2. Of the episodes: sums 1 and 0, so +-1/2, twice.
+    the others are alone. Weights 1 and 2. Of the episodes: sums 1 and 0.
     """
     rows = [turn(t, state, float(t == 2), 1.0) for t, state in enumerate("aba")]
     rows += [turn(t, state, 0.0, 0.0, trajectory="1") for t, state in enumerate("ba")]
@@ -186,14 +190,15 @@ def test_groups_by_hand():
     assert [level for levels in lost for level in levels] == []
     assert [(one.place, one.turn) for one in first[2][0].members] == [(0, 0), (1, 1)]
     assert [(one.place, one.turn) for one in first[2][1].members] == [(1, 1)] and first[2][1].context == ["b", "a"]
-    assert first[2][0].mean == pytest.approx(2 / 3) and first[2][0].advantage == pytest.approx(1 / 3)
-    assert first[2][1].advantage == 0.5 and first[1][1].advantage is None
+    assert first[2][0].mean == pytest.approx(2 / 3) and first[2][0].advantage == pytest.approx(T)
+    assert first[2][1].advantage == pytest.approx(S) and first[1][1].advantage is None
     assert [level.share for level in first[2]] == pytest.approx([1 / 3, 2 / 3])
     assert [level.share for level in first[0]] == [1.0, 0.0]
-    assert found.of_steps == [pytest.approx([1 / 3, 0.5, 1 / 9 + 1 / 3]), pytest.approx([-0.5, -2 / 9 - 1 / 3]), [0.0]]
-    assert found.of_episode == [0.5, -0.5, 0.0] and found.episode_weight == 2.0
+    plus, minus = [T, S, (T + 2 * S) / 3], [-S, -2 * (T + S) / 3]
+    assert found.of_steps == [pytest.approx(plus), pytest.approx(minus), [0.0]]
+    assert found.of_episode == pytest.approx([S, -S, 0.0]) and found.episode_weight == 0.0
     assert found.differs  # the rows say 0.0
-    for row, value in zip(rows, [4 / 3, 1.5, 1 / 9 + 4 / 3, -1.5, -2 / 9 - 4 / 3, None], strict=True):
+    for row, value in zip(rows, [*plus, *minus, None], strict=True):
         row["advantage"] = value
     assert not explain(trajectories_of(rows), SETTINGS).differs
 
@@ -211,9 +216,9 @@ def test_responses_to_problems_have_no_trajectories():
 
 def test_whole_trajectories_have_no_levels():
     rows = [turn(0, "a", 1.0, 1.0), turn(0, "a", 0.0, 0.0, trajectory="1")]
-    settings = AgentsConfig(estimator="grpo", std_norm=False, invalid_penalty=0.0)
+    settings = AgentsConfig(estimator="grpo", invalid_penalty=0.0)
     found = explain(trajectories_of(rows), settings)
-    assert found.levels == [[[]], [[]]] and found.of_episode == [0.5, -0.5] and found.episode_weight == 1.0
+    assert found.levels == [[[]], [[]]] and found.of_episode == pytest.approx([S, -S]) and found.episode_weight == 1.0
 
 
 @pytest.fixture(scope="module")

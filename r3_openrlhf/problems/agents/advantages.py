@@ -17,12 +17,12 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
     """One advantage per turn of each trajectory; None for a lost one, which takes no part in any group.
 
         A_t = A_episode                                        grpo
-        A_t = A_hierarchy(depth 0) + w A_episode               gigpo (arXiv 2505.10978), w = episode_weight, 1 by default
-        A_t = A_hierarchy(agents.depth) + w A_episode          hgpo (arXiv 2602.22817), w = episode_weight, 0 by default
+        A_t = A_hierarchy(depth 0) + A_episode                 gigpo (arXiv 2505.10978)
+        A_t = A_hierarchy(agents.depth)                        hgpo (arXiv 2602.22817)
         A_episode = (S_i - mean(S)) / (std(S) + eps),   S_i = sum_t r_t of trajectory i
 
     r_t is less agents.invalid_penalty where the action was none. The hierarchy: problems/agents/hierarchy.py, on the returns
-    discounted with agents.gamma. With std_norm=False nothing is divided. A task of one graded trajectory has advantages 0.0.
+    discounted with agents.gamma. A task of one graded trajectory has advantages 0.0.
 
     Raises:
         ValueError: trajectories of several tasks.
@@ -43,6 +43,8 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
 
 
 EPS = 1e-6  # added to the std [P]
+# of the trajectory's own advantage [P]; grpo has no other
+EPISODE_WEIGHT = {AgentEstimator.GRPO: 1.0, AgentEstimator.GIGPO: 1.0, AgentEstimator.HGPO: 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +83,13 @@ def advantage_parts(
             returns,
             depth=settings.depth if estimator is AgentEstimator.HGPO else 0,
             alpha=settings.alpha,
-            std_norm=settings.std_norm,
-            reading=settings.reading,
             eps=EPS,
         )
     return AdvantageParts(
         compared=compared,
         of_steps=weighted_means(compared, [len(mine) for mine in returns]),
-        of_episode=group_advantages(sums, lam=EPS, std_norm=settings.std_norm),
-        episode_weight=settings.episode_weight_of_estimator,
+        of_episode=group_advantages(sums, lam=EPS),
+        episode_weight=EPISODE_WEIGHT[estimator],
     )
 
 

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from r3_openrlhf.config.words import Reading
 from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length, whole_number
 
 
@@ -48,8 +47,6 @@ def hierarchy_advantages(
     *,
     depth: int,
     alpha: float = 1.0,
-    std_norm: bool = True,
-    reading: Reading | str = Reading.PAPER,
     eps: float = 1e-6,
 ) -> list[list[float]]:
     """Advantage of each step of the trajectories of one task.
@@ -62,14 +59,15 @@ def hierarchy_advantages(
     returns[i][t]: the step's return (`step_returns`). The result has their shape. A step without a weight at any level,
     and one whose groups all have equal returns, gets exactly 0.0.
 
-    `depth` is K, the number of earlier states that the finest group agrees in. `std_norm=False`: A_k = R_t - mean_k.
-    `reading`: see Reading. depth 0 with the paper's reading is GiGPO's step-level advantage; trajectories of one step
-    from one state get the advantages of GRPO.
+    `depth` is K, the number of earlier states that the finest group agrees in.
+    depth 0 is GiGPO's step-level advantage; trajectories of one step from one state get the advantages of GRPO. Where the
+    paper and its public code differ, this is the paper: a context that begins before the trajectory does is cut off there,
+    and an advantage of exactly 0 has a weight. The paper does not say which std; it is the sample's, as everywhere here.
 
     Raises:
-        ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0, an unknown reading.
+        ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0.
     """
-    compared = compared_steps(states, returns, depth=depth, alpha=alpha, std_norm=std_norm, reading=reading, eps=eps)
+    compared = compared_steps(states, returns, depth=depth, alpha=alpha, eps=eps)
     return weighted_means(compared, [len(mine) for mine in returns])
 
 
@@ -93,8 +91,6 @@ def compared_steps(
     *,
     depth: int,
     alpha: float = 1.0,
-    std_norm: bool = True,
-    reading: Reading | str = Reading.PAPER,
     eps: float = 1e-6,
 ) -> list[ComparedSteps]:
     """The groups of `hierarchy_advantages` and what each says of its members, level by level. A step that is alone is in none.
@@ -105,7 +101,6 @@ def compared_steps(
     for i, (mine, theirs) in enumerate(zip(states, returns, strict=True)):
         named: dict[str, list[Any]] = {f"states[{i}]": list(mine), f"returns[{i}]": list(theirs)}
         same_length(**named)
-    reading = Reading.checked("reading", reading)
     depth = whole_number("depth", depth, minimum=0)
     alpha, eps = finite_value("alpha", alpha), finite_value("eps", eps)
     if eps < 0:
@@ -114,35 +109,25 @@ def compared_steps(
 
     found = []
     for k in range(depth + 1):
-        weight = float(k + 1 if reading is Reading.PAPER else k + 2) ** alpha
-        for group in groups_of_steps(states, k, whole_contexts=reading is Reading.CODE):
-            advantages = _of_group([values[i][t] for i, t in group], std_norm=std_norm, reading=reading, eps=eps)
-            weights = [0.0 if reading is Reading.CODE and one == 0.0 else weight for one in advantages]
-            found.append(ComparedSteps(k, group, advantages, weights))
+        for group in groups_of_steps(states, k):
+            advantages = _of_group([values[i][t] for i, t in group], eps=eps)
+            found.append(ComparedSteps(k, group, advantages, [float(k + 1) ** alpha] * len(group)))
     return found
 
 
-def groups_of_steps(
-    states: Sequence[Sequence[Hashable]], k: int, *, whole_contexts: bool = False
-) -> Iterator[list[tuple[int, int]]]:
-    """The (i, t) of steps that agree in their state and the k states before it: groups of two and more.
-
-    `whole_contexts` leaves out steps with fewer than k states before them. Without it such a step agrees with steps whose
-    whole past is the same.
-    """
+def groups_of_steps(states: Sequence[Sequence[Hashable]], k: int) -> Iterator[list[tuple[int, int]]]:
+    """The (i, t) of steps that agree in their state and the k states before it: groups of two and more. A step with fewer
+    states before it agrees with steps whose whole past is the same."""
     groups: dict[tuple[Hashable, ...], list[tuple[int, int]]] = defaultdict(list)
     for i, mine in enumerate(states):
-        for t in range(k if whole_contexts else 0, len(mine)):
+        for t in range(len(mine)):
             groups[tuple(mine[max(0, t - k) : t + 1])].append((i, t))
     return (group for group in groups.values() if len(group) > 1)
 
 
-def _of_group(returns: list[float], *, std_norm: bool, reading: Reading, eps: float) -> list[float]:
+def _of_group(returns: list[float], *, eps: float) -> list[float]:
     if len(set(returns)) == 1:
         return [0.0] * len(returns)  # rounding of the mean is never divided by eps
     mean = statistics.fmean(returns)
-    if not std_norm:
-        return [value - mean for value in returns]
-    ddof = 1 if reading is Reading.PAPER else 0
-    std = math.sqrt(math.fsum((value - mean) ** 2 for value in returns) / (len(returns) - ddof))
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in returns) / (len(returns) - 1))
     return [(value - mean) / (std + eps) for value in returns]

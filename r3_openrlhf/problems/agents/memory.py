@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from r3_openrlhf.problems.agents.environment import Observation
 
+INSTRUCTION = "Write the next action between <action> and </action>."
+
 
 class Remembered(NamedTuple):
     """One earlier turn: the state, and what was done in it."""
@@ -37,10 +39,8 @@ def memory_prompt(
     earlier: Sequence[Remembered],
     *,
     turns: int,
-    instruction: str,
     count: Callable[[str], int],
     max_tokens: int,
-    lists_actions: bool = True,
     attempt: str = "",
 ) -> MemoryPrompt | None:
     """The last `turns` of `earlier` (oldest first) and the current state; None when not even the state alone fits.
@@ -52,36 +52,24 @@ def memory_prompt(
     """
     memory = list(earlier[len(earlier) - min(turns, len(earlier)) :])
     while True:
-        text = _text(observation, memory, attempt, lists_actions=lists_actions, instruction=instruction)
+        text = _text(observation, memory, attempt)
         if count(text) <= max_tokens:
             return MemoryPrompt(text, len(memory))
         if memory:
             del memory[0]
         elif attempt:
-            return memory_prompt(
-                observation,
-                earlier,
-                turns=turns,
-                lists_actions=lists_actions,
-                instruction=instruction,
-                count=count,
-                max_tokens=max_tokens,
-            )
+            return memory_prompt(observation, earlier, turns=turns, count=count, max_tokens=max_tokens)
         else:
             return None
 
 
-def _text(
-    observation: Observation, memory: list[Remembered], attempt: str, *, lists_actions: bool, instruction: str
-) -> str:
+def _text(observation: Observation, memory: list[Remembered], attempt: str) -> str:
     lines = [f"Goal: {observation.goal}"] if observation.goal else []
-    if attempt:
-        lines.append(attempt)
+    lines.append(attempt)
     if memory:
         lines += ["Before:", *map(shown, memory)]
     lines.append(f"Now: {observation.text}")
-    if lists_actions and observation.valid_actions:
+    if observation.valid_actions:
         lines.append(f"Actions: {', '.join(observation.valid_actions)}")
-    if instruction:
-        lines.append(instruction)
-    return "\n".join(lines)
+    lines.append(INSTRUCTION)
+    return "\n".join(filter(None, lines))

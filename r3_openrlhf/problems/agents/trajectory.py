@@ -125,8 +125,6 @@ class Episode:
             self.observation,
             self._memory,
             turns=self.settings.memory_turns,
-            lists_actions=self.settings.lists_actions,
-            instruction=self.settings.instruction,
             count=count,
             max_tokens=max_tokens,
             attempt=self.attempt,

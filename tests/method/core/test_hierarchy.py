@@ -11,7 +11,7 @@ from r3_openrlhf.method.core.advantages import group_advantages
 from r3_openrlhf.problems.agents.hierarchy import hierarchy_advantages, step_returns
 
 
-def brute_force(states, returns, *, depth, alpha, std_norm, reading, eps):
+def brute_force(states, returns, *, depth, alpha, eps):
     """Straight from the definition: for every step and level, look at every other step."""
     steps = [(i, t) for i, mine in enumerate(states) for t in range(len(mine))]
     contexts = {
@@ -24,23 +24,14 @@ def brute_force(states, returns, *, depth, alpha, std_norm, reading, eps):
         levels = []
         for k in range(depth + 1):
             here = [(j, u) for j, u in steps if contexts[j, u, k] == contexts[i, t, k]]
-            if reading == "code":
-                here = [(j, u) for j, u in here if u >= k]
-                if k > t:
-                    continue
             same = [returns[j][u] for j, u in here]
             if len(same) == 1:
                 continue
             mean = sum(same) / len(same)
             a = returns[i][t] - mean
-            if std_norm:
-                squares = sum((value - mean) ** 2 for value in same)
-                a /= (squares / (len(same) - (reading == "paper"))) ** 0.5 + eps
-            if min(same) == max(same):
-                a = 0.0
-            if reading == "code" and a == 0.0:
-                continue
-            levels.append(((k + (1 if reading == "paper" else 2)) ** alpha, a))
+            squares = sum((value - mean) ** 2 for value in same)
+            a /= (squares / (len(same) - 1)) ** 0.5 + eps
+            levels.append(((k + 1) ** alpha, 0.0 if min(same) == max(same) else a))
         if levels:
             result[i][t] = sum(weight * a for weight, a in levels) / sum(weight for weight, _ in levels)
     return result
@@ -55,26 +46,21 @@ def test_by_hand():
 
 
 def test_finer_groups_weigh_more_by_hand():
-    """State b three times, returns 0, 3, 6; two of them, 0 and 6, come from a. Without std: level 0 gives -3, 0, 3 with
-    weight 1, level 1 gives -3, (nothing), 3 with weight 2; truncated or not."""
+    """State b three times, returns 0, 3, 6; two of them, 0 and 6, come from a."""
     states, returns = [["a", "b"], ["c", "b"], ["a", "b"]], [[0.0, 0.0], [0.0, 3.0], [0.0, 6.0]]
-    assert hierarchy_advantages(states, returns, depth=1, std_norm=False) == [[0.0, -3.0], [0.0, 0.0], [0.0, 3.0]]
     with_std = hierarchy_advantages(states, returns, depth=1, eps=0.0)
     # level 0: std 3 -> -1, 0, 1; level 1: std sqrt(18) -> -1/sqrt 2, 1/sqrt 2; weights 1 and 2
     assert with_std[0][1] == approx(-(1 + 2 * 2**-0.5) / 3) and with_std[1][1] == 0.0
-    code = hierarchy_advantages(states, returns, depth=1, eps=0.0, reading="code")
-    # population std: sqrt 6 and 3; weights 2 and 3
-    assert code[0][1] == approx(-(2 * 3 / 6**0.5 + 3 * 1) / 5) and code[1][1] == 0.0
 
 
-def test_a_context_that_is_cut_off_at_the_start_is_kept_by_the_paper_and_skipped_by_the_code():
+def test_a_context_that_is_cut_off_at_the_start_is_kept():
     """Two first steps at a: level 1 is the same group again, which changes nothing, and a third a later is another."""
     states, returns = [["a", "a"], ["a", "b"]], [[0.0, 3.0], [3.0, 0.0]]
-    paper = hierarchy_advantages(states, returns, depth=1, std_norm=False)
-    assert paper[0] == approx([(1 * -2.0 + 2 * -1.5) / 3, 1.0])
-    assert paper[1] == approx([(1 * 1.0 + 2 * 1.5) / 3, 0.0])
-    code = hierarchy_advantages(states, returns, depth=1, std_norm=False, reading="code")
-    assert code == [[-2.0, 1.0], [1.0, 0.0]]
+    paper = hierarchy_advantages(states, returns, depth=1, eps=0.0)
+    # level 0 of a: returns 0, 3, 3 with the std sqrt 3; level 1: 0 and 3
+    s, t = 2**-0.5, 3**-0.5
+    assert paper[0] == approx([(-2 * t - 2 * s) / 3, t])
+    assert paper[1] == approx([(t + 2 * s) / 3, 0.0])
 
 
 def test_it_agrees_with_a_brute_force_in_ten_thousand_cases():
@@ -83,10 +69,7 @@ def test_it_agrees_with_a_brute_force_in_ten_thousand_cases():
         lengths = [draw.randint(0 if n else 1, 4) for n in range(draw.randint(1, 3))]
         states = [[draw.choice("ab") for _ in range(length)] for length in lengths]
         returns = [[draw.choice([-1.0, 0.0, 0.3, 1.0]) for _ in range(length)] for length in lengths]
-        options = {
-            "depth": draw.randint(0, 3), "alpha": draw.choice([0.0, 1.0, 1.5]), "std_norm": draw.random() < 0.5,
-            "reading": draw.choice(["paper", "code"]), "eps": 1e-6,
-        }  # fmt: skip
+        options = {"depth": draw.randint(0, 3), "alpha": draw.choice([0.0, 1.0, 1.5]), "eps": 1e-6}
         found = hierarchy_advantages(states, returns, **options)
         for mine, theirs in zip(found, brute_force(states, returns, **options), strict=True):
             assert mine == approx(theirs, abs=1e-9), (states, returns, options)
@@ -113,7 +96,6 @@ def test_returns_by_hand():
         ({"depth": -1}, "depth is -1"),
         ({"depth": 1.5}, "whole number"),
         ({"eps": -1.0}, "eps is -1.0"),
-        ({"reading": "papr"}, "reading"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changed, said):

@@ -41,40 +41,30 @@ def test_grpo_gives_every_turn_of_a_trajectory_its_place_in_the_group():
 
 
 def test_gigpo_adds_the_state_to_the_trajectory_by_hand():
-    """gamma 1/2: returns (1/2, 1), (0), (0, 0). State a: 1/2, 0, 0; state b: 1, 0. Without std."""
+    """gamma 1/2: returns (1/2, 1), (0), (0, 0). State a: 1/2, 0, 0; state b: 1, 0. Sums 1, 0, 0."""
     task = [trajectory("ab", [0, 1]), trajectory("a", [0]), trajectory("ab", [0, 0])]
-    settings = AgentsConfig(estimator="gigpo", gamma=0.5, std_norm=False)
-    found = advantages_of_task(task, settings)
-    episode = [1 - 1 / 3, -1 / 3, -1 / 3]
-    a, b = 1 / 6, 1 / 2
-    assert found[0] == approx([0.5 - a + episode[0], 1 - b + episode[0]])
-    assert found[1] == approx([-a + episode[1]])
-    assert found[2] == approx([-a + episode[2], -b + episode[2]])
+    found = advantages_of_task(task, AgentsConfig(estimator="gigpo", gamma=0.5))
+    s, t = 2**-0.5, 3**-0.5  # of two returns that differ; of three of which one does: 2 t, -t, -t
+    assert found[0] == approx([2 * t + 2 * t, s + 2 * t], abs=1e-5)
+    assert found[1] == approx([-t - t], abs=1e-5)
+    assert found[2] == approx([-t - t, -s - t], abs=1e-5)
 
 
-@pytest.mark.parametrize("reading", ["paper", "code"])
-def test_hgpo_is_the_hierarchy_of_the_returns_and_of_depth_0_gigpo_without_the_episode(reading):
+def test_hgpo_is_the_hierarchy_of_the_returns_and_of_depth_0_gigpo_without_the_episode():
     draw = random.Random(1)
     task = [
         trajectory("".join(draw.choices("ab", k=n)), [draw.choice([0, 0, 1]) for _ in range(n)], uid=str(n))
         for n in (3, 5, 4, 6)
     ]
-    settings = AgentsConfig(depth=3, reading=reading, gamma=0.9)
+    settings = AgentsConfig(depth=3, gamma=0.9)
     states = [one.anchors for one in task]
     returns = [step_returns([turn.reward for turn in one.turns], gamma=0.9) for one in task]
-    assert advantages_of_task(task, settings) == hierarchy_advantages(states, returns, depth=3, reading=reading)
-    flat = AgentsConfig(depth=0, gamma=0.9)
-    gigpo = AgentsConfig(estimator="gigpo", episode_weight=0.0, gamma=0.9)
-    assert advantages_of_task(task, flat) == advantages_of_task(task, gigpo)
-
-
-def test_the_episode_may_be_one_more_level():
-    task = [trajectory("ab", [0, 1]), trajectory("ab", [0, 0])]
-    without = advantages_of_task(task, AgentsConfig())
-    with_it = advantages_of_task(task, AgentsConfig(episode_weight=0.5))
-    episode = group_advantages([1, 0], lam=1e-6)
-    for mine, theirs, a in zip(with_it, without, episode, strict=True):
-        assert mine == approx([value + 0.5 * a for value in theirs])
+    assert advantages_of_task(task, settings) == hierarchy_advantages(states, returns, depth=3)
+    flat = advantages_of_task(task, AgentsConfig(depth=0, gamma=0.9))
+    gigpo = advantages_of_task(task, AgentsConfig(estimator="gigpo", gamma=0.9))
+    episode = group_advantages([sum(turn.reward for turn in one.turns) for one in task], lam=1e-6)
+    for with_it, without, a in zip(gigpo, flat, episode, strict=True):
+        assert with_it == approx([value + a for value in without])
 
 
 def test_a_lost_trajectory_has_none_and_takes_no_part():
@@ -89,8 +79,8 @@ def test_a_lost_trajectory_has_none_and_takes_no_part():
 
 def test_an_action_that_was_none_lowers_its_return():
     task = [trajectory("a", [0], invalid={0}), trajectory("a", [0], uid="1")]
-    settings = AgentsConfig(invalid_penalty=0.5, std_norm=False)
-    assert advantages_of_task(task, settings) == [[-0.25], [0.25]]
+    found = advantages_of_task(task, AgentsConfig(invalid_penalty=0.5))
+    assert found == [approx([-(2**-0.5)], abs=1e-5), approx([2**-0.5], abs=1e-5)]
 
 
 def test_tasks_are_not_compared_with_each_other():

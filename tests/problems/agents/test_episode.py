@@ -5,10 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.problems.agents import memory
 from r3_openrlhf.problems.agents.environment import Observation, make_environment
 from r3_openrlhf.problems.agents.memory import Remembered, memory_prompt
 from r3_openrlhf.problems.agents.trajectory import End, Episode, find_action
 from r3_openrlhf.problems.agents.vault import BACK, OPEN, TAKE
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Prompts without the last line, which is always the same."""
+    monkeypatch.setattr(memory, "INSTRUCTION", "")
 
 
 def words(text: str) -> int:
@@ -17,7 +24,7 @@ def words(text: str) -> int:
 
 def play(respond, *, max_tokens=1000, seed=0, **settings):
     """(trajectory, prompts) of an episode in the vault; `respond(environment, turn)` gives (response, truncated)."""
-    config = AgentsConfig(**{"max_turns": 8, "instruction": ""} | settings)
+    config = AgentsConfig(**{"max_turns": 8} | settings)
     world = make_environment("vault", {})
     episode = Episode(world.reset(seed), task_uid=f"vault/{seed}", trajectory_uid="0", settings=config)
     prompts = []
@@ -130,8 +137,6 @@ def test_a_prompt_shows_the_newest_turns_that_fit(turns, num_earlier, max_tokens
             Observation(text="here", goal="win", valid_actions=("a", "b")),
             earlier,
             turns=shown,
-            lists_actions=True,
-            instruction="Act.",
             count=words,
             max_tokens=10**6,
         ).text
@@ -141,8 +146,6 @@ def test_a_prompt_shows_the_newest_turns_that_fit(turns, num_earlier, max_tokens
         Observation(text="here", goal="win", valid_actions=("a", "b")),
         earlier,
         turns=turns,
-        lists_actions=True,
-        instruction="Act.",
         count=words,
         max_tokens=max_tokens,
     )
@@ -171,7 +174,7 @@ def test_an_earlier_attempt_stands_behind_the_goal_while_the_state_fits_beside_i
 
     def prompt(max_tokens):
         found = memory_prompt(
-            observation, earlier, turns=3, lists_actions=False, instruction="", count=words, max_tokens=max_tokens,
+            observation, earlier, turns=3, count=words, max_tokens=max_tokens,
             attempt="it failed like this",
         )  # fmt: skip
         return found and found.text.splitlines()

@@ -10,7 +10,7 @@ from r3_openrlhf.problems.agents.advantages import advantages_of_task
 from r3_openrlhf.problems.agents.replay import kept_rollouts, recalled_name, recalled_trajectory
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory, Turn
 
-SETTINGS = AgentsConfig(estimator="grpo", gamma=0.5, invalid_penalty=0.25, std_norm=False)
+SETTINGS = AgentsConfig(estimator="grpo", gamma=0.5, invalid_penalty=0.25)
 
 
 def trajectory(uid, rewards, *, end=End.DONE, valid=None, task="vault/3"):
@@ -101,7 +101,8 @@ def test_a_success_among_failures_gives_both_an_advantage():
     failures = [trajectory(uid, [0.0] * 3, task="vault/9") for uid in "01"]
     assert advantages_of_task(failures, SETTINGS) == [[0.0] * 3] * 2
     found = advantages_of_task([*failures, again], SETTINGS)
-    assert found == [pytest.approx([-1 / 3] * 3), pytest.approx([-1 / 3] * 3), pytest.approx([2 / 3] * 2)]
+    t = 3**-0.5
+    assert found == [pytest.approx([value] * n, abs=1e-5) for value, n in ((-t, 3), (-t, 3), (2 * t, 2))]
 
 
 def test_a_response_to_a_problem_is_no_trajectory():

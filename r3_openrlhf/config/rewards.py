@@ -1,0 +1,136 @@
+"""The section `reward`."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from r3_openrlhf.config.reward_functions import BUILT_IN, placed, reward_function
+from r3_openrlhf.method.checks import check_fields, number
+from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.open_table import is_import_path, is_looking
+
+
+@dataclass
+class CodeConfig:
+    """How programs are run (data.task=code). A problem that asks for more time or memory for a test gets it."""
+
+    # processor seconds of one test
+    seconds_per_test: float = number(6.0, above=0)
+    # seconds of all tests of one response; tests that have not ended by then fail
+    seconds: float = number(60.0, above=0)
+    # memory of one test
+    memory_mb: int = number(1024, min=64)
+    # address of a server with SandboxFusion's /run_code, which runs the programs instead; null: processes of this machine
+    url: str | None = None
+    # languages in addition to python: the word that a problem's tests have -> the import path of its Language (docs/code.md)
+    languages: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "reward.code.")
+        for word, path in self.languages.items():
+            if not isinstance(path, str) or not is_import_path(path):
+                raise ConfigError(
+                    f"reward.code.languages.{word} is {quoted(path)}; use package.module:name or file.py:name"
+                )
+        if self.url is not None and not _is_address(self.url):
+            raise ConfigError(f"reward.code.url is {quoted(self.url)}; an address starts with http:// or https://")
+
+
+@dataclass
+class RewardConfig:
+    """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a correct one [P], or what a function of yours returns."""
+
+    # your reward function, my_rewards.py:is_right or package.module:function (docs/rewards.md); null: the grader of data.task
+    function: str | None = None
+    # several reward functions; data.task is the score of the built-in grader, from 0 to 1
+    functions: list[str] = field(default_factory=list)
+    # weight of each of reward.functions in the sum; empty: 1 each
+    weights: list[float] = field(default_factory=list)
+    # lowest score with which a response counts as correct, for replay, collapse and ranking
+    correct_from: float = 1.0
+    # L_max of the length reward, in tokens [P]; null: no length reward
+    length_reward_max_tokens: int | None = number(32768, min=1)
+    # reward servers (docs/rewards.md), or OpenRLHF's, whose addresses end in /get_reward; empty: grade in local processes
+    urls: list[str] = field(default_factory=list)
+    # seconds for grading one response, without the time that it waits for a processor
+    timeout_s: float = number(10.0, above=0)
+    # grading processes of each rollout engine, if there are no urls
+    num_workers: int = number(2, min=1)
+    # limits of data.task=code, which timeout_s does not concern
+    code: CodeConfig = field(default_factory=CodeConfig)
+    # seconds after which a response that no server has answered is ungraded; with urls
+    deadline_s: float = number(300.0, above=0)
+    # largest share of a step's rollouts without a verdict; above it the run stops
+    max_ungraded_rate: float = number(0.1, min=0, max=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "reward.")
+        self.function = None if self.function is None else placed(self.function)
+        self.functions = [placed(path) for path in self.functions]
+        self._check_functions()
+        if self.urls and len({url.endswith("/get_reward") for url in self.urls}) > 1:
+            raise ConfigError("reward.urls has servers of ours and of OpenRLHF (/get_reward); use one kind")
+        for url in self.urls:
+            if not _is_address(url):
+                raise ConfigError(
+                    f"reward.urls holds {quoted(url)}; a reward server's address starts with http:// or https://"
+                )
+
+    def _check_functions(self) -> None:
+        if self.function is not None and self.functions:
+            raise ConfigError("reward.function and reward.functions are set; write all of them into reward.functions")
+        if self.all_functions and self.urls:
+            raise ConfigError("reward.function and reward.urls are set; use one of the two")
+        if self.weights and len(self.weights) != len(self.functions):
+            raise ConfigError(
+                f"reward.weights has {len(self.weights)} numbers, but reward.functions has {len(self.functions)} functions; give one weight per function"
+            )
+        for value in (*self.weights, self.correct_from):
+            if not math.isfinite(value):
+                raise ConfigError(f"reward.weights or reward.correct_from holds {value}; use finite numbers")
+        if is_looking():
+            return
+        names = [
+            reward_function("reward.function" if self.function else "reward.functions", path).name
+            for path in self.all_functions
+            if path != BUILT_IN
+        ]
+        if len(set(names)) < len(names):
+            raise ConfigError(
+                f"reward.functions has functions with one name: {', '.join(names)}; rename one, because metrics use the names"
+            )
+
+    @property
+    def reads_rows(self) -> bool:
+        """True if a function may read the whole row of a problem."""
+        return bool(self.all_functions)
+
+    @property
+    def asks_openrlhf_servers(self) -> bool:
+        """True if reward.urls name servers of OpenRLHF's contract."""
+        return any(url.endswith("/get_reward") for url in self.urls)
+
+    @property
+    def all_functions(self) -> list[str]:
+        """reward.function or reward.functions; empty: the grader of data.task alone."""
+        return [self.function] if self.function is not None else self.functions
+
+    @property
+    def all_weights(self) -> list[float]:
+        """One for each of all_functions."""
+        return self.weights or [1.0] * len(self.all_functions)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = re.fullmatch(r"[\w.:%-]+", parts.hostname or "")
+        return (
+            parts.scheme in ("http", "https") and host is not None and (parts.port or 1) > 0 and len(url.split()) == 1
+        )
+    except ValueError:  # a port that is none
+        return False

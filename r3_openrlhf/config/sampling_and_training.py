@@ -1,0 +1,91 @@
+"""The sections `rollout` and `train`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from r3_openrlhf.config.words import LossAggregation
+from r3_openrlhf.method.checks import check_fields, number, word
+from r3_openrlhf.method.errors import ConfigError, quoted
+
+
+@dataclass
+class RolloutConfig:
+    """Sampling. One step draws batch_size prompts and n_samples_per_prompt responses of each."""
+
+    # prompts per step
+    batch_size: int = number(128, min=1)
+    # G: responses per prompt
+    n_samples_per_prompt: int = number(
+        16, min=2, instead="advantages compare the responses of one prompt with each other, so use 2 or more"
+    )
+    # tokens of a response, at most [P] 8K
+    max_new_tokens: int = number(8192, min=1)
+    # sampling temperature; log-probs are at this temperature
+    temperature: float = number(1.0, above=0)
+    # texts that end a response, in addition to the end tokens of model and chat template; they stay in the response
+    stop: list[str] = field(default_factory=list)
+    # rows of a forward pass on each rank
+    micro_batch_size: int = number(4, min=1)
+    # tokens of a forward pass with train.dynamic_batch; null: train.max_tokens_per_gpu
+    max_tokens_per_gpu: int | None = number(None, min=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "rollout.")
+        if not all(self.stop):
+            raise ConfigError(f"rollout.stop is {self.stop}; use texts of at least one character")
+        if typed := re.search(r"\\[nt](?![a-zA-Z])", "\n".join(self.stop)):
+            raise ConfigError(
+                f"rollout.stop holds {quoted(typed[0])} as two characters, a backslash and a letter; on the command "
+                "line write a real line break or tab inside the quotes ($'...' in bash), or put the text into a YAML "
+                "file"
+            )
+
+
+@dataclass
+class TrainConfig:
+    """The policy update."""
+
+    # passes over the data; reflection starts in the second [P]
+    num_epochs: int = number(2, min=1)
+    # stop after this many steps; null: after all epochs
+    max_steps: int | None = number(None, min=1)
+    # stop after this many sampled response tokens, filtered ones included; null: no limit
+    max_generated_tokens: int | None = number(None, min=1)
+    # rollouts per optimizer step; null: rollout.batch_size * n_samples_per_prompt, one update a step [P]
+    batch_size: int | None = number(None, min=1)
+    # rows of a backward pass on each rank
+    micro_batch_size: int = number(1, min=1)
+    # passes over one step's rollouts; all ratios are taken against the policy before the first pass
+    inner_epochs: int = number(1, min=1)
+    # learning rate of Adam
+    learning_rate: float = number(1e-6, above=0)
+    # the ratio is clipped at 1 - eps_clip_low
+    eps_clip_low: float = number(0.2, above=0)
+    # the ratio is clipped at 1 + eps_clip_high
+    eps_clip_high: float = number(0.2, above=0)
+    # token-mean | seq-mean-token-mean
+    loss_aggregation: str = word("token-mean", LossAggregation)
+    # weight of the KL divergence to the reference model; 0: no reference model is loaded
+    kl_coef: float = number(0.0, min=0)
+    # stage of DeepSpeed ZeRO: 0, 1, 2 or 3
+    zero_stage: int = number(2, min=0, max=3, instead="DeepSpeed ZeRO has the stages 0, 1, 2 and 3")
+    # optimizer states on the host: less GPU memory, more time
+    adam_offload: bool = False
+    # fill micro-batches up to max_tokens_per_gpu instead of by rows
+    dynamic_batch: bool = False
+    # tokens of a micro-batch with dynamic_batch, in training and for log-probs
+    max_tokens_per_gpu: int = number(16384, min=1)
+    # tokens whose logits are computed at a time, in training and for log-probs; null: all of a micro-batch. Saves about 10 bytes
+    # per token and vocabulary entry, and costs one more product with the last layer
+    logits_chunk_tokens: int | None = number(None, min=1)
+    # pack the rows of a micro-batch instead of padding them
+    packing: bool = False
+    # seed of every random choice
+    seed: int = number(42, min=0, max=2**32 - 1)
+    # sample the same rollouts for the same seed; slower
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, "train.")
