@@ -36,7 +36,7 @@ UNKNOWN = "<unknown>"  # a token that there is not
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a run. The defaults are a full-size one of this project's experiments: three epochs of DeepScaleR."""
+    """The size of a run. The defaults are a full-size one of this project's experiments: three epochs of DeepScaleR."""
 
     steps: int = 945
     problems: int = 128  # a step
@@ -120,11 +120,10 @@ class SyntheticRun:
         return f"<|user|>{self.problem(problem)}{middle}<|assistant|>"
 
     def write(self) -> int:
-        """The next step. Returns its number of rollouts."""
+        """Write the next step. Returns its number of rollouts."""
         size, self.step = self.size, self.step + 1
         epoch = (self.step - 1) // size.epoch_steps
-        place = (self.step - 1) % size.epoch_steps
-        first = place * size.problems % size.num_problems
+        first = (self.step - 1) % size.epoch_steps * size.problems % size.num_problems
         count = size.problems if size.is_full(self.step) else size.few_problems
         problems = [(first + number) % size.num_problems for number in range(count)]
         groups = [(problem, False) for problem in problems]
@@ -137,9 +136,9 @@ class SyntheticRun:
         ungraded: list[dict] = []
         reached: dict[tuple[int, bool], Kept] = {}
         for number, (problem, reflection) in enumerate(groups):
-            found = list(self._group(number, problem, reflection, reached))
-            rows += [row for row in found if row["group"] is not None]
-            ungraded += [row for row in found if row["group"] is None]
+            members = list(self._group(number, problem, reflection, reached))
+            rows += [row for row in members if row["group"] is not None]
+            ungraded += [row for row in members if row["group"] is None]
         self.kept |= reached
         if size.is_remembered(self.step):
             self._remember([row for row in rows if row["group"] == 0 and row["recalled_from"] is None], epoch)
@@ -177,7 +176,7 @@ class SyntheticRun:
             kept = self.kept.get((problem, bool(other)))
             recalled = [kept] * RECALLED if kept else []
         in_group = graded if graded.sum() > 1 else np.zeros(size.samples, dtype=bool)
-        values = [*(rewards + ranks)[in_group], *(one.reward for one in recalled)]
+        values = [*(rewards + ranks)[in_group], *(stored.reward for stored in recalled)]
         advantages = iter(group_advantages([float(value) for value in values], alpha=1.0, lam=1e-9) if values else [])
         attempt = self.corpus[:2000] if reflection else ""
         base = {
@@ -211,20 +210,20 @@ class SyntheticRun:
             if graded[i] and not reflection:
                 kept = Kept(self.step, tokens, float(rewards[i]), int(begins[i]), bool(truncated[i]))
                 reached[problem, right] = kept
-        for one in recalled:
-            right = one.reward > 0
-            begin = one.begin % (3 * size.max_tokens)
-            then = -self.entropies[begin : begin + one.tokens]
+        for stored in recalled:
+            right = stored.reward > 0
+            begin = stored.begin % (3 * size.max_tokens)
+            then = -self.entropies[begin : begin + stored.tokens]
             yield base | {
                 "group": number, "context": "plain", "verdict": "correct" if right else "wrong",
-                "reason": "correct" if right else "wrong", "outcome_reward": one.reward, "reward": one.reward, "ranked": False,
-                "advantage": next(advantages), "recalled_from": one.step, "truncated": one.truncated, "num_tokens": one.tokens,
-                "text": self.text(problem, one.begin, one.tokens, str(self.numbers[problem]) if right else None),
-                "token_logprob": then, "token_policy_logprob": then * np.float16(0.9), "token_chars": self._chars(one.tokens),
+                "reason": "correct" if right else "wrong", "outcome_reward": stored.reward, "reward": stored.reward, "ranked": False,
+                "advantage": next(advantages), "recalled_from": stored.step, "truncated": stored.truncated, "num_tokens": stored.tokens,
+                "text": self.text(problem, stored.begin, stored.tokens, str(self.numbers[problem]) if right else None),
+                "token_logprob": then, "token_policy_logprob": then * np.float16(0.9), "token_chars": self._chars(stored.tokens),
             }  # fmt: skip
 
     def text(self, problem: int, begin: int, tokens: int, answer: str | None) -> str:
-        """A response of exactly CHARACTERS * tokens characters. Beginnings and ends have numbers of their own."""
+        """Return a response of exactly CHARACTERS * tokens characters. Beginnings and ends have numbers of their own."""
         head = f"First, x_{problem} with {begin * 7919 % 99991} terms. "
         tail = f" So the final answer is \\boxed{{{answer}}}." if answer is not None else ""
         missing = CHARACTERS * tokens - len(head) - len(tail)
@@ -330,8 +329,8 @@ def corpus(draw: random.Random) -> str:
         length += len(parts[-1])
         if length >= CORPUS_CHARACTERS:
             break
-    found = "".join(parts)
-    return (found * (-(-CORPUS_CHARACTERS // len(found))))[:CORPUS_CHARACTERS]
+    prose = "".join(parts)
+    return (prose * (-(-CORPUS_CHARACTERS // len(prose))))[:CORPUS_CHARACTERS]
 
 
 def make(directory: Path, size: Size) -> None:

@@ -92,7 +92,7 @@ class Chaos:
                     yield member
 
     def events(self) -> list[dict]:
-        """The phases that began since the start."""
+        """Read the phases that began since the start."""
         with contextlib.suppress(OSError, ValueError):
             with self.run.events.open("rb") as events:
                 events.seek(self.seen)
@@ -100,7 +100,7 @@ class Chaos:
         return []
 
     def step(self) -> int:
-        """The last step that began since the start; 0: none."""
+        """Return the last step that began since the start; 0: none."""
         return max((event["step"] or 0 for event in self.events()), default=0)
 
     def until(self, condition: Callable[[], bool]) -> bool:
@@ -139,7 +139,7 @@ class Chaos:
         return commands
 
     def is_same(self) -> bool:
-        """Whether what the run wrote is what the recorded run wrote up to the same step."""
+        """Compare: what the run wrote is what the recorded run wrote up to the same step."""
         rows = [[row[key] for key in KEYS] for row in story(self.run.path)]
         last = max((row[0] for row in rows), default=0)
         wanted = ([row[key] for key in KEYS] for row in recorded("r3")[1]["story"])

@@ -39,7 +39,7 @@ def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
         if isinstance(node, (ast.BinOp, ast.BoolOp)) and type(node.op) in _SWAPS:
             yield node, "op", None
         elif isinstance(node, ast.Compare):
-            yield from ((node, "ops", number) for number, one in enumerate(node.ops) if type(one) in _SWAPS)
+            yield from ((node, "ops", number) for number, operator in enumerate(node.ops) if type(operator) in _SWAPS)
         elif isinstance(node, ast.Constant) and type(node.value) is int:
             yield node, "value", None
 
@@ -47,10 +47,10 @@ def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
 def mutant(source: str, rng: random.Random) -> str | None:
     """The source with one operator, comparison or integer changed; None: it has none."""
     tree = copy.deepcopy(ast.parse(source))
-    found = list(places(tree))
-    if not found:
+    candidates = list(places(tree))
+    if not candidates:
         return None
-    node, field, number = rng.choice(found)
+    node, field, number = rng.choice(candidates)
     old = getattr(node, field)
     if number is not None:
         old[number] = _SWAPS[type(old[number])]()
@@ -87,7 +87,7 @@ def main() -> None:
     for problem in list(read_problems().values())[: options.limit]:
         whole = problem["prompt"] + problem["canonical_solution"]
         cases.append(("solution", problem, whole))
-        made = {found for _ in range(options.mutants) if (found := mutant(whole, rng)) is not None}
+        made = {changed for _ in range(options.mutants) if (changed := mutant(whole, rng)) is not None}
         cases += [("mutant", problem, source) for source in sorted(made)]
     judge = grader(asdict(CodeConfig(seconds_per_test=LIMIT_S)))
 
@@ -100,15 +100,15 @@ def main() -> None:
         return plainly(problem, source), verdict, reason
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        found = list(threads.map(both, cases))
-    counts = Counter((kind, theirs, ours) for (kind, _, _), (theirs, ours, _) in zip(cases, found, strict=True))
+        verdicts = list(threads.map(both, cases))
+    counts = Counter((kind, theirs, ours) for (kind, _, _), (theirs, ours, _) in zip(cases, verdicts, strict=True))
     print(f"{'programs':10} {'plain run':>10} {'ours':>10} {'number':>7}")
     for (kind, theirs, ours), number in sorted(counts.items()):
         print(f"{kind:10} {'correct' if theirs else 'wrong':>10} {ours:>10} {number:7}")
     same = sum(number for (_, theirs, ours), number in counts.items() if ours == ("correct" if theirs else "wrong"))
     print(f"the same verdict: {same} of {len(cases)}")
     if options.list:
-        for (kind, problem, source), (theirs, ours, reason) in zip(cases, found, strict=True):
+        for (kind, problem, source), (theirs, ours, reason) in zip(cases, verdicts, strict=True):
             if ours != ("correct" if theirs else "wrong"):
                 print(f"{problem['task_id']} ({kind}): plain run {theirs}, ours {ours} ({reason})\n{source}")
 

@@ -28,19 +28,19 @@ TRAIN = (
 def timed(name: str, command: list[str], *, directory: Path) -> dict[str, float | str]:
     """Run it to its end; the longest wait for output, standard error included, is its silence."""
     start = last = time.monotonic()
-    silence, said, log_tail = 0.0, b"", b""
+    silence, before_it, log_tail = 0.0, b"", b""
     process = subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
     with (directory.parent / f"{directory.name}-{name.replace(' ', '-')}.log").open("wb") as log:
-        while found := os.read(process.stdout.fileno(), 65536):
+        while chunk := os.read(process.stdout.fileno(), 65536):
             now = time.monotonic()
             if now - last > silence:
-                silence, said = now - last, log_tail
-            last, log_tail = now, found[-200:]
-            log.write(found)
+                silence, before_it = now - last, log_tail
+            last, log_tail = now, chunk[-200:]
+            log.write(chunk)
     if process.wait():
         raise SystemExit(f"{name}: {' '.join(command)} ended with {process.returncode}")
-    return {"step": name, "seconds": last - start, "silence_s": silence, "after": said.decode(errors="replace")}
+    return {"step": name, "seconds": last - start, "silence_s": silence, "after": before_it.decode(errors="replace")}
 
 
 def viewed(directory: Path) -> dict[str, float | str]:

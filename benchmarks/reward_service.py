@@ -110,7 +110,7 @@ async def grade_all(grader, requests: list[GradeRequest]) -> list:
 
 
 def processor_seconds(pid: int | None = None) -> float:
-    """Of a process and all below it, those that have ended included."""
+    """Sum the processor time of a process and all below it, those that have ended included."""
     top = psutil.Process(pid)
     return sum(sum(process.cpu_times()[:4]) for process in [top, *top.children(recursive=True)])
 
@@ -132,7 +132,7 @@ def ours(config: RewardConfig, requests: list[GradeRequest]) -> tuple[float, flo
 
 @contextmanager
 def fresh(where: str) -> Iterator[RewardConfig]:
-    """A pool or a service that has seen nothing yet, so that a second run does not find the caches of the first."""
+    """Start a pool or a service that has seen nothing yet, so that a second run does not find the caches of the first."""
     if where == "local_pool":
         yield RewardConfig(num_workers=2, timeout_s=2.0)
     else:

@@ -1,4 +1,4 @@
-"""What R³ adds to a training step: stock GRPO and R³ through the whole stack, in turn, on the same model and prompts.
+"""Measure what R³ adds to a training step: stock GRPO and R³ through the whole stack, in turn, on the same model and prompts.
 
     python benchmarks/step_overhead.py                   # a tiny model
     python benchmarks/step_overhead.py --model smollm2   # a real one, as in the quickstart
@@ -123,9 +123,9 @@ def report(stock: list[dict], r3: list[dict]) -> tuple[str, dict]:
     numbers: dict = {"values": {}, "ratios": {}}
     lines = [f"{'':<52}{'stock':>10}{'R³':>10}{'R³/stock':>10}"]
 
-    def add(name: str, one: float, other: float) -> None:
-        numbers["values"][name], numbers["ratios"][name] = (one, other), other / one
-        lines.append(f"{name:<52}{one:>10.4g}{other:>10.4g}{other / one:>10.2f}")
+    def add(name: str, of_stock: float, of_r3: float) -> None:
+        numbers["values"][name], numbers["ratios"][name] = (of_stock, of_r3), of_r3 / of_stock
+        lines.append(f"{name:<52}{of_stock:>10.4g}{of_r3:>10.4g}{of_r3 / of_stock:>10.2f}")
 
     for name, key in PHASES.items():
         add(f"{name}, median s a step", *(statistics.median(step[key] for step in side) for side in (stock, r3)))

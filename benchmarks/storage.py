@@ -1,4 +1,4 @@
-"""What a step costs to keep: commits, recalls and bytes of the history store, and the file of rollouts.
+"""Measure what a step costs to keep: commits, recalls and bytes of the history store, and the file of rollouts.
 
     python benchmarks/storage.py                                  # 1e3 and 1e4 rollouts, about two minutes
     python benchmarks/storage.py --sizes 1e3,1e4,1e5,1e6 --recalls 100

@@ -1,4 +1,4 @@
-"""How long `r3 view` takes over a run of full size: pages and searches over HTTP, memory of the server.
+"""Measure how long `r3 view` takes over a run of full size: pages and searches over HTTP, memory of the server.
 
     python benchmarks/viewer.py --make DIR                     # 945 steps x 128 problems x 16 rollouts, up to 8,192 tokens
     python benchmarks/viewer.py --make DIR --few-problems 2    # 945 steps of which three are whole; made in seconds

@@ -212,8 +212,8 @@ def test_a_wrong_value_is_one_sentence(words, sentence, run, tmp_path):
         (tmp_path / name).write_bytes(content)
     files = {"<run>": str(run), "\\udcff": "\udcff"}
     files |= {f"<{name.partition('.')[0]}>": str(tmp_path / name) for name in [*contents, "missing"]}
-    for name, place in files.items():
-        words, sentence = words.replace(name, place), sentence.replace(name, place)
+    for name, path in files.items():
+        words, sentence = words.replace(name, path), sentence.replace(name, path)
     assert sentence in refused(CliRunner().invoke(main, words.split()))
 
 

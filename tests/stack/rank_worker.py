@@ -109,7 +109,7 @@ def share_of(case: dict, rank: int, experiences: list) -> list:
 
 
 def gathered(case: dict, rank: int, experiences: list, forward) -> list:
-    """What `forward` makes of each micro-batch, as many on each rank."""
+    """Gather what `forward` makes of each micro-batch, as many on each rank."""
     parts = [None] * case["ranks"]
     torch.distributed.all_gather_object(parts, [forward(e) for e in share_of(case, rank, experiences)])
     return [made for part in parts for made in part]
@@ -176,7 +176,7 @@ def whole(model) -> dict[str, torch.Tensor]:
 
 
 def sent_to_engines(trainer: ActorPPOTrainer, model) -> dict[str, torch.Tensor]:
-    """What upstream's own weight sync sends, by name; the engines and the group between them stand for vLLM and gloo."""
+    """Return what upstream's own weight sync sends, by name; the engines and the group between them stand for vLLM and gloo."""
     names, weights = [], []
     engine = SimpleNamespace(update_weight=SimpleNamespace(remote=lambda name, **_: names.append(name)))
     trainer.vllm_engines, trainer.use_cuda_ipc = [engine], False
