@@ -428,11 +428,3 @@ def test_an_engine_takes_the_rollouts_of_a_step_at_once(experiment, overrides, s
 )
 def test_which_dual_clip_holds(overrides, bound):
     assert load_config(SMOKE, overrides).dual_clip == bound
-
-
-@pytest.mark.parametrize("key", ["logging.trackio_project", "logging.mlflow.tracking_uri"])
-def test_other_trackers_are_answered_with_what_is_possible(key):
-    with pytest.raises(
-        ConfigError, match=f"{key} does not exist; .*wandb_project.*trackio.import_tf_events.*mlflow.log_metrics"
-    ):
-        load_config("cpu_smoke", [f"{key}=x"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import re
 import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -119,14 +118,6 @@ def _experiment_of(experiment: str) -> list[str]:
             f"experiment {quoted(experiment)} does not exist in configs/experiment; {nearest(experiment, known)}"
         )
     return [f"+experiment={experiment}"]
-
-
-_TRACKERS = re.compile("trackio|mlflow|swanlab|comet|neptune|clearml|aim", re.IGNORECASE)
-_OTHER_TRACKERS = (
-    "a run logs to Weights & Biases (logging.wandb_project), and to TensorBoard and metrics.jsonl in its directory always; "
-    "trackio.import_tf_events(RUN/tensorboard, project=...) imports it into trackio, and mlflow.log_metrics of each line of metrics.jsonl into "
-    "MLflow"
-)
 
 
 def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str) -> R3Config:
@@ -301,8 +292,7 @@ def _check_override(text: str) -> Override:
         section = [name for name in known if name.startswith(f"{key}.")]
         if section:
             raise ConfigError(f"{key} is a group of keys; set one of them, like {section[0]}=...")
-        tracker = _TRACKERS.search(key) if key.startswith(("logging.", "logger.")) else None
-        raise ConfigError(f"{key} does not exist; {_OTHER_TRACKERS if tracker else _nearest_key(key, known)}")
+        raise ConfigError(f"{key} does not exist; {_nearest_key(key, known)}")
     return override
 
 

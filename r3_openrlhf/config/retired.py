@@ -8,6 +8,10 @@ from __future__ import annotations
 _CONSTANT = "what was its default always holds; leave it out"
 
 RETIRED: dict[str, str] = {
+    "exploration.select": _CONSTANT,
+    "exploration.first_samples": _CONSTANT,
+    "reflection.share_successes": _CONSTANT,
+    "reflection.max_per_step": "use reflection.max_share, a share of the step's problems",
     "advantage.zero_collapsed": _CONSTANT,
     "replay.failure_logprobs": "replay.old_logprobs holds for successes and failures alike; leave it out",
     "replay.rehearse.min_rate": "problems with a share of right rollouts above 0 and up to 1/4 are rehearsed; leave it out",
@@ -40,5 +44,7 @@ RETIRED: dict[str, str] = {
     "checkpoint.accept_lost_history": "use checkpoint.force=true",
     "checkpoint.accept_foreign": "use checkpoint.force=true",
     "stop.max_p99_logprob_gap": "it is ten times stop.max_abs_logprob_gap; raise that one",
+    "exploration.rrl.rule": "a response is cut where its value is largest; leave it out",
+    "exploration.rrl.order": "states are drawn by value, novelty and age; leave it out",
     "exploration.rrl.max_failures": "a state is dropped after 32 continuations without a success; leave it out",
 }

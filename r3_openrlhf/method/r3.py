@@ -87,7 +87,6 @@ class R3:
         chosen, fates = choose_states(
             known,
             count=wanted,
-            order=settings.order,
             max_failures=MAX_FAILURES,
             rng=random.Random(f"{self.seed}/states/{step}"),
         )
@@ -334,14 +333,13 @@ class R3:
         Args:
             values: index of a rollout -> the critic's values, float [response tokens]. Values of given tokens are ignored.
         """
-        settings = self.settings.exploration.rrl
         solved = {one.uid for one in rollouts if one.verdict is Verdict.CORRECT}
         best: dict[str, tuple[float, Rollout, PromisingState]] = {}
         for place, values_T in values.items():
             rollout = rollouts[place]
             if rollout.verdict is not Verdict.WRONG or rollout.uid in solved:
                 continue
-            cut = state_by_value(values_T, rule=settings.rule, places=self._places(rollout))
+            cut = state_by_value(values_T, places=self._places(rollout))
             if cut is not None and (rollout.uid not in best or values_T[cut] > best[rollout.uid][0]):
                 value = float(values_T[cut])
                 best[rollout.uid] = value, rollout, PromisingState(num_tokens=cut, value=value)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from r3_openrlhf.method.checks import check_fields, number, word
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
-from r3_openrlhf.method.core.states import STATE_ORDERS, STATE_RULES
 from r3_openrlhf.method.types import (
     AdvantageScope,
     EntropySource,
@@ -136,11 +135,6 @@ class StateReplaySettings:
 
     # largest share of a batch's groups that start from a stored state; 0: off
     ratio: float = number(0.0, min=0, below=1)
-    # state of a failed response that is stored, by the values of its tokens: largest, before_fall (the point before the largest one), or
-    # package.module:function (method/core/states.py)
-    rule: str = word("largest", STATE_RULES)
-    # order of the stored states: promising (by value, novelty and age), uniform, or package.module:function
-    order: str = word("promising", STATE_ORDERS)
 
     def __post_init__(self) -> None:
         check_fields(self, "exploration.rrl.")

@@ -247,10 +247,8 @@ def failure(uid, ids, verdict=W, *, given=0, step=0):
     return made
 
 
-def marked(rollouts, values, **keys):
+def marked(rollouts, values):
     r3 = R3(settings_of(exploration__rrl__ratio=0.5), max_response_tokens=5)
-    for key, value in keys.items():
-        setattr(r3.settings.exploration.rrl, key, value)
     r3.mark_states(rollouts, {i: np.array(v, np.float32) for i, v in enumerate(values) if v is not None})
     return [one.state and (one.state.num_tokens, one.state.value) for one in rollouts]
 
@@ -268,9 +266,7 @@ def test_one_state_is_marked_of_each_problem_that_a_step_did_not_solve():
     assert marked(rollouts, values) == [None, (4, 0.75), None, None, (3, 0.125), None]
     for one in rollouts:
         one.state = None
-    # rises alone: of either response the first place, and the larger value
-    assert marked(rollouts, values, rule="before_fall")[:2] == [(1, 0.25), None]
-    rollouts[0].state, rollouts[0].truncated = None, True  # it has no end mark, so it may be cut before its last token
+    rollouts[0].truncated = True  # it has no end mark, so it may be cut before its last token
     assert marked(rollouts, [[9, 0.25, 0.5, 0.875], *values[1:]])[:2] == [(3, 0.875), None]
 
 

@@ -2,15 +2,7 @@
 
 RRL (arXiv 2504.14363): early in training the policy reaches states that it cannot finish yet, and later no longer visits them.
 Their values tell them apart. A *state* is a prefix of a stored response; a batch starts some of its groups from states. Of the
-paper only the abstract was to be had: the rules and orders here, and when a state leaves, are a reconstruction.
-
-STATE_RULES and STATE_ORDERS are open tables; a function of one's own joins them by import path:
-
-    def first_fall(values, places):             # exploration.rrl.rule=my_rules.py:first_fall
-        return next((a for a, b in pairwise(places) if values[b] < values[a]), None)
-
-    def oldest(states, rng):                    # exploration.rrl.order=my_orders.py:oldest
-        return sorted(states, key=lambda one: one.age, reverse=True)
+paper only the abstract was to be had: where a response is cut, the order, and when a state leaves are a reconstruction.
 """
 
 from __future__ import annotations
@@ -18,22 +10,15 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from r3_openrlhf.method.core.checks import finite_values, whole_number
-from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
 from r3_openrlhf.method.types import Word
 
 AGE_HALF_LIFE = 50  # steps after which a state is half as likely to be chosen
-
-StateRule = Callable[[Sequence[float], Sequence[int]], int | None]
-StateOrder = Callable[[Sequence[Any], random.Random], Sequence[Any]]
 
 
 class StateFate(Word):
@@ -54,7 +39,7 @@ class Continuations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """A state as an order sees it.
+    """A state that a batch may start from.
 
     Attributes:
         uid: its problem.
@@ -76,62 +61,22 @@ class StoredState:
 # ── where a response is cut ──
 
 
-def largest(values: Sequence[float], places: Sequence[int]) -> int | None:
-    """The n with the largest V_n."""
-    return max(places, key=lambda cut: values[cut], default=None)
-
-
-def before_fall(values: Sequence[float], places: Sequence[int]) -> int | None:
-    """The n with the largest V_n - V_m, where m is the next place: there the attempt went wrong."""
-    falls = {cut: values[cut] - values[after] for cut, after in pairwise(places)}
-    return max(falls, key=lambda cut: falls[cut], default=None)
-
-
-def _rule_of_user(path: str, function: Any) -> StateRule:
-    """ConfigError: no function of (values, places), or one that fails on five made-up values."""
-    key = "exploration.rrl.rule"
-    check_signature(key, path, function, [0.0], [])
-    found = tried(key, path, lambda: function([0.1, 0.5, 0.2, 0.9, 0.4], [1, 2, 3, 4]), on="five made-up values")
-    if found not in (1, 2, 3, 4, None):
-        raise ConfigError(
-            f"{key} is {quoted(path)}, which must return one of the places or None; it returned {quoted(found)}"
-        )
-    return function
-
-
-STATE_RULES: OpenTable[StateRule] = OpenTable(
-    "exploration.rrl.rule",
-    {"largest": largest, "before_fall": before_fall},
-    of_user=_rule_of_user,
-    unread=lambda path: largest,
-)
-
-
-def state_by_value(
-    values: Sequence[float] | np.ndarray, *, rule: str, places: Sequence[int] | None = None
-) -> int | None:
-    """The promising state of a failed response: how long its prefix is. None where there is none. The shortest of equal ones.
+def state_by_value(values: Sequence[float] | np.ndarray, *, places: Sequence[int] | None = None) -> int | None:
+    """Return how long the promising state of a failed response is: the n with the largest V_n, the shortest of equal ones. None
+    where there is no place to cut.
 
     Args:
         values: [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307), so V_n of the prefix of n tokens.
-        rule: a name of STATE_RULES.
         places: where a cut may be, ascending, from 1 to T - 1; None: anywhere.
 
     Raises:
-        ConfigError: a rule that does not exist.
-        ValueError: a place that does not exist, a value that is no number, a rule of a user that returns no place.
+        ValueError: a place that does not exist, a value that is no number.
     """
-    find = STATE_RULES[rule]
     known = finite_values("values", values) if len(values) else []
     cuts = list(range(1, len(known)) if places is None else places)
     if any(not 1 <= cut < len(known) for cut in cuts) or cuts != sorted(set(cuts)):
         raise ValueError(f"places are {cuts[:8]}; they must ascend from 1 to {len(known) - 1}")
-    found = find(known, cuts)
-    if found is not None and found not in cuts:
-        raise ValueError(
-            f"exploration.rrl.rule is {quoted(rule)}, which returned {quoted(found)}, not one of its places"
-        )
-    return found
+    return max(cuts, key=lambda cut: known[cut], default=None)
 
 
 # ── which states a batch starts from ──
@@ -157,48 +102,19 @@ def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredS
     return [states[i] for i in sorted(range(len(states)), key=keys.__getitem__, reverse=True)]
 
 
-def uniform(states: Sequence[StoredState], rng: random.Random) -> list[StoredState]:
-    """Each alike, by lot."""
-    return rng.sample(list(states), len(states))
-
-
-def _order_of_user(path: str, function: Any) -> StateOrder:
-    """ConfigError: no function of (states, rng), or one that fails on three made-up states."""
-    key = "exploration.rrl.order"
-    check_signature(key, path, function, [], random.Random(0))
-    made = [
-        StoredState(uid=str(i), row=i, num_tokens=i, value=i / 10, age=i, known=Continuations(tries=i))
-        for i in range(3)
-    ]
-    found = tried(key, path, lambda: list(function(made, random.Random(0))), on="three made-up states")
-    if any(not any(one is other for other in made) for one in found):
-        raise ConfigError(
-            f"{key} is {quoted(path)}, which must return states that it was given; it returned {quoted(found)}"
-        )
-    return function
-
-
-STATE_ORDERS: OpenTable[StateOrder] = OpenTable(
-    "exploration.rrl.order",
-    {"promising": promising, "uniform": uniform},
-    of_user=_order_of_user,
-    unread=lambda path: uniform,
-)
-
-
 def choose_states(
-    states: Sequence[StoredState], *, count: int, order: str, max_failures: int, rng: random.Random
+    states: Sequence[StoredState], *, count: int, max_failures: int, rng: random.Random
 ) -> tuple[list[StoredState], Counter[StateFate]]:
-    """Up to `count` states to continue, the first of each problem in the order, and how many states met which fate.
+    """Up to `count` states to continue, the first of each problem as `promising` orders them, and how many states met which fate.
 
     A state with `max_failures` continuations or more, none of them right, has left.
 
-    ConfigError: an order that does not exist. ValueError: a count below 0, max_failures below 1.
+    ValueError: a count below 0, max_failures below 1.
     """
     count, limit = whole_number("count", count, minimum=0), whole_number("max_failures", max_failures, minimum=1)
     alive = [state for state in states if state.known.successes or state.known.tries < limit]
     chosen: dict[str, StoredState] = {}
-    for state in STATE_ORDERS[order](alive, rng):
+    for state in promising(alive, rng):
         if len(chosen) == count:
             break
         chosen.setdefault(state.uid, state)

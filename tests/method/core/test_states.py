@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.method.core.states import (
-    STATE_ORDERS,
-    STATE_RULES,
     Continuations,
     StateFate,
     StoredState,
@@ -20,7 +18,6 @@ from r3_openrlhf.method.core.states import (
     state_by_value,
     value_against_outcome,
 )
-from r3_openrlhf.method.errors import ConfigError
 
 
 def state(uid="p", *, row=0, value=0.5, age=0, tries=0, successes=0):
@@ -28,46 +25,35 @@ def state(uid="p", *, row=0, value=0.5, age=0, tries=0, successes=0):
     return StoredState(uid=uid, row=row, num_tokens=3, value=value, age=age, known=known)
 
 
-def chosen(states, *, count=1, order="promising", max_failures=8, seed=0):
-    return choose_states(states, count=count, order=order, max_failures=max_failures, rng=random.Random(seed))
+def chosen(states, *, count=1, max_failures=8, seed=0):
+    return choose_states(states, count=count, max_failures=max_failures, rng=random.Random(seed))
 
 
 def test_a_cut_by_hand():
-    """The prompt's own value, 0.9, is of no prefix; the attempt goes wrong between 3 and 4 tokens."""
+    """The prompt's own value, 0.9, is of no prefix."""
     values = [0.9, 0.2, 0.5, 0.8, 0.1, 0.3]
-    assert state_by_value(values, rule="largest") == 3 == state_by_value(values, rule="before_fall")
-    assert state_by_value(values, rule="largest", places=[1, 5]) == 5
-    assert state_by_value(values, rule="before_fall", places=[2, 4, 5]) == 2  # 0.5 to 0.1
-    assert state_by_value(values, rule="before_fall", places=[4]) is None
-    assert state_by_value([0.9], rule="largest") is state_by_value([], rule="largest") is None
+    assert state_by_value(values) == 3 and state_by_value(values, places=[1, 5]) == 5
+    assert state_by_value([0.9]) is state_by_value([]) is None
 
 
 @given(
     st.lists(st.integers(-4, 4), max_size=12),
-    st.sampled_from(list(STATE_RULES)),
     st.sets(st.integers(1, 11)),
     st.booleans(),
 )
-def test_a_cut_is_that_of_a_loop(values, rule, drawn, anywhere):
+def test_a_cut_is_that_of_a_loop(values, drawn, anywhere):
     places = [cut for cut in range(1, len(values)) if anywhere or cut in drawn]
     best = None
-    for number, cut in enumerate(places):
-        if rule == "largest":
-            gain = values[cut]
-        elif number + 1 < len(places):
-            gain = values[cut] - values[places[number + 1]]
-        else:
-            continue
-        if best is None or gain > best[0]:
-            best = (gain, cut)
-    found = state_by_value(values, rule=rule, places=None if anywhere else places)
-    assert found == (None if best is None else best[1])
+    for cut in places:
+        if best is None or values[cut] > values[best]:
+            best = cut
+    assert state_by_value(values, places=None if anywhere else places) == best
 
 
 @pytest.mark.parametrize("places", [[0], [3], [2, 1], [1, 1]])
 def test_a_place_that_no_cut_can_have_is_refused(places):
     with pytest.raises(ValueError, match="they must ascend from 1 to 2"):
-        state_by_value([0.1, 0.2, 0.3], rule="largest", places=places)
+        state_by_value([0.1, 0.2, 0.3], places=places)
 
 
 def test_states_are_drawn_by_value_novelty_and_age():
@@ -118,13 +104,12 @@ def test_a_state_that_keeps_failing_leaves_and_every_state_has_a_fate():
         max_size=9,
     ),
     st.integers(0, 4),
-    st.sampled_from(list(STATE_ORDERS)),
 )
-def test_a_choice_is_that_of_a_loop(states, count, order):
+def test_a_choice_is_that_of_a_loop(states, count):
     """The order is walked: what failed too often is skipped, so is a problem that has a state already."""
-    found, fates = chosen(states, count=count, order=order, max_failures=5, seed=7)
+    found, fates = chosen(states, count=count, max_failures=5, seed=7)
     expected = []
-    for one in STATE_ORDERS[order]([one for one in states if one.known.tries < 5], random.Random(7)):
+    for one in promising([one for one in states if one.known.tries < 5], random.Random(7)):
         if len(expected) < count and one.uid not in [other.uid for other in expected]:
             expected.append(one)
     assert found == expected and sum(fates.values()) == len(states)
@@ -147,42 +132,3 @@ def test_value_against_outcome_by_hand():
     }
     assert value_against_outcome([]) == {"r3/rrl/tried": 0}
     assert "r3/rrl/value_correlation" not in value_against_outcome(states[:1])
-
-
-OWN = """
-def last(values, places):
-    return places[-1] if places else None
-
-def nowhere(values, places):
-    return 99
-
-def failing(values, places):
-    return values["a"]
-
-def oldest(states, rng):
-    return sorted(states, key=lambda one: one.age, reverse=True)
-
-def invented(states, rng):
-    return [object()]
-"""
-
-
-def test_rules_and_orders_of_ones_own(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(OWN)
-    assert state_by_value([0.1, 0.2, 0.3, 0.1], rule=f"{path}:last") == 3
-    found, _ = chosen([state("a"), state("b", age=9)], order=f"{path}:oldest")
-    assert [one.uid for one in found] == ["b"]
-    for table, name, sentence in (
-        (STATE_RULES, "nowhere", "must return one of the places or None; it returned"),
-        (STATE_RULES, "failing", "fails on five made-up values: TypeError"),
-        (STATE_RULES, "oldest", "fails on five made-up values: "),
-        (STATE_ORDERS, "invented", "must return states that it was given"),
-        (STATE_ORDERS, "last", "fails on three made-up states"),
-    ):
-        with pytest.raises(ConfigError, match=sentence):
-            table[f"{path}:{name}"]
-    with pytest.raises(
-        ConfigError, match="exploration.rrl.rule is 'larges', which does not exist; did you mean largest?"
-    ):
-        STATE_RULES["larges"]
