@@ -37,7 +37,6 @@ from r3_openrlhf.rewards.code.data import MAX_INPUT_BYTES, NotPlain, decode, enc
 JOB, RESULT, LINK = 40, 41, 42  # descriptors
 STACK_BYTES = 2**29
 THREAD_STACK_BYTES = 2**23  # as everywhere; the C library would give each as much as the main thread may have
-_pid = os.getpid
 
 
 def run(barriers: Barriers) -> None:

@@ -1,6 +1,7 @@
 """What a confined process can still do: read the libraries, nothing else."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -139,3 +140,43 @@ x, y = symbols('x y'); simplify((x + y)**2 - x**2)
 print(*take_violations(), 'quiet')
 """
     assert confined(tmp_path, code) == ["refused", "exec", "quiet"]
+
+
+# System calls that a grading process has no use for, on the real kernel: refused, and its own limits still its own
+CALLS = """
+import ctypes, errno
+CALLS = {  # x86-64 numbers with arguments that the kernel itself would take
+    "tgkill": (234, os.getpid(), os.getpid(), 0),
+    "rt_sigqueueinfo": (129, os.getpid(), 0, None),
+    "rt_tgsigqueueinfo": (297, os.getpid(), os.getpid(), 0, None),
+    "pidfd_open": (434, os.getppid(), 0),
+    "prlimit of another process": (302, os.getppid(), resource.RLIMIT_CORE, None, None),
+    "unshare": (272, 0),
+    "shmget": (29, 0, 4096, 0o600 | 0o1000),
+    "semget": (64, 0, 1, 0o600 | 0o1000),
+    "msgget": (68, 0, 0o600 | 0o1000),
+    "chmod": (90, b"/tmp", 0o777),
+    "fchmodat": (268, -100, b"/tmp", 0o777, 0),
+    "chown": (92, b"/tmp", 0, 0),
+    "lchown": (94, b"/tmp", 0, 0),
+    "fchownat": (260, -100, b"/tmp", 0, 0, 0),
+    "utime": (132, b"/tmp", None),
+    "utimes": (235, b"/tmp", None),
+    "futimesat": (261, -100, b"/tmp", None),
+    "utimensat": (280, -100, b"/tmp", None, 0),
+    "socket by its x32 number": (0x40000000 + 41, 1, 1, 0),
+    "setpriority": (141, 0, os.getppid(), 0),
+}
+libc = ctypes.CDLL(None, use_errno=True)
+for name, call in CALLS.items():
+    ctypes.set_errno(0)
+    if libc.syscall(*call) != -1 or ctypes.get_errno() != errno.EPERM:
+        print(name.replace(" ", "_"))
+resource.setrlimit(resource.RLIMIT_CPU, (1000, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+print(len(CALLS), resource.getrlimit(resource.RLIMIT_CPU)[0])
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86-64")
+def test_calls_by_number_are_refused_and_its_limits_are_its_own(tmp_path):
+    assert confined(tmp_path, CALLS) == ["20", "1000"]

@@ -28,11 +28,7 @@ def graded(program, tests=ADD, **settings):
 
 
 RIGHT = {
-    "program": ("a, b = map(int, input().split())\nprint(a + b)", ADD),
     "main guard": ("import sys\ndef main():\n    print(sum(map(int, sys.stdin.buffer.read().split())))\nif __name__ == '__main__':\n    main()", ADD),
-    "function": ("def add(a, b):\n    return a + b", CALLS),
-    "method": ("class Solution:\n    def add(self, a: int, b: int) -> int:\n        return a + b", CALLS),
-    "prints as well": ("print('x')\ndef add(a, b):\n    print(a)\n    return a + b", CALLS),
     "boxed": ("def f(x):\n    return x", json.dumps({"inputs": [[5]], "outputs": [[5]], "fn_name": "f", "boxed_outputs": True})),
     "numbers as keys": ("def f(d):\n    return d[1]", json.dumps({"inputs": [[{"1": 2}]], "outputs": [2], "fn_name": "f", "integer_keys": True})),
     "preamble": (
@@ -52,7 +48,6 @@ RIGHT = {
         json.dumps({"asserts": ["test_a()"], "setup": _PYTEST + "def test_a():\n    assert add(0.1, 0.2) == pytest.approx(0.3)\n"
             "    with pytest.raises(TypeError):\n        add(1, 'x')"}),
     ),
-    "exit code": ("import sys\na, b = map(int, input().split())\nprint(a + b)\nsys.exit(3)", ADD),
     "a checker": (
         "print(2, 3)",
         json.dumps({"inputs": ["5\n"], "outputs": ["1 4\n"], "checker": (
@@ -69,15 +64,10 @@ def test_right(program, tests):
 
 WRONG = {
     "one of three": ("a, b = map(int, input().split())\nprint(a + b if a < 5 else 0)", ADD, "failed test 3 of 3: wrong output", 2 / 3),
-    "raises": ("a, b = map(int, input().split())\nprint(1 // (a - 3) and a + b)", ADD, "failed test 2 of 3: ZeroDivisionError at line 2", None),
     "value": ("def add(a, b):\n    return a * b + 1", CALLS, "failed test 2 of 2: wrong value", 0.5),
-    "no function": ("def sub(a, b):\n    return a", CALLS, "failed test 1 of 2: there is no function add", 0.0),
-    "syntax": ("def add(a, b:\n    return a", CALLS, "syntax_error", 0.0),
-    "slow": ("while True: pass", ADD, "timeout", 0.0),
     "memory": ("x = []\nwhile True: x.append(bytearray(2**24))", ADD, "memory", 0.0),
     "network": ("import socket\nsocket.create_connection(('127.0.0.1', 80))", ADD, "blocked", 0.0),
     "exits": ("import os\nos._exit(0)", ADD, "failed test 1 of 3: wrong output", 0.0),
-    "exits in a function": ("import os\ndef add(a, b):\n    os._exit(0)", CALLS, None, 0.0),
     "equal to all": ("class E(int):\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\ndef add(a, b):\n    return E(0)", CALLS, "failed test 1 of 2: wrong value", 0.0),
     "assert": (
         "def add(a, b):\n    return a + b + (a > 5)", json.dumps({"asserts": ["assert add(1, 2) == 3", "assert add(6, 1) == 7"]}),
