@@ -7,38 +7,31 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
-from fastapi import FastAPI, Request, Response
-from starlette.requests import ClientDisconnect
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from r3_openrlhf import __version__
 from r3_openrlhf.config.access import shows_token
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, Busy
 from r3_openrlhf.rewards.server.bodies import Bodies, Refused, parse_grade_body, parse_stock_body
 from r3_openrlhf.rewards.server.metrics import LOST, Metrics
-from r3_openrlhf.rewards.server.schema import GradeAnswer, Problem, StockAnswer, body_schemas
 from r3_openrlhf.rewards.server.settings import ServerSettings
 from r3_openrlhf.rewards.server.stock_contract import load_counter, stock_answer
 
-_PROBLEMS = {
-    400: "The body is no JSON",
-    401: "No or wrong token",
-    408: "The body did not come in time",
-    413: "The body is too large",
-    422: "The body does not have the documented form, or its only item could not be graded",
-    503: "Too much is waiting, try again after Retry-After seconds",
-}
 _OPEN_ROUTES = ("/health", "/ready")
 _CLOSE = {"Connection": "close"}
 
 Result = TypeVar("Result")
 
 
-def create_app(settings: ServerSettings) -> FastAPI:
+def create_app(settings: ServerSettings) -> Starlette:
     """The service as an ASGI application; its grading processes live from start-up to shutdown.
 
     Raises:
@@ -56,32 +49,17 @@ def create_app(settings: ServerSettings) -> FastAPI:
     )
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.queue = AdmissionQueue(settings, metrics)
         yield
         app.state.queue.close()
 
-    app = FastAPI(
-        title="R³ reward service",
-        version=__version__,
-        summary="Graded and rewarded responses for reinforcement learning",
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-    )
-    app.add_middleware(_Gate, token=settings.token, max_body_bytes=max_body_bytes)
-    for error in (Busy, Refused, ClientDisconnect):
-        app.add_exception_handler(error, partial(_explain, metrics))
-    problems = {status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()}
-
-    @app.post("/grade", response_model=GradeAnswer, responses=problems, openapi_extra=_body("GradeBody"))
     async def grade(request: Request) -> Response:
-        """Grades a batch of responses; one answer when all of them have a grade."""
+        """Grade a batch of responses; one answer when all of them have a grade."""
         questions = await bodies.read(request, partial(parse_grade_body, own_task=settings.task))
         grading = request.app.state.queue.grade(questions, _address_of(request), reward=settings.reward)
         return _json({"results": await _unless_gone(request, grading)})
 
-    @app.post("/get_reward", response_model=StockAnswer, responses=problems, openapi_extra=_body("StockBody"))
     async def get_reward(request: Request) -> Response:
         """OpenRLHF's remote reward contract (`--reward.remote_url`). A single item without a grade is an error."""
         questions = await bodies.read(
@@ -93,12 +71,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
             return _problem(422, f"the response could not be graded: {grades[0].reason}; that is not a reward of 0")
         return _json(stock_answer(grades))
 
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        """The service is running."""
-        return {"status": "ok"}
+    async def health(_: Request) -> Response:
+        return _json({"status": "ok"})
 
-    @app.get("/ready", responses={503: problems[503]}, response_model=dict[str, str])
     async def ready(request: Request) -> Response:
         """A grading process has answered a probe."""
         why = await request.app.state.queue.why_not_ready()
@@ -106,9 +81,6 @@ def create_app(settings: ServerSettings) -> FastAPI:
             return _problem(503, f"the grading processes do not answer: {why}", {"Retry-After": "1"})
         return _json({"status": "ready"})
 
-    in_text = {401: problems[401], 200: {"content": {"text/plain": {}}}}
-
-    @app.get("/metrics", responses=in_text, response_class=Response)
     async def read_metrics(request: Request) -> Response:
         """Prometheus metrics."""
         queue = request.app.state.queue
@@ -116,8 +88,18 @@ def create_app(settings: ServerSettings) -> FastAPI:
         text = metrics.text(pending=queue.items.total, lost=lost)
         return Response(text, media_type="text/plain; version=0.0.4")
 
-    app.openapi = partial(_describe, app)
-    return app
+    return Starlette(
+        routes=[
+            Route("/grade", grade, methods=["POST"]),
+            Route("/get_reward", get_reward, methods=["POST"]),
+            Route("/health", health),
+            Route("/ready", ready),
+            Route("/metrics", read_metrics),
+        ],
+        lifespan=lifespan,
+        middleware=[Middleware(_Gate, token=settings.token, max_body_bytes=max_body_bytes)],
+        exception_handlers=dict.fromkeys((Busy, Refused, ClientDisconnect), partial(_explain, metrics)),
+    )
 
 
 async def _explain(metrics: Metrics, _: Request, error: Exception) -> Response:
@@ -129,14 +111,6 @@ async def _explain(metrics: Metrics, _: Request, error: Exception) -> Response:
         return _problem(error.status, str(error), headers)
     metrics.refused.inc()
     return _problem(503, str(error), {"Retry-After": "1", **headers})
-
-
-def _describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the bodies that the routes read themselves."""
-    if app.openapi_schema is None:
-        document = FastAPI.openapi(app)
-        document["components"]["schemas"].update(body_schemas())
-    return app.openapi_schema
 
 
 async def _unless_gone(request: Request, work: Coroutine[None, None, Result]) -> Result:
@@ -168,12 +142,6 @@ def _json(value: object, status: int = 200, headers: dict[str, str] | None = Non
 
 def _problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
     return _json({"detail": detail}, status, headers)
-
-
-def _body(name: str) -> dict[str, Any]:
-    """For the description of a route: its body, which this module reads itself."""
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
-    return {"requestBody": {"required": True, "content": content}}
 
 
 class _Gate:

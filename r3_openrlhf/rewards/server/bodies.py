@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
-from fastapi import Request
+from starlette.requests import Request
 
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.rewards.answers.request import GradeRequest

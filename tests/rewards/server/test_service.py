@@ -54,15 +54,12 @@ def test_a_batch_is_answered_item_by_item(service):
     assert 2.0 <= results[5]["seconds"] < 2.0 + 3.5
 
 
-def test_health_ready_metrics_and_openapi(service):
+def test_health_ready_and_metrics(service):
     post(service.url, "/grade", {"items": [grade_item(r"It is \boxed{5}.")]})
     assert httpx.get(service.url + "/health", timeout=300).json() == {"status": "ok"}
     ready = answer_after(503, service.url + "/ready")  # a probe may be late
     assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
     assert 'r3_grading_items_total{reason="correct"' in httpx.get(service.url + "/metrics", timeout=300).text
-    assert set(httpx.get(service.url + "/openapi.json", timeout=300).json()["paths"]) == {
-        "/grade", "/get_reward", "/health", "/ready", "/metrics",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
