@@ -192,6 +192,15 @@ def _exception(message: dict[str, Any]) -> Exception:
     return error
 
 
+def _forwarded(operation: str, kind: Callable[[Any], Any] = lambda answer: answer) -> Any:
+    """A method that the program's object does."""
+
+    def method(self: Any, *arguments: object) -> Any:
+        return kind(self._Stub__peer.ask(operation, self, *arguments))
+
+    return method
+
+
 class Stub:
     """A stand-in for an object of the program. Tests query the object there; the expected value never leaves this process."""
 
@@ -207,26 +216,13 @@ class Stub:
             raise AttributeError(name)
         return self.__peer.ask("attribute", self, name)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        self.__peer.ask("set attribute", self, name, value)
-
-    def __getitem__(self, key: object) -> Any:
-        return self.__peer.ask("item", self, key)
-
-    def __setitem__(self, key: object, value: object) -> None:
-        self.__peer.ask("set item", self, key, value)
-
-    def __len__(self) -> int:
-        return int(self.__peer.ask("len", self))
-
-    def __bool__(self) -> bool:
-        return bool(self.__peer.ask("bool", self))
-
-    def __str__(self) -> str:
-        return str(self.__peer.ask("str", self))
-
-    def __repr__(self) -> str:
-        return str(self.__peer.ask("repr", self))
+    __setattr__ = _forwarded("set attribute")
+    __getitem__ = _forwarded("item")
+    __setitem__ = _forwarded("set item")
+    __len__ = _forwarded("len", int)
+    __bool__ = _forwarded("bool", bool)
+    __str__ = _forwarded("str", str)
+    __repr__ = _forwarded("repr", str)
 
     def __iter__(self) -> Iterator[Any]:
         items = self.__peer.ask("iter", self)

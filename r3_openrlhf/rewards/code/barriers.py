@@ -64,19 +64,8 @@ def _bubblewrap(more: Sequence[str]) -> list[str]:
 
 
 def _unshare(_: Sequence[str]) -> list[str]:
-    names = (
-        "--user",
-        "--map-root-user",
-        "--mount",
-        "--pid",
-        "--net",
-        "--ipc",
-        "--uts",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-    )
-    return ["unshare", *names, "--"]
+    names = "user map-root-user mount pid net ipc uts fork kill-child mount-proc"
+    return ["unshare", *(f"--{name}" for name in names.split()), "--"]
 
 
 # name -> the command that starts programs (what else they see), and the directory that it makes for them
