@@ -71,7 +71,7 @@ def test_health_ready_and_metrics(service):
         (b'{"items":[{"response":"x","references":["1"],"num_tokens":1,"task":"python"}]}', 422, "task"),
         (b'{"items":[{"response":"\\ud800","references":["1"],"num_tokens":1}]}', 422, "JSON"),
         (b'{"items":[{"response":"x","references":["1"],"num_tokens":NaN}]}', 422, "JSON"),
-        (b'{"items":' + b"[" * 100_000, 400, "parsing"),
+        (b'{"items":[{"metadata":' + b"[" * 100_000, 400, "parsing"),
         (b'{"items":' + b"9" * 5000 + b"}", 422, "items"),
         (b'{"items":[{"response":"x","references":["1"],"num_tokens":1,"metadata":[]}]}', 422, "metadata"),
     ],
