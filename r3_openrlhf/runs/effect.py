@@ -307,7 +307,7 @@ def next_visits(visits: Sequence[Visit], compared: Sequence[Visit]) -> Matched |
     n_c: repaired visits of the class c that has visits of both kinds. None: no class has.
     """
     tables = [
-        _by_problem([one for one in of_side if _is_all_wrong(one) and one.repaired is repaired])
+        _by_problem([visit for visit in of_side if _is_all_wrong(visit) and visit.repaired is repaired])
         for of_side, repaired in ((visits, True), (compared, False))
     ]
     (n_C, total_C), (m_C, other_C) = (table_PCX.sum(0).T for table_PCX in tables)

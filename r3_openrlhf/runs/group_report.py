@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from r3_openrlhf.method.errors import R3Error, on_one_line
-from r3_openrlhf.problems.label import Label
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.problem_files import labels_in
+from r3_openrlhf.runs.problem_files import ShownLabel, problems_in
 from r3_openrlhf.runs.step_groups import groups_of
 
 SHOWN_LINES = 6  # of a response on a terminal
@@ -48,7 +47,7 @@ def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
     groups = groups_of(list(run.read_rollouts(step=step)), step=step)
     if not groups:
         raise R3Error(f"{run.path} has no rollouts of step {step}; its steps are {_steps(run)}")
-    labels = _labels(run, {group.uid for group in groups})
+    labels = _labels(run)
     return [
         {
             "uid": group.uid,
@@ -110,7 +109,7 @@ def group_rollouts(run: RunDirectory, *, uid: str, step: int | None) -> list[dic
             if not uids
             else f"{uid} is the beginning of {len(uids)} problems in {where}: {', '.join(uids[:5])}; write more of it"
         )
-    problem = _problem(_labels(run, set(uids)).get(uids[0]))
+    problem = _problem(_labels(run).get(uids[0]))
     return [row | problem for row in sorted(rollouts, key=lambda row: row["step"])]
 
 
@@ -144,18 +143,15 @@ def _facts(row: Mapping[str, Any]) -> str:
     return _one_line(f"step {row['step']}, {row['context']}{place}: {', '.join(facts)}")
 
 
-def _labels(run: RunDirectory, uids: set[str]) -> dict[str, Label]:
-    """{uid: label} of these problems; nothing where the run has no problems file. Raises R3Error for a damaged line."""
-    labels = {}
-    for _, label in labels_in(run.data) if run.data.is_file() else ():
-        if isinstance(label, R3Error):
-            raise label
-        if label.uid in uids:
-            labels[label.uid] = label
-    return labels
+def _labels(run: RunDirectory) -> dict[str, ShownLabel]:
+    """{uid: label} of the run's problems; nothing where it has no problems file. Raises R3Error for a damaged line."""
+    problems, fault = problems_in(run.data)
+    if fault is not None:
+        raise R3Error(fault)
+    return {uid: problem.label for uid, problem in problems.items()}
 
 
-def _problem(label: Label | None) -> dict[str, str | None]:
+def _problem(label: ShownLabel | None) -> dict[str, str | None]:
     references = None if label is None else " | ".join(label.references)
     return {"problem": None if label is None else label.problem, "references": references}
 

@@ -121,12 +121,12 @@ def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
     """
     with reading(path) as connection, snapshot(connection):
         # by way of the responses, which have an index by problem: the rollouts have one of the recallable rows only
-        found = connection.execute(
+        rows = connection.execute(
             "SELECT r.id FROM problems p JOIN responses a ON a.problem = p.id JOIN rollouts r ON r.response = a.id "
             "WHERE p.uid = ? AND r.step = ? ORDER BY r.id",
             (uid, step),
         ).fetchall()
-        return read(connection, Codec(), [row for (row,) in found])
+        return read(connection, Codec(), [row for (row,) in rows])
 
 
 def _named(rows: sqlite3.Cursor) -> list[dict[str, Any]]:

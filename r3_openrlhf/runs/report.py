@@ -66,7 +66,7 @@ def summary(run: RunDirectory) -> dict[str, Any]:
     if not metrics:
         raise R3Error(f"{run.path} has no finished step yet; its log is {run.log}")
     evaluations = [line for line in run.read_evaluations() if line.get("pass_at_1") is not None]
-    found = {
+    numbers = {
         "run_dir": str(run.path),
         "finished": run.finished.is_file(),
         "steps": len(metrics),
@@ -81,7 +81,7 @@ def summary(run: RunDirectory) -> dict[str, Any]:
         "seconds_per_step": {key: _mean(metrics, key) for key in (*PHASES.values(), STEP_S, ADDED_S)},
         "files": {name: str(path) for name, path in _files(run)},
     }
-    return _without_absent(found)
+    return _without_absent(numbers)
 
 
 def summary_table(run: RunDirectory) -> Group:

@@ -54,7 +54,7 @@ class StepGroup:
 
 def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
     """The groups of a step in the order of its file."""
-    groups = [_group(uid, Context(context), own, step) for (uid, context), own in grouped(rows).items()]
+    groups = [_group(uid, Context(context), its_rows, step) for (uid, context), its_rows in grouped(rows).items()]
     mass = sum(group.mass for group in groups)
     reflected = {group.uid for group in groups if group.context is Context.REFLECTION}
     for group in groups:

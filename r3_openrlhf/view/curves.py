@@ -54,8 +54,8 @@ def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, An
 
     `every`: also a picture for each other key of metrics.jsonl.
     """
-    found = [_columns(run, every) for run in runs]
-    present = {key for run in found for key in run["series"]}
+    columns = [_columns(run, every) for run in runs]
+    present = {key for run in columns for key in run["series"]}
     sections = []
     for section in PICTURES.sections:
         charts = [chart for chart in section.charts if present & chart.series.keys()]
@@ -69,8 +69,8 @@ def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, An
     total = sum(len(run.counts()) for run in runs)
     # A run whose settings cannot be read is an arm of its own.
     names = {run.name: arm_of(run.config) if run.config is not None else run.name for run in runs}
-    arms = arms_of(names, found) if len(runs) > 1 else []
-    return {"runs": found, "arms": arms, "sections": sections, "counted": total}
+    arms = arms_of(names, columns) if len(runs) > 1 else []
+    return {"runs": columns, "arms": arms, "sections": sections, "counted": total}
 
 
 def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

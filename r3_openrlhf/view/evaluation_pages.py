@@ -20,8 +20,10 @@ def evaluation_page(library: Library, name: str) -> str:
         evaluation=reader,
         results=results,
         fault=fault,
-        asked=sorted(problems, key=lambda one: (one.benchmark, -1.0 if one.share is None else one.share)),
-        statements={(one.benchmark, one.uid): library.statement(one.uid) for one in problems},
+        problems=sorted(
+            problems, key=lambda problem: (problem.benchmark, -1.0 if problem.share is None else problem.share)
+        ),
+        statements={(problem.benchmark, problem.uid): library.statement(problem.uid) for problem in problems},
         others=[other for other in library.evaluations.values() if other is not reader],
     )
 

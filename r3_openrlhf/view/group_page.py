@@ -130,8 +130,8 @@ def _attempt_in(prompt: str | None) -> tuple[str, str, str, bool] | None:
     """(before, stored attempt, after, whether it was shortened) of a reflection prompt."""
     if prompt is None or ATTEMPT_BEGINS not in prompt or ATTEMPT_ENDS not in prompt:
         return None
-    before, _, rest = prompt.partition(ATTEMPT_BEGINS)
-    attempt, _, behind = rest.rpartition(ATTEMPT_ENDS)
+    before, _, shown = prompt.partition(ATTEMPT_BEGINS)
+    attempt, _, behind = shown.rpartition(ATTEMPT_ENDS)
     return before, attempt.strip("\n"), behind, CUT in attempt
 
 

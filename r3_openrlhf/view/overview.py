@@ -29,8 +29,8 @@ def overview(library: Library, names: Sequence[str] | None = None) -> str:
         runs=[summary(run) for run in runs],
         single=single,
         evaluations=[
-            (one, one.results()[0], difference_of(evaluations[0], one) if number else None)
-            for number, one in enumerate(evaluations)
+            (reader, reader.results()[0], difference_of(evaluations[0], reader) if number else None)
+            for number, reader in enumerate(evaluations)
         ],
         curves=curves_of(runs),
         latest=single.steps()[:-9:-1] if single else [],
@@ -82,7 +82,7 @@ def summary(run: RunReader) -> dict[str, Any]:
 def effect_page(library: Library, name: str, against: str = "") -> str:
     """`r3 show RUN --effect`; against: the name of an open run without replay, "": none."""
     run, other = library.run(name), library.run(against) if against else None
-    others = [one.name for one in library.runs.values() if one is not run and one.steps()]
+    others = [opened.name for opened in library.runs.values() if opened is not run and opened.steps()]
     effect = effect_in(library, run, other) if run.steps() else None
     return render("effect.html", run=run, effect=effect, against=against, others=others)
 
@@ -113,7 +113,7 @@ def compare_page(library: Library, names: Sequence[str] | None = None, reference
     return render(
         "compare.html",
         runs=runs,
-        found=comparison,
+        comparison=comparison,
         fault=fault,
         rows=table_rows(comparison) if comparison else [],
         reading=reading(comparison) if comparison else [],

@@ -70,7 +70,7 @@ def report(library: Library) -> str:
         css=Markup(css),
         dark=Markup("".join(_DARK.findall(css)).replace(':root[data-theme="dark"]', ":root")),
         runs=[summary(run) for run in runs],
-        found=compared,
+        comparison=compared,
         rows=table_rows(compared) if compared else [],
         effects={run.name: effect_of(run.directory) if run.steps() else None for run in runs},
         sections=[

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,11 +21,10 @@ from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import tally_of
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, read_lines
-from r3_openrlhf.runs.problem_files import Problem, places_of_problems, read_problem
+from r3_openrlhf.runs.problem_files import Problem, problems_in
 from r3_openrlhf.runs.step_groups import Row, StepGroup, groups_of
 
 MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
-MAX_PROBLEMS_KEPT = 512
 LARGEST = 2**63  # a longer whole number is no count
 HEAVY = ("text", "prompt", "answer")  # columns that a step's page does not need
 
@@ -77,7 +76,6 @@ class RunReader(Reader):
         self.directory = RunDirectory(path)
         super().__init__(self.directory.path, name=name)
         self._rows_of = lru_cache(MAX_STEPS_KEPT)(lambda file, _: read_rows(file))
-        self._problem_of = lru_cache(MAX_PROBLEMS_KEPT)(lambda uid, *_: self._read_problem(uid))
         self._counted: dict[int, tuple[Stamp, dict[str, int]]] = {}
 
     # ── the run ──
@@ -135,7 +133,7 @@ class RunReader(Reader):
             f"Its settings are left out: {self.config_fault}." if self.config_fault else None,
             self._lines(self.directory.metrics, MetricsLine)[1],
             self._lines(self.directory.evaluations, EvaluationLine)[1],
-            *(self._places_of_problems(file)[1] for file in (self.directory.data, self.directory.held_out)),
+            *(self.problems(file)[1] for file in (self.directory.data, self.directory.held_out)),
         ]
         return [fault for fault in faults if fault]
 
@@ -220,18 +218,12 @@ class RunReader(Reader):
     # ── problems ──
 
     def problem(self, uid: str) -> Problem | None:
-        """What was asked; None where the run directory does not say (data/problems.jsonl, data/held_out.jsonl)."""
-        return self._problem_of(uid, stamp_of(self.directory.data), stamp_of(self.directory.held_out))
+        """A problem; None where the run directory does not say (data/problems.jsonl, data/held_out.jsonl)."""
+        return self.problems(self.directory.data)[0].get(uid) or self.problems(self.directory.held_out)[0].get(uid)
 
-    def _read_problem(self, uid: str) -> Problem | None:
-        for file in (self.directory.data, self.directory.held_out):
-            places, _ = self._places_of_problems(file)
-            if uid in places:
-                return read_problem(file, places[uid])
-        return None
-
-    def _places_of_problems(self, file: Path) -> tuple[dict[str, int], str | None]:
-        return self.fresh(f"places of {file.name}", stamp_of(file), partial(places_of_problems, file))
+    def problems(self, file: Path) -> tuple[dict[str, Problem], str | None]:
+        """uid -> problem of one of these files, and the sentence about its first damaged line."""
+        return self.fresh(f"problems of {file.name}", stamp_of(file), lambda: problems_in(file))
 
 
 def read_rows(file: Path) -> list[Row]:

@@ -16,7 +16,6 @@ import duckdb
 from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.runs import rollout_files
-from r3_openrlhf.runs.problem_files import labels_in
 from r3_openrlhf.runs.step_groups import Row
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
@@ -73,7 +72,7 @@ def search_page(library: Library, form: Mapping[str, str]) -> str:
         fault = str(error)
     return render(
         "search.html",
-        asked=form,
+        form=form,
         query=query,
         problems=[(name, uid, marked(text[:SNIPPET], texts)) for name, uid, text in problems],
         hits=[
@@ -143,19 +142,11 @@ def rollouts_of_problem(run: RunReader, uid: str) -> tuple[list[Row], list[str]]
 def problems_with(run: RunReader, query: str) -> list[tuple[str, str]]:
     """(uid, text) of the first MAX_PROBLEMS problems of a run whose text or references have the query."""
     texts = [text.lower() for text in texts_in(query)]
-    hits: list[tuple[str, str]] = []
-    try:
-        for _, label in labels_in(run.directory.data):
-            if isinstance(label, R3Error):  # RunReader.faults says it
-                continue
-            whole = "\n".join([label.problem, *label.references]).lower()
-            if all(text in whole for text in texts):
-                hits.append((label.uid, label.problem))
-            if len(hits) == MAX_PROBLEMS:
-                break
-    except OSError:  # RunReader.faults says it
-        pass
-    return hits
+    labels = (problem.label for problem in run.problems(run.directory.data)[0].values())
+    whole = ((label, "\n".join([label.problem, *label.references]).lower()) for label in labels)
+    return [(label.uid, label.problem) for label, words in whole if all(text in words for text in texts)][
+        :MAX_PROBLEMS
+    ]
 
 
 def texts_in(query: str) -> list[str]:

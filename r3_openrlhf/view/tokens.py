@@ -177,11 +177,11 @@ def stored_rollouts(run: RunReader, rows: Sequence[Row], *, step: int, texts: To
         return Stored([None] * len(rows), str(error))
     decoded: dict[int, str] = {}  # a stored rollout is compared with several rows
 
-    def text_of(one: StoredRollout) -> str:
-        if one.row not in decoded:
+    def text_of(candidate: StoredRollout) -> str:
+        if candidate.row not in decoded:
             assert texts is not None
-            decoded[one.row] = texts.text(one.rollout.response_ids.tolist())
-        return decoded[one.row]
+            decoded[candidate.row] = texts.text(candidate.rollout.response_ids.tolist())
+        return decoded[candidate.row]
 
     compared = text_of if texts is not None else None
     return Stored([_match(row, by_step[_sampled_in(row, step)], compared) for row in rows])
@@ -198,17 +198,17 @@ def _match(
     cut are of one length. A recalled row may have been sampled from the other prompt of its problem."""
     contexts = [Context(row["context"])] if row["recalled_from"] is None else list(Context)
     alike = [
-        one
-        for one in stored
-        if one.rollout.num_tokens == row["num_tokens"]
-        and one.rollout.verdict == row["verdict"]
-        and one.rollout.truncated == row["truncated"]
-        and one.rollout.context in contexts
-        and one.rollout.reward == row["outcome_reward"]
+        candidate
+        for candidate in stored
+        if candidate.rollout.num_tokens == row["num_tokens"]
+        and candidate.rollout.verdict == row["verdict"]
+        and candidate.rollout.truncated == row["truncated"]
+        and candidate.rollout.context in contexts
+        and candidate.rollout.reward == row["outcome_reward"]
     ]
     if text_of is not None and row["text"]:
         wanted = row["text"].split()  # tokenizers differ in spaces
-        return next((one for one in alike if text_of(one).split() == wanted), None)
+        return next((candidate for candidate in alike if text_of(candidate).split() == wanted), None)
     return alike[0] if len(alike) == 1 else None
 
 
