@@ -1,4 +1,4 @@
-"""What the mechanisms did to the groups of a run, from its rollouts alone.
+"""The effect of the mechanisms on the groups of a run, from its rollouts alone.
 
 The question that a user has of replay is what a recall changed: how often is a problem right at its next visit, if its all-wrong
 group was repaired, and how often if it was not? A group is only repaired if its problem has been right before, so the two are
@@ -98,7 +98,7 @@ class Matched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What the mechanisms did in some steps. Shares are from 0 to 1; None: there is nothing to take it of.
+    """The effect of the mechanisms in some steps. Shares are from 0 to 1; None: there is nothing to take it of.
 
     Attributes:
         groups, collapsed, recalled, ranked: plain groups; those whose verdicts are equal; those of them that a
@@ -132,11 +132,11 @@ class Effect(Totals):
     steps: list[StepEffect]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return asdict(self)
 
     def sentences(self) -> list[str]:
-        """What it says, in two to four sentences."""
+        """Say it in two to four sentences."""
         return [sentence for _, sentence in self.parts()]
 
     def parts(self) -> list[tuple[str, str]]:
@@ -166,7 +166,7 @@ class Effect(Totals):
 
 
 def effect_of(run: RunDirectory, *, against: RunDirectory | None = None) -> Effect:
-    """What the mechanisms did.
+    """Measure what the mechanisms did.
 
     Args:
         run: a run with rollouts.
@@ -194,7 +194,7 @@ def effect_of(run: RunDirectory, *, against: RunDirectory | None = None) -> Effe
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What is kept of a step's rows."""
+    """Numbers of a step's rows."""
 
     plain: list[tuple[str, int, int, bool]]  # (uid, correct, graded, repaired) of each plain group
     only_ranked: int  # plain groups

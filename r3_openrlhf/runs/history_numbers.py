@@ -1,4 +1,4 @@
-"""What a store holds, in numbers, for people: of the whole run, and of one problem."""
+"""The contents of a store in numbers, for people: of the whole run, and of one problem."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 
 def _sampled(connection: sqlite3.Connection) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Everything ever committed: context -> verdict -> count and mean reward."""
+    """Count everything that was ever committed: context -> verdict -> count and mean reward."""
     sampled: dict[str, dict[str, dict[str, float | None]]] = {Context.PLAIN.value: {}, Context.REFLECTION.value: {}}
     for context, verdict, count, reward_sum in connection.execute(
         "SELECT context, verdict, sum(count), sum(reward_sum) FROM counters GROUP BY context, verdict"

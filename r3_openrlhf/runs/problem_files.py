@@ -12,7 +12,7 @@ UNREADABLE = (ValueError, RecursionError)  # a line that is no JSON, no UTF-8, n
 
 
 class ShownLabel(msgspec.Struct, frozen=True):
-    """What people read of problems/label.py; tests and rows of a problem can be large."""
+    """The parts of problems/label.py that people read; tests and rows of a problem can be large."""
 
     uid: str
     problem: str

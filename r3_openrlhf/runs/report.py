@@ -1,4 +1,4 @@
-"""What a run did, as tables for people, from metrics.jsonl and its rollouts alone."""
+"""The summary of a run, as tables for people, from metrics.jsonl and its rollouts alone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LEVELS = (
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:
-    """What a run did, for machines: sums of counts, means over the first and the last quarter of the steps, mean seconds
+    """Summarise a run for machines: sums of counts, means over the first and the last quarter of the steps, mean seconds
     per step, the first and the last evaluation, files. A number that the run does not have is left out.
 
     Raises R3Error when the run has no finished step.
@@ -129,7 +129,7 @@ def summary_table(run: RunDirectory) -> Group:
 
 
 def _evaluation_rows(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What both lines of evaluations.jsonl have."""
+    """Rows of the numbers that both lines of evaluations.jsonl have."""
     samples, span = before.get("n_samples", "n"), f"step {before['step']} -> {after['step']}"
     for name, key in (
         (f"held-out accuracy, {samples} responses", "pass_at_1"),

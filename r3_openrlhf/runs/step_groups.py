@@ -102,7 +102,7 @@ def _first_turns(rows: Sequence[Row]) -> list[Row]:
 
 
 def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:
-    """What became of a group, as its step wrote it; None: it did not collapse. The first that holds: past rollouts were recalled,
+    """Say what became of a group, as its step wrote it; None: it did not collapse. The first that holds: past rollouts were recalled,
     it was ranked, its problem was asked again with a stored error, or why replay did nothing (method/core/groups.py, RecallFate)."""
     graded = next((row for row in rows if row["group_replay"] is not None), None)
     if graded is None or graded["group_replay"] == RecallFate.NOT_COLLAPSED:

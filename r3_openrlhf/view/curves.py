@@ -1,4 +1,4 @@
-"""Which numbers of a run are drawn, in which picture; and their values as a page needs them."""
+"""The numbers of a run that are drawn, the picture of each, and their values as a page needs them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _DRAWN = {key for section in PICTURES.sections for chart in section.charts for k
 
 
 def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, Any]:
-    """Everything that the overview draws, as plain JSON: the pictures of which some run has values, and each run's columns.
+    """Return what the overview draws, as plain JSON: the pictures of which some run has values, and each run's columns.
 
     `every`: also a picture for each other key of metrics.jsonl.
     """

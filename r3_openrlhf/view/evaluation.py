@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 class _Response(msgspec.Struct):
-    """What a list of problems needs of a response."""
+    """A response, as far as a list of problems needs it."""
 
     verdict: Literal["correct", "wrong", "ungraded"]
     num_tokens: Annotated[int, msgspec.Meta(ge=0)]
@@ -66,13 +66,13 @@ class BenchmarkResults(msgspec.Struct):
 
 
 class Model(msgspec.Struct):
-    """Which one was evaluated."""
+    """The evaluated model."""
 
     name: str
 
 
 class Settings(msgspec.Struct):
-    """How it was sampled."""
+    """Settings of the sampling."""
 
     n_samples: int
     temperature: float

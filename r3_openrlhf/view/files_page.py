@@ -1,4 +1,4 @@
-"""What else is in a run directory: its starts with their phases, settings, error, log and code."""
+"""The other files of a run directory: its starts with their phases, settings, error, log and code."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ LOOK_S = 2.0  # between two looks for new steps
 
 
 class Library:
-    """What was named on the command line. `refresh` finds runs that began since. For any number of threads."""
+    """The directories that the command line names. `refresh` finds runs that began since. For any number of threads."""
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
         """Raises R3Error for a path that does not exist, and when there is nothing to open."""

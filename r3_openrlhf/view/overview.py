@@ -39,7 +39,7 @@ def overview(library: Library, names: Sequence[str] | None = None) -> str:
 
 
 def state(library: Library) -> dict[str, dict[str, Any]]:
-    """For pages that wait for news: name of each run -> its newest step, and whether it has ended."""
+    """Return the newest step of each run, and whether it has ended, for pages that wait for news."""
     return {
         name: {
             "metrics": run.metrics()[-1]["step"] if run.metrics() else 0,

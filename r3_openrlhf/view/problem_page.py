@@ -52,7 +52,7 @@ class Life:
 
 
 def problem_page(library: Library, name: str, uid: str) -> str:
-    """What happened to a problem over the steps of every open run."""
+    """Show what happened to a problem over the steps of every open run."""
     opened = library.run(name)
     runs = [opened, *(run for run in library.runs.values() if run is not opened)]
     lives, notes = [], []

@@ -151,7 +151,7 @@ def strip(group: StepGroup) -> Markup:
 
 
 def words_of(group: StepGroup) -> str:
-    """What a strip shows, for a screen reader."""
+    """Say what a strip shows, for a screen reader."""
     counts = {
         "ungraded": group.num_ungraded,
         "cut": group.num_cut,

@@ -62,7 +62,7 @@ class Reader:
         self._lock = threading.RLock()
 
     def fresh(self, what: str, stamp: object, read: Callable[[], Value]) -> Value:
-        """What `read` gave last, as long as `stamp` is the same."""
+        """Return what `read` gave last, as long as `stamp` is the same."""
         with self._lock:
             if what not in self._kept or self._kept[what][0] != stamp:
                 self._kept[what] = (stamp, read())
@@ -110,7 +110,7 @@ class RunReader(Reader):
         return self._lines(self.directory.evaluations, EvaluationLine)[0]
 
     def _lines(self, file: Path, kind: type) -> tuple[list[dict[str, Any]], str | None]:
-        """Up to a damaged one, and the sentence about it."""
+        """Read lines up to a damaged one. Returns them, and the sentence about it."""
 
         def read() -> tuple[list[dict[str, Any]], str | None]:
             latest: dict[int, dict[str, Any]] = {}
@@ -140,7 +140,7 @@ class RunReader(Reader):
     # ── rollouts ──
 
     def steps(self) -> list[int]:
-        """Those of which there are rollouts, in order."""
+        """The steps that have rollouts, in order."""
         return list(rollout_files.steps_in(self.directory.rollouts))
 
     def rows(self, step: int) -> list[Row]:
@@ -184,7 +184,7 @@ class RunReader(Reader):
         return self.fresh("rows of a problem", (step, uid, stamp), read)
 
     def token_columns(self, step: int, uid: str) -> list[dict[str, np.ndarray | None]]:
-        """For each row of `rows_with_text` the values of its tokens in the step's file (rollout_files.TOKEN_COLUMNS)."""
+        """The values of the tokens of each row of `rows_with_text`, in the step's file (rollout_files.TOKEN_COLUMNS)."""
         file, stamp = self._file_of(step)
 
         def read() -> list[dict[str, np.ndarray | None]]:

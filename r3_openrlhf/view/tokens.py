@@ -123,7 +123,7 @@ class TokenValues:
     entropies: np.ndarray | None = None  # nats, under the policy of this step
 
     def as_json(self, place: int, peak_fraction: float | None) -> dict[str, Any]:
-        """For a page: numbers as `as_numbers`, and which tokens make the peak entropy."""
+        """Return the values for a page: `as_numbers`, and the tokens that make the peak entropy."""
         fields: dict[str, Any] = {"place": place, "peak": [], "pieces": self.pieces}
         if self.ids is not None:
             fields["ids"] = self.ids.tolist()
