@@ -43,34 +43,23 @@ def test_keys_and_words_have_the_meaning_of_the_documentation():
     assert glossary()["collapsed"].startswith("A group whose verdicts are all equal")
 
 
-def test_bins_of_rewards_filter_groups(page, server, story):
+def test_bins_and_buttons_filter_groups_and_titles_have_their_formulas(page, server, story):
     page.goto(f"{server}/story/step/{STEP}")
-    rows = [
-        row
-        for row in pq.read_table(story / "rollouts" / f"step_{STEP:06d}.parquet").to_pylist()
-        if row["reward"] is not None
-    ]
+    table = pq.read_table(story / "rollouts" / f"step_{STEP:06d}.parquet").to_pylist()
+    rows = [row for row in table if row["reward"] is not None]
     low, high = min(row["reward"] for row in rows), max(row["reward"] for row in rows)
-    bins = page.locator(".histogram button")
-    width = (high - low) / bins.count()
-    told = [int(label.split(", ")[1].split()[0]) for label in bins.evaluate_all("b => b.map(x => x.ariaLabel)")]
-    assert sum(told) == len(rows)
-    expected = {(row["uid"], row["context"]) for row in rows if row["reward"] >= high - width + 1e-9}
+    bins, shown = page.locator(".histogram button"), page.locator("#groups tbody tr:not([hidden])")
+    width, num_groups = (high - low) / bins.count(), shown.count()
+    counts = [int(label.split(", ")[1].split()[0]) for label in bins.evaluate_all("b => b.map(x => x.ariaLabel)")]
+    assert sum(counts) == len(rows)
     bins.last.click()
-    assert (
-        page.locator("#groups tbody tr:not([hidden])").count()
-        == len(expected)
-        < page.locator("#groups tbody tr").count()
-    )
+    expected = {(row["uid"], row["context"]) for row in rows if row["reward"] >= high - width + 1e-9}
+    assert shown.count() == len(expected) < num_groups
     assert page.url.endswith(f"?show=bin{bins.count() - 1}")
-
-
-def test_filters_have_their_counts_and_titles_their_formulas(page, server):
-    page.goto(f"{server}/story/step/{STEP}")
+    bins.last.click()
     button = page.get_by_role("button", name="all wrong", exact=True)
-    count = int(button.locator(".count").text_content())
     button.click()
-    assert page.locator("#groups tbody tr:not([hidden])").count() == count > 0
+    assert shown.count() == int(button.locator(".count").text_content()) > 0
     assert page.locator("#groups [aria-sort]").count() == 0  # in the order of the file
     page.locator("#groups .problem .katex").first.wait_for(state="attached")
 
@@ -83,9 +72,8 @@ def test_a_trajectory_counts_as_one_rollout(tmp_path):
     groups = groups_of(rows, step=step)
     played = {(row["uid"], row["trajectory"]) for row in rows if row["recalled_from"] is None}
     assert sum(group.num_fresh for group in groups) == len(played) < len(rows)
-    won = {
-        (row["uid"], row["trajectory"]) for row in rows if row["verdict"] == "correct" and row["recalled_from"] is None
-    }
+    fresh = (row for row in rows if row["verdict"] == "correct" and row["recalled_from"] is None)
+    won = {(row["uid"], row["trajectory"]) for row in fresh}
     assert sum(group.num_correct for group in groups) == len(won) > 0
 
 

@@ -21,7 +21,7 @@ from r3_openrlhf.runs.effect import effect_of
 from tests.view.conftest import PATIENCE_MS, axe_faults, serving, wait_for_counts
 from tests.view.evaluations import SAMPLES, SURROGATE, write_evaluation
 from tests.view.story import Story
-from tests.view.test_pages import all_drawn
+from tests.view.test_pages import all_drawn, shown
 
 
 def rows_of(story, step):
@@ -159,19 +159,13 @@ def test_two_models_side_by_side(page, many, evaluations):
     page.goto(f"{many}/base")
     page.get_by_role("link", name="trained").click()
     page.wait_for_url("**/compare/base/trained")
-
-    def solved(problem):
-        return sum(one.verdict == "correct" for one in problem.responses) > SAMPLES / 2
-
     base, trained = (
-        {problem.uid: solved(problem) for problem in evaluations[1][name]} for name in ("base", "trained")
+        {p.uid for p in evaluations[1][name] if sum(r.verdict == "correct" for r in p.responses) > SAMPLES / 2}
+        for name in ("base", "trained")
     )
-    expected = {uid for uid in base if not base[uid] and trained[uid]}
+    expected = trained - base
     page.get_by_role("button", name="base wrong, trained right").click()
-    links = page.eval_on_selector_all(
-        "#groups tbody tr:not([hidden]) th a", "all => all.map(a => a.getAttribute('href'))"
-    )
-    assert {link.rsplit("/", 1)[1] for link in links} == expected
+    assert {address.rsplit("/", 1)[1] for address in shown(page)} == expected
     assert [int(n) for n in page.locator(".matrix b").all_text_contents()][2] == len(expected)
 
 

@@ -77,25 +77,17 @@ def test_every_trajectory_opens_with_its_turns_and_their_groups(run, address):
             rows = run.rows_with_text(step, uid)
             names = list(dict.fromkeys(row["trajectory"] for row in rows))
             states = {name: [row["state"] for row in rows if row["trajectory"] == name] for name in names}
-            contexts = [
-                tuple(mine[max(0, t - k) : t + 1])
-                for mine in states.values()
-                for t in range(len(mine))
-                for k in range(3)
-            ]
+            places = [(its_states, t) for its_states in states.values() for t in range(len(its_states))]
+            contexts = [tuple(its_states[max(0, t - k) : t + 1]) for its_states, t in places for k in range(3)]
             for place, name in enumerate(names):
                 html = read(address + link("agent_smoke", "trajectory", step, place, "plain", uid))
                 turns, pages = turns_on(html), pages + 1
                 mine = [row for row in rows if row["trajectory"] == name]
                 assert list(turns) == [row["turn"] for row in mine]
                 for t, (row, turn) in enumerate(zip(mine, turns.values(), strict=True)):
-                    assert (
-                        unescape(re.search(r'<pre class="text prompt"[^>]*>(.*?)</pre>', turn, re.S)[1])
-                        == row["prompt"]
-                    )
-                    if row["text"]:
-                        response = re.search(r'<div class="text response"[^>]*>(.*?)</div>', turn, re.S)[1]
-                        assert unescape(response) == row["text"]
+                    texts = dict(re.findall(r'class="text (prompt|response)"[^>]*>(.*?)</(?:pre|div)>', turn, re.S))
+                    assert unescape(texts["prompt"]) == row["prompt"]
+                    assert unescape(texts.get("response", "")) == (row["text"] or "")
                     assert row["state"] in text_of(turn) and (row["answer"] or "none") in text_of(turn)
                     assert ("invalid" in turn) == (not row["valid"])
                     shown = text_of(re.search(r'<b class="advantage[^>]*>(.*?)</b>', turn, re.S)[1])
@@ -243,10 +235,8 @@ def test_hostile_texts_are_text(page, hostile, tmp_path):
         for place, text in enumerate(HOSTILE):
             page.goto(address + link("run", "trajectory", 1, place, "plain", "<b>uid</b>"))
             expected = text.replace("\x00", "").replace("\r\n", "\n").replace("\r", "\n")
-            assert page.locator("section .response").first.text_content() == expected
-            assert page.locator("section .prompt").first.text_content() == expected
-            assert page.locator("section .state").first.text_content() == expected
-            assert page.locator("section .action").first.text_content() == expected
+            for part in ("response", "prompt", "state", "action"):
+                assert page.locator(f"section .{part}").first.text_content() == expected
             found = page.evaluate(
                 """() => ({hacked: window.hacked || null,
                     elements: document.querySelectorAll('main img, main svg[onload], main script:not([type]), main b b').length,
