@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from r3_openrlhf.config import BenchmarkConfig, DataConfig
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile, sampled
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from r3_openrlhf.evaluation.engine import Engine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(NamedTuple):
     """One problem to be sampled."""
 
     benchmark: str

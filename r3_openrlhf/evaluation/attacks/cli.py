@@ -96,12 +96,12 @@ def attack_rewards(
     click.echo(f"references: {len(references)}, of which refused: {len(refused)}")
     if task == DEFAULT_TASK and not from_library:
         _show_readings([reference for label in labels for reference in label.references])
-    for attempt in accepted[:SHOWN]:
-        _show("accepted", attempt.family, attempt)
-    for attempt in ungraded[:SHOWN]:
-        _show("ungraded", attempt.reason, attempt)
-    for attempt in refused[:SHOWN]:
-        _show("reference refused", attempt.reason, attempt)
+    for kind, shown in (("accepted", accepted), ("ungraded", ungraded), ("reference refused", refused)):
+        for attempt in shown[:SHOWN]:
+            why = attempt.family if kind == "accepted" else attempt.reason
+            reference = attempt.label.references[0] if attempt.label.references else "-"
+            texts = f"{attempt.response[:MAX_CHARS]!r} for {reference[:MAX_CHARS]!r}"
+            click.echo(f"{kind} ({why}), {attempt.label.uid}: {texts}")
     sys.exit(bool(accepted))
 
 
@@ -165,9 +165,3 @@ def _show_readings(references: list[str]) -> None:
     click.echo(f"references that are no answer: {len(unusable)}, taken whole: {len(whole)}")
     for reference, why in [*list(unusable.items())[:SHOWN], *list(whole.items())[:SHOWN]]:
         click.echo(f"reference {reference[:MAX_CHARS]!r}: {why}")
-
-
-def _show(kind: str, why: str, attempt: Attempt) -> None:
-    reference = attempt.label.references[0] if attempt.label.references else "-"
-    shown = f"{attempt.response[:MAX_CHARS]!r} for {reference[:MAX_CHARS]!r}"
-    click.echo(f"{kind} ({why}), {attempt.label.uid}: {shown}")
