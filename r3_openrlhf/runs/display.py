@@ -40,7 +40,6 @@ class Display(contextlib.AbstractContextManager["Display"]):
         is_live = stream is not None and stream.isatty()
         is_live &= os.environ.get("TERM") not in (None, "", "dumb", "unknown")
         self._bar = _bar(stream) if is_live else None
-        self.width = self._bar.console.width if self._bar else 100  # columns of a line
         self.num_steps: int | None = None
         self._title, self._detail, self._in_step = "", "", False
         self._ends: float | None = None  # by the clock: when all is done
