@@ -138,11 +138,21 @@ def test_a_job_without_progress_is_not_started_for_ever(slurm, run_dir, job_temp
     slurm.assert_nothing_left(job)
 
 
-def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
-    """One run a seed. The second array waits for the first, and what no dependency holds back (its script by hand) is refused."""
-    template = job_template(
-        f'bash -c \'echo "${{@: -1}}" > "$0/seed"\' "$run_dir" "${{seed[@]}}" && {STEPS} 8 0.5 --held'
+def test_seeds_are_runs_of_their_own(slurm, run_dir, job_template):
+    job = slurm.submit(
+        run_dir,
+        "--seeds=3,5",
+        template=job_template('bash -c \'echo "${@: -1}" > "$0/seen"\' "$run_dir" "${seed[@]}"'),
     )
+    until(lambda: all((run_dir / f"seed{seed}" / "seen").is_file() for seed in (3, 5)), what=f"both tasks of {job}")
+    for seed in (3, 5):
+        assert (run_dir / f"seed{seed}" / "seen").read_text() == f"train.seed={seed}\n"
+        slurm.assert_nothing_left(slurm.wait(f"{job}_{seed}", "COMPLETED", "FAILED")["JobId"])
+
+
+def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
+    """The second array waits for the first, and what no dependency holds back (its script by hand) is refused."""
+    template = job_template(f"{STEPS} 8 0.5 --held")
     first = slurm.submit(run_dir, "--seeds=1,2", template=template)
     script = run_dir / "cluster" / "job.sh"
     by_hand = script.with_name("first.sh")
@@ -151,7 +161,6 @@ def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
     assert slurm.job(second)["Dependency"].startswith(f"afterany:{first}_1(")
     runs = [run_dir / f"seed{seed}" for seed in (1, 2)]
     until(lambda: all(steps_of(run) for run in runs), what=f"the first steps of {first}")
-    assert [(run / "seed").read_text() for run in runs] == ["train.seed=1\n", "train.seed=2\n"]
     for line in (line for line in slurm.call("r3", "status", run_dir).splitlines() if "seed" in line):
         assert re.search(rf"\t{first}_[12]\trunning\t.*\tnode[12](\t|$)", line), line
     third = slurm.call("sbatch", "--parsable", "--array=1", str(by_hand))
