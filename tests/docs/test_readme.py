@@ -12,12 +12,9 @@ README = REPOSITORY / "README.md"
 LINES = README.read_text(encoding="utf-8").splitlines()
 
 
-def test_it_is_short():
+def test_it_is_short_and_says_which_r3_this_is():
     assert len(LINES) <= 120
     assert [line for line in LINES if len(line) > 100] == []
-
-
-def test_the_first_lines_say_which_r3_this_is():
     start = " ".join(LINES[:6])
     for words in ("2601.19620", "routing replay", "reverse-curriculum"):
         assert words in start

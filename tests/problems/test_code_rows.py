@@ -66,10 +66,19 @@ def test_functions(tmp_path, row):
     assert "add" in label.problem  # else nobody could know it
 
 
-def test_a_line_is_an_argument(tmp_path):
+def test_how_arguments_and_outputs_are_read(tmp_path):
     row = {"question_content": PROBLEM, "metadata": '{"func_name": "f"}', "public_test_cases": json.dumps(LINES)}
     assert only(tmp_path, row)[1].inputs == [[[1, 2], 3]]
     assert only(tmp_path, row)[1].outputs == [[4, 5]]
+    boxed = {"fn_name": "f", "inputs": [[{"1": 2}]], "outputs": [[5]]}
+    tests = only(tmp_path, {"question": "f", "input_output": json.dumps(boxed)})[1]
+    assert tests.boxed_outputs and tests.integer_keys
+    listed = only(tmp_path, {"question_content": "f", "metadata": '{"func_name": "f"}', "public_test_cases": json.dumps(
+        [{"input": "1", "output": "[5]", "testtype": "functional"}])})[1]  # fmt: skip
+    assert not listed.boxed_outputs
+    big = {"fn_name": "f", "inputs": [[12345678901234567890123, "007"]], "outputs": ["0.50"]}
+    tests = only(tmp_path, {"question": "f", "input_output": json.dumps(big)})[1]
+    assert (tests.inputs, tests.outputs) == ([[12345678901234567890123, "007"]], ["0.50"])
 
 
 def test_limits_of_the_rows(tmp_path):
@@ -77,21 +86,6 @@ def test_limits_of_the_rows(tmp_path):
     assert only(tmp_path, PROGRAM["code_contests"])[1].memory_limit_mb == 256
     assert only(tmp_path, FUNCTION["taco"])[1].time_limit == 2
     assert (limit_of("1500 ms"), limit_of(None), limit_of("inf"), limit_of(0)) == (1.5, None, None, None)
-
-
-def test_outputs_in_lists_and_keys_that_were_numbers(tmp_path):
-    boxed = {"fn_name": "f", "inputs": [[{"1": 2}]], "outputs": [[5]]}
-    tests = only(tmp_path, {"question": "f", "input_output": json.dumps(boxed)})[1]
-    assert tests.boxed_outputs and tests.integer_keys
-    listed = only(tmp_path, {"question_content": "f", "metadata": '{"func_name": "f"}', "public_test_cases": json.dumps(
-        [{"input": "1", "output": "[5]", "testtype": "functional"}])})[1]  # fmt: skip
-    assert not listed.boxed_outputs
-
-
-def test_integers_of_any_size_and_texts_that_look_like_numbers(tmp_path):
-    big = {"fn_name": "f", "inputs": [[12345678901234567890123, "007"]], "outputs": ["0.50"]}
-    tests = only(tmp_path, {"question": "f", "input_output": json.dumps(big)})[1]
-    assert (tests.inputs, tests.outputs) == ([[12345678901234567890123, "007"]], ["0.50"])
 
 
 def test_asserts_of_mbpp(tmp_path):

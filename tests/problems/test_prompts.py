@@ -14,14 +14,11 @@ def test_the_template_replaces_problem_and_nothing_else():
     assert problem_message(data, "{y} {problem}") == r"{y} {problem} Put it in \boxed{}. {x}"
 
 
-def test_chat_with_system_prompt_and_worked_example(byte_tokenizer):
+def test_worked_examples(byte_tokenizer):
     data = DataConfig(system_prompt="S", few_shot=[SHOT], prompt_template="Q: {problem}")
     assert render(byte_tokenizer, data, problem_message(data, "2 + 2")) == (
         r"<system>S</system><user>Q: 1 + 1</user><assistant>\boxed{2}</assistant><user>Q: 2 + 2</user><assistant>"
     )
-
-
-def test_plain_text_with_worked_example(byte_tokenizer):
     data = DataConfig(chat_template=False, system_prompt="S", few_shot=[SHOT], prompt_template="Q: {problem}")
     assert render(byte_tokenizer, data, problem_message(data, "2 + 2")) == ("S\n\nQ: 1 + 1\n\\boxed{2}\n\nQ: 2 + 2\n")
 
@@ -30,13 +27,10 @@ def test_tokens_are_counted_without_special_tokens(byte_tokenizer):
     assert count_tokens(byte_tokenizer, "äb") == 3  # two bytes and one
 
 
-def test_a_tokenizer_without_chat_template(byte_tokenizer, monkeypatch):
+def test_a_template_that_is_missing_or_refuses_a_role(byte_tokenizer, monkeypatch):
     monkeypatch.setattr(byte_tokenizer, "chat_template", None)
     with pytest.raises(DataError, match="no chat template; use data.chat_template=false"):
         render(byte_tokenizer, DataConfig(), "2 + 2")
-
-
-def test_a_template_that_refuses_a_role(byte_tokenizer, monkeypatch):
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     monkeypatch.setattr(byte_tokenizer, "chat_template", template)
     with pytest.raises(DataError, match=r"refuses the turns system, user \(no system role\); drop data.system_prompt"):

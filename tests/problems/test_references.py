@@ -156,9 +156,13 @@ def test_a_column_of_answers_is_taken(tmp_path, column):
     assert [finding for finding in problems.findings if "words" not in finding.sentence] == []
 
 
-def test_few_numbers_for_many_problems_are_worth_a_word(tmp_path):
+def test_what_is_worth_a_word(tmp_path):
     problems = load(tmp_path, rows_of([str(n % 9 / 2) for n in range(600)]))
     assert "600 answers (answer) are only 9 different ones, like '0.0', as levels are" in problems.findings[0].sentence
+    answers = [[f"name {n}-{alias}" for alias in range(3 + n % 5)] for n in range(60)]
+    assert load(tmp_path, rows_of(answers), task="exact").findings == []
+    problems = load(tmp_path, rows_of([*NUMBERS, *["none given"] * 20]))
+    assert "20 of 80 answers (answer) are 'none given'" in problems.findings[-1].sentence
 
 
 SUSPICIOUS = {
@@ -180,16 +184,6 @@ def test_the_places_of_options_that_stand_in_another_column(tmp_path):
     rows = [row | {"choices": ["1", "2", "3", "4"]} for row in rows_of([n % 4 for n in range(60)])]  # MMLU
     with pytest.raises(DataError, match="60 of 60 answers .answer. are places of options"):
         load(tmp_path, rows)
-
-
-def test_aliases_are_no_options(tmp_path):
-    answers = [[f"name {n}-{alias}" for alias in range(3 + n % 5)] for n in range(60)]
-    assert load(tmp_path, rows_of(answers), task="exact").findings == []
-
-
-def test_a_frequent_text_is_worth_a_word(tmp_path):
-    problems = load(tmp_path, rows_of([*NUMBERS, *["none given"] * 20]))
-    assert "20 of 80 answers (answer) are 'none given'" in problems.findings[-1].sentence
 
 
 NOTES = "proof|notfound|NaN|n/a|\\text{Proof.}|See solution|not available|Q.E.D.|#N/A|<NA>|???|--|The answer is not given.|No final answer"

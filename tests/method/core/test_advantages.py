@@ -11,12 +11,18 @@ from r3_openrlhf.method.core.advantages import amplify_successes, group_advantag
 REWARDS = lists(integers(-8, 8).map(lambda n: n / 4), min_size=1, max_size=20)
 
 
-def test_by_hand():  # mean 1, std 2: check it on paper
+def test_by_hand():
+    # mean 1, std 2; with lam and alpha each over 2 * 2 + 1
     assert group_advantages([1.0, 3.0, -1.0], lam=0) == [0.0, 1.0, -1.0]
-
-
-def test_lambda_is_added_to_the_damped_std():  # 1 / (2 * 2 + 1)
     assert group_advantages([1.0, 3.0, -1.0], alpha=2, lam=1) == approx([0.0, 2 / 5, -2 / 5])
+    # only recalled rows are damped, where it is asked for
+    recalled = [False, False, False, True]
+    found = group_advantages([0, 0, 0, 1], alpha=4, lam=0, recalled=recalled, off_policy_only=True)
+    assert found == approx([-0.5, -0.5, -0.5, 1.5 / 4])  # mean 1/4, std 1/2
+    # without that, `recalled` changes nothing
+    assert group_advantages([0, 1, 2], alpha=3, recalled=[False, False, True]) == group_advantages([0, 1, 2], alpha=3)
+    # without the std, alpha has nothing to damp
+    assert group_advantages([0.0, 0.5, 0.25], std_norm=False, alpha=7) == [-0.25, 0.25, 0.0]
 
 
 def test_given_vectors(vectors):
@@ -30,20 +36,6 @@ def test_a_collapsed_group_gets_exactly_zero(rewards):
     # 0.1 * 7 / 7 is not 0.1: without the rule the rounding noise is divided by lambda
     for std_norm in (True, False):
         assert group_advantages(rewards, std_norm=std_norm) == [0.0] * len(rewards)
-
-
-def test_off_policy_only_damps_recalled_rows_alone():
-    recalled = [False, False, False, True]
-    found = group_advantages([0, 0, 0, 1], alpha=4, lam=0, recalled=recalled, off_policy_only=True)
-    assert found == approx([-0.5, -0.5, -0.5, 1.5 / 4])  # mean 1/4, std 1/2
-
-
-def test_recalled_changes_nothing_when_alpha_is_on_the_whole_group():
-    assert group_advantages([0, 1, 2], alpha=3, recalled=[False, False, True]) == group_advantages([0, 1, 2], alpha=3)
-
-
-def test_without_std_norm_a_small_difference_stays_small():
-    assert group_advantages([0.0, 0.5, 0.25], std_norm=False, alpha=7) == [-0.25, 0.25, 0.0]
 
 
 @given(REWARDS, floats(0.1, 10), booleans())

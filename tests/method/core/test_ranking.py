@@ -28,14 +28,8 @@ def test_by_hand():
     assert dominated_counts(peak, global_) == [1, 1, 0, 0]  # rows 0 and 1 each dominate row 2 alone
     # places 0 and 1 are shared by rows 0 and 1: 1 - .5/3; places 2 and 3 by the others: 1 - 2.5/3
     assert ranking_rewards(peak, global_, max_reward=0.6) == approx([0.5, 0.5, 0.1, 0.1])
-
-
-def test_domination_is_strict_in_both():
     assert dominated_counts([2, 1], [0.1, 0.1]) == [0, 0]
     assert dominated_counts([2, 2], [0.1, 0.2]) == [0, 0]
-
-
-def test_one_row_and_zero_max_reward():
     assert ranking_rewards([2.0], [0.1], max_reward=0.5) == [0.0]
     assert ranking_rewards([2, 1], [0.1, 0.2], max_reward=0) == [0.0, 0.0]
 

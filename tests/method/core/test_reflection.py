@@ -53,19 +53,13 @@ def test_is_hard():
             is_hard(mean, threshold=threshold)
 
 
-def test_message_holds_problem_attempt_and_guidance_in_this_order():
+def test_the_message():
     attempt = "I think {x} is %s \\frac{1}{2}"
     message = reflection_message(PROBLEM, attempt)
     assert message.startswith(PROBLEM)
     assert message.endswith(GUIDANCE)
     assert message.index(PROBLEM) < message.index(attempt) < message.index(GUIDANCE)
-
-
-def test_message_of_an_empty_attempt_says_so():
     assert "(the attempt is empty)" in reflection_message(PROBLEM, " \n")
-
-
-def test_message_refuses_a_blank_problem():
     with pytest.raises(ValueError, match="problem is ' '"):
         reflection_message(" ", "attempt")
 
@@ -74,9 +68,12 @@ ATTEMPT = "First " + " ".join(f"step{i} gives {i * i}," for i in range(400)) + "
 ROOM = num_tokens("<user>" + reflection_message(PROBLEM, "x") + "<assistant>")
 
 
-def test_an_attempt_that_fits_is_not_touched():
+def test_what_fits_is_not_touched_and_what_does_not_is_none():
     assert fit(ATTEMPT, max_prompt_tokens=10**6) == ATTEMPT
     assert fit("", max_prompt_tokens=ROOM + 20) == ""
+    assert fit(ATTEMPT, max_prompt_tokens=ROOM) is None
+    assert fit(ATTEMPT, max_prompt_tokens=1) is None
+    assert fit("short", max_prompt_tokens=ROOM) is None
 
 
 def test_a_shortened_attempt_keeps_its_beginning_and_its_end():
@@ -85,12 +82,6 @@ def test_a_shortened_attempt_keeps_its_beginning_and_its_end():
     assert ATTEMPT.startswith(head) and ATTEMPT.endswith(tail)
     assert abs(len(head) - len(tail)) <= 1
     assert 150 < num_tokens(found) <= 200  # and uses the room
-
-
-def test_none_when_the_problem_leaves_no_room():
-    assert fit(ATTEMPT, max_prompt_tokens=ROOM) is None
-    assert fit(ATTEMPT, max_prompt_tokens=1) is None
-    assert fit("short", max_prompt_tokens=ROOM) is None
 
 
 @given(text(max_size=600), integers(1, 400), integers(1, 200))

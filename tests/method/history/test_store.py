@@ -243,13 +243,10 @@ def test_a_bad_rollout_is_named_and_nothing_of_its_step_is_stored(bad, sentence)
     assert store.last_step is None and store.counts("good") == {}
 
 
-def test_broken_unicode_in_a_reason_is_escaped():
+def test_a_reason_with_broken_unicode_and_a_grade_without_reward():
     store = open_memory()
     store.commit_step(1, 1, [make_rollout(reason="a\ud800")])
     assert store.recall("p", Verdict.WRONG, k=1, step=1, max_policy_lag=1)[0].rollout.reason == "a\\ud800"
-
-
-def test_a_graded_rollout_without_a_reward_is_refused():
     rollout = dataclasses.replace(make_rollout(), reward=None)
     with pytest.raises(HistoryError, match="is wrong but its reward is None"):
         open_memory().commit_step(1, 1, [rollout])

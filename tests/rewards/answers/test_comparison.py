@@ -106,13 +106,10 @@ def test_arithmetic_refuses_what_is_too_large_or_no_number(text):
     assert exact_value(text) is None
 
 
-def test_stated_precision():
+def test_precision_and_units():
     assert stated_precision("0.0605") == (3, Fraction(1, 20000))
     assert stated_precision(r"1.602\times10^{-19}") == (4, Fraction(5, 10**23))
     assert stated_precision("15") is None and stated_precision("1/3") is None
-
-
-def test_units():
     assert split_unit(r"15\text{ cm}^2") == ("15", "cm^2")
     assert split_unit("15 square centimeters") == ("15", "cm^2")
     assert split_unit("15 miles per hour") == ("15", "mile/hour")

@@ -49,12 +49,9 @@ def test_reasons(grade_many):
     assert verdicts(grades)[7:9] == ["wrong", "wrong"]  # a response does not escape its zero by being endless
 
 
-def test_any_of_several_references_counts(grade_many):
+def test_several_references_and_whole_solutions(grade_many):
     grades = grade_many([(r"\boxed{x^2}", ("7", "x*x")), (r"\boxed{8}", ("7", "9")), (r"\boxed{8}", ("", "8"))])
     assert verdicts(grades) == ["correct", "wrong", "correct"]
-
-
-def test_references_may_be_whole_solutions(grade_many):
     grades = grade_many(
         [
             (r"\boxed{1,-2}", r"We have $n=1$ ... so the integers are $\boxed{1,-2}$."),
