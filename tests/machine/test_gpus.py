@@ -16,8 +16,8 @@ PROCESSES = "GPU-aa11, 4711, 61234, VLLM::EngineCore\nGPU-aa11, 12, [N/A], pytho
     ],
 )
 def test_expandable_segments_are_found_under_both_names(variable, value):
-    said = expandable_segments({variable: value})
-    assert variable in said and value in said and "IPC" in said
+    sentence = expandable_segments({variable: value})
+    assert variable in sentence and value in sentence and "IPC" in sentence
 
 
 def test_other_settings_of_the_allocator_pass():

@@ -16,12 +16,12 @@ def test_what_a_process_has_mapped_is_held():
     lock = multiprocessing.get_context("spawn").Lock()  # a process that is spawned will open it by its name
     memory = SharedMemory(create=True, size=64)
     try:
-        mine = {shared_memory.FOLDER / name for name in files() - before} & {
+        held = {shared_memory.FOLDER / name for name in files() - before} & {
             shared_memory.FOLDER / memory.name,
             shared_memory.FOLDER / f"sem.{lock._semlock.name.removeprefix('/')}",
         }
-        assert len(mine) == 2
-        assert shared_memory._held(mine) == mine
+        assert len(held) == 2
+        assert shared_memory._held(held) == held
     finally:
         memory.close()
         memory.unlink()
@@ -29,14 +29,14 @@ def test_what_a_process_has_mapped_is_held():
 
 def test_what_nobody_holds_is_swept(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_TASK_PID", raising=False)
-    mine = os.stat("/proc/self/ns/pid").st_ino
+    namespace = os.stat("/proc/self/ns/pid").st_ino
     (tmp_path / "psm_left").write_bytes(b"x")
     (tmp_path / "mine.txt").write_bytes(b"x")
     (tmp_path / "psm_removed_by_another_agent").symlink_to(tmp_path / "nowhere")
     (tmp_path / "sem.mp-left").write_bytes(b"x")
-    monkeypatch.setattr(shared_memory, "FIRST_NAMESPACE", mine + 1)  # others may hold them, whom we do not see
+    monkeypatch.setattr(shared_memory, "FIRST_NAMESPACE", namespace + 1)  # others may hold them, whom we do not see
     assert shared_memory.sweep(tmp_path) == []
-    monkeypatch.setattr(shared_memory, "FIRST_NAMESPACE", mine)
+    monkeypatch.setattr(shared_memory, "FIRST_NAMESPACE", namespace)
     with (tmp_path / "sem.mp-open").open("wb"):
         assert shared_memory.sweep(tmp_path, names=shared_memory.SEMAPHORES) == ["sem.mp-left"]
         assert shared_memory.sweep(tmp_path) == ["psm_left"]

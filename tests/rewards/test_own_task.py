@@ -46,7 +46,7 @@ NUMBER = 3
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def user_module(tmp_path, monkeypatch):
     """The import path of a function in a module that the user has beside his program."""
     (tmp_path / "my_tasks.py").write_text(MODULE.format(file=str(tmp_path / "written")))
     monkeypatch.chdir(tmp_path)
@@ -61,7 +61,7 @@ def grade_all(task, cases, problem=""):
     return graded(config, [request(*case, task=task, problem=problem) for case in cases])
 
 
-def test_a_users_task_grades_in_confined_processes(own, tmp_path):
+def test_a_users_task_grades_in_confined_processes(user_module, tmp_path):
     cases = [
         ("The answer is blue.", "blue"),
         ("The answer is red.", "blue"),
@@ -71,7 +71,7 @@ def test_a_users_task_grades_in_confined_processes(own, tmp_path):
         ("write", "blue"),
         ("blue", "blue"),
     ]
-    grades = grade_all(own("contains"), cases)
+    grades = grade_all(user_module("contains"), cases)
     assert [(grade.verdict.value, grade.reason, grade.reward) for grade in grades] == [
         ("correct", "correct", 1.0),
         ("wrong", "wrong", 0.0),
@@ -84,8 +84,10 @@ def test_a_users_task_grades_in_confined_processes(own, tmp_path):
     assert not (tmp_path / "written").exists()
 
 
-def test_scores_between_and_what_the_function_asks_for(own):
-    grades = grade_all(own("partly"), [("2 + 2?", "4"), ("5", "4"), ("unknown", "4"), ("wild", "4")], problem="2 + 2?")
+def test_scores_between_and_what_the_function_asks_for(user_module):
+    grades = grade_all(
+        user_module("partly"), [("2 + 2?", "4"), ("5", "4"), ("unknown", "4"), ("wild", "4")], problem="2 + 2?"
+    )
     assert [(grade.verdict.value, grade.reason, grade.score) for grade in grades] == [
         ("wrong", "wrong", 0.25),
         ("wrong", "wrong", 0.0),
@@ -107,7 +109,7 @@ def test_scores_between_and_what_the_function_asks_for(own):
         ("poetry", "known: math, exact, reasoning_gym, code, or package.module:name"),
     ],
 )
-def test_what_cannot_be_a_task_is_an_error_at_the_start(own, name, words):
+def test_what_cannot_be_a_task_is_an_error_at_the_start(user_module, name, words):
     with pytest.raises(ConfigError, match="data.task is") as error:
         DataConfig(path="train.jsonl", task=name)
     assert words in str(error.value)
@@ -115,8 +117,8 @@ def test_what_cannot_be_a_task_is_an_error_at_the_start(own, name, words):
         graded(RewardConfig(), [request("5", task=name)])
 
 
-def test_a_users_task_is_a_task_everywhere_by_its_file_too(own, tmp_path):
-    assert DataConfig(path="train.jsonl", task=own("contains")).task == "my_tasks:contains"
+def test_a_users_task_is_a_task_everywhere_by_its_file_too(user_module, tmp_path):
+    assert DataConfig(path="train.jsonl", task=user_module("contains")).task == "my_tasks:contains"
     assert DataConfig(path="train.jsonl", task="my_tasks.py:contains").task == "my_tasks.py:contains"
     (grade,) = grade_all("my_tasks.py:contains", [("blue", "blue")])
     assert grade.verdict is Verdict.CORRECT

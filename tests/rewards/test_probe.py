@@ -21,10 +21,10 @@ def probe(task="math", **settings):
 
 
 def test_the_built_in_grader():
-    found = probe()
-    assert found.findings == []
-    (one,) = found.rewards
-    assert (one.right, one.wrong, one.empty) == (
+    result = probe()
+    assert result.findings == []
+    (reward,) = result.rewards
+    assert (reward.right, reward.wrong, reward.empty) == (
         "correct, reward 1.99951",
         "wrong, reward 0",
         "wrong (no_answer), reward 0",
@@ -43,16 +43,19 @@ def test_the_built_in_grader():
 )
 def test_a_function(name, words, refuses, tmp_path):
     (tmp_path / "my_rewards.py").write_text(MODULE)
-    found = probe(function=f"{tmp_path}/my_rewards.py:{name}")
-    assert len(found.findings) == (words is not None)
-    for finding in found.findings:
+    result = probe(function=f"{tmp_path}/my_rewards.py:{name}")
+    assert len(result.findings) == (words is not None)
+    for finding in result.findings:
         assert words in finding.sentence and finding.refuses == refuses
 
 
 def test_every_server():
     nobody = f"http://127.0.0.1:{free_port()}"
     with own_server(lambda items: (200, {"results": [GOOD | {"score": 0.5}]})) as server:
-        found = probe(urls=[server.url, nobody], deadline_s=0.5)
-    assert [one.right for one in found.rewards] == ["ungraded (correct with score 0.5)", "ungraded (unreachable)"]
-    assert [finding.refuses for finding in found.findings] == [True, False]
-    assert server.url in found.findings[0].sentence and nobody in found.findings[1].sentence
+        result = probe(urls=[server.url, nobody], deadline_s=0.5)
+    assert [reward.right for reward in result.rewards] == [
+        "ungraded (correct with score 0.5)",
+        "ungraded (unreachable)",
+    ]
+    assert [finding.refuses for finding in result.findings] == [True, False]
+    assert server.url in result.findings[0].sentence and nobody in result.findings[1].sentence

@@ -55,7 +55,7 @@ NUMBER = 3
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def user_files(tmp_path, monkeypatch):
     (tmp_path / "my_rewards.py").write_text(MODULE)
     (tmp_path / "reward_func.py").write_text(
         "def reward_func(queries, prompts, labels):\n    return {'rewards': [0.25]}\n"
@@ -76,42 +76,42 @@ def request(response, **fields):
     return graders.request(response, "4", num_tokens=5, **known | fields)
 
 
-def said(grade):
+def summary(grade):
     return grade.verdict.value, grade.reason, grade.reward
 
 
-def test_what_a_function_returns_is_the_reward(own):
+def test_what_a_function_returns_is_the_reward(user_files):
     right, wrong = grades(["4", "5"], function="my_rewards.py:is_right")
-    assert said(right) == ("correct", "correct", 1.0)  # and no length reward
-    assert said(wrong) == ("wrong", "wrong", 0.0)
+    assert summary(right) == ("correct", "correct", 1.0)  # and no length reward
+    assert summary(wrong) == ("wrong", "wrong", 0.0)
 
 
-def test_a_runs_settings_are_read_from_other_directories_too(own, tmp_path, monkeypatch):
-    found = RewardConfig(functions=["data.task", "my_rewards.py:short", "reward_func.py"])
-    assert found.functions == ["data.task", f"{tmp_path}/my_rewards.py:short", f"{tmp_path}/reward_func.py"]
+def test_a_runs_settings_are_read_from_other_directories_too(user_files, tmp_path, monkeypatch):
+    config = RewardConfig(functions=["data.task", "my_rewards.py:short", "reward_func.py"])
+    assert config.functions == ["data.task", f"{tmp_path}/my_rewards.py:short", f"{tmp_path}/reward_func.py"]
     monkeypatch.chdir("/")
-    assert RewardConfig(functions=found.functions) == found
+    assert RewardConfig(functions=config.functions) == config
 
 
-def test_partial_credit_negative_rewards_and_values_beside_them(own):
+def test_partial_credit_negative_rewards_and_values_beside_them(user_files):
     right, wrong = grades(["it is 4", "5"], function="my_rewards.py:level", correct_from=0.25)
-    assert said(right) == ("correct", "correct", 0.25)
-    assert said(wrong) == ("wrong", "wrong", -0.5)
+    assert summary(right) == ("correct", "correct", 0.25)
+    assert summary(wrong) == ("wrong", "wrong", -0.5)
     assert right.extras == {"num_words": 3.0, "of": "2 + 2"}
     (strict,) = grades(["it is 4"], function="my_rewards.py:level")
-    assert said(strict) == ("wrong", "wrong", 0.25)
+    assert summary(strict) == ("wrong", "wrong", 0.25)
 
 
-def test_an_async_function(own):
+def test_an_async_function(user_files):
     assert [grade.reward for grade in grades(["4", "5", "4"], function="my_rewards.py:later")] == [1.0, 0.0, 1.0]
 
 
-def test_several_are_added_up_by_weight_and_the_built_in_grader_may_be_one_of_them(own):
+def test_several_are_added_up_by_weight_and_the_built_in_grader_may_be_one_of_them(user_files):
     # 2 * math + 0.2 * (1 - 5 / 10), by hand
     right, wrong = grades(
         [r"\boxed{4.0}", r"\boxed{5}"], functions=["data.task", "my_rewards.py:short"], weights=[2.0, 0.2]
     )
-    assert (said(right), said(wrong)) == (("correct", "correct", 2.1), ("wrong", "wrong", 0.1))
+    assert (summary(right), summary(wrong)) == (("correct", "correct", 2.1), ("wrong", "wrong", 0.1))
     assert right.extras == {"data.task": 1.0, "short": 0.5} and right.extracted == "4.0"
     level_too = ["my_rewards.py:level", "my_rewards.py:short"]
     (both,) = grades(["4"], functions=level_too)
@@ -131,35 +131,35 @@ def test_several_are_added_up_by_weight_and_the_built_in_grader_may_be_one_of_th
         ("crash", "crashed", ""),
     ],
 )
-def test_a_function_that_gives_no_number_leaves_its_response_ungraded(own, response, reason, error, caplog):
-    found = grades([response, response, "numpy", "score"], function="my_rewards.py:odd")
-    assert [said(grade) for grade in found] == [
+def test_a_function_that_gives_no_number_leaves_its_response_ungraded(user_files, response, reason, error, caplog):
+    results = grades([response, response, "numpy", "score"], function="my_rewards.py:odd")
+    assert [summary(grade) for grade in results] == [
         ("ungraded", reason, None),
         ("ungraded", reason, None),
         ("wrong", "wrong", 0.5),
         ("correct", "correct", -2.0),
     ]
-    assert found[0].extras.get("error", "") == error
+    assert results[0].extras.get("error", "") == error
     assert caplog.text.count("Traceback") == (response == "raise")
 
 
-def test_trls_signature(own):
+def test_trls_signature(user_files):
     right, absent = grades(["4", "5"], function="my_rewards.py:of_trl")
     assert (right.reward, absent.reason) == (1.0, "no_score")
     # None of one among several is "not mine"
-    found = grades(["4", "5"], functions=["my_rewards.py:of_trl", "my_rewards.py:short"])
-    assert [grade.reward for grade in found] == [1.5, 0.5]
+    results = grades(["4", "5"], functions=["my_rewards.py:of_trl", "my_rewards.py:short"])
+    assert [grade.reward for grade in results] == [1.5, 0.5]
 
 
-def test_trls_messages_where_the_rows_own_prompt_is_messages(own):
+def test_trls_messages_where_the_rows_own_prompt_is_messages(user_files):
     config = RewardConfig(function="my_rewards.py:of_trl_talk", num_workers=1)
     messages = [{"role": "user", "content": "4"}]
     assert graders.graded(config, [request("4!", row={"prompt": messages})])[0].reward == 1.0
 
 
-def test_openrlhfs_signature_and_its_file(own):
+def test_openrlhfs_signature_and_its_file(user_files):
     right, wrong = grades(["4", "5"], function="my_rewards.py:of_openrlhf")
-    assert (said(right), said(wrong)) == (("correct", "correct", 0.0), ("wrong", "wrong", -1.0))
+    assert (summary(right), summary(wrong)) == (("correct", "correct", 0.0), ("wrong", "wrong", -1.0))
     assert right.extras == {"length": 3.0}
     assert grades(["4"], function="reward_func.py")[0].reward == 0.25
 
@@ -179,7 +179,7 @@ def test_openrlhfs_signature_and_its_file(own):
         ({"function": "my_rewards.py:odd", "correct_from": float("nan")}, "finite"),
     ],
 )
-def test_what_cannot_be_a_reward_is_an_error_at_the_start(own, settings, words):
+def test_what_cannot_be_a_reward_is_an_error_at_the_start(user_files, settings, words):
     with pytest.raises(ConfigError, match=r"reward\.") as error:
         RewardConfig(**settings)
     assert words in str(error.value)

@@ -23,7 +23,7 @@ def make_worker(broken=False):
     kept = []
 
     def handle(item: str) -> object:
-        word, _, rest = item.partition(" ")
+        word, _, argument = item.partition(" ")
         if word == "hang":
             time.sleep(10_000)
         if word == "spin":
@@ -55,23 +55,23 @@ def make_worker(broken=False):
             print("x" * 1_000_000)
             print("y" * 1_000_000, file=sys.stderr)
         if word == "once":  # crashes the first process that it meets
-            if not os.path.exists(rest):
-                open(rest, "w").close()
+            if not os.path.exists(argument):
+                open(argument, "w").close()
                 os._exit(1)
         if word == "work":
-            end = time.process_time() + float(rest)
+            end = time.process_time() + float(argument)
             while time.process_time() < end:
                 pass
         if word == "until":
-            while not os.path.exists(rest):
+            while not os.path.exists(argument):
                 time.sleep(0.01)
         if word == "daemon":  # two forks and sessions away, as daemons are
-            program = f"import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); open({rest!r}, 'w').write(str(os.getpid())); time.sleep(10000)"
+            program = f"import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); open({argument!r}, 'w').write(str(os.getpid())); time.sleep(10000)"
             subprocess.run([sys.executable, "-c", program], start_new_session=True, check=True)
-            while not os.path.exists(rest) or not open(rest).read():
+            while not os.path.exists(argument) or not open(argument).read():
                 time.sleep(0.01)
         if word == "keep":
-            kept.append(rest)
+            kept.append(argument)
             return Answer(",".join(kept), os.getpid())
         if word == "variables":
             return Answer(",".join(sorted(os.environ)), os.getpid())

@@ -230,7 +230,7 @@ def test_daemons_end_with_their_worker_and_with_nobody_elses(tmp_path):
         sessions = [pool.session(), pool.session()]
         for session in sessions:
             session.submit(f"daemon {tmp_path / str(id(session))}").result()
-        first, second = (psutil.Process(int((tmp_path / str(id(one))).read_text())) for one in sessions)
+        first, second = (psutil.Process(int((tmp_path / str(id(session))).read_text())) for session in sessions)
         pool.timeout_s = 0.2
         assert lost_by(sessions[0].submit("hang")).reason == "timeout"
         pool.timeout_s = PATIENCE_S

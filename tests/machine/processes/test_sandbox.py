@@ -87,9 +87,9 @@ def test_the_layers_that_are_missing_are_those_that_confine_cannot_set_up(tmp_pa
     program = PRELUDE.replace("if not all(layers.values()):", "if False:")
     program += "from r3_openrlhf.machine.processes.sandbox import missing_layers; print(layers, missing_layers())"
     command = [sys.executable, "-c", program, str(tmp_path), "", ""]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for layer, name in (("landlock", "Landlock ("), ("seccomp", "seccomp (")):
-        assert (f"'{layer}': False" in said) == (name in said), said
+        assert (f"'{layer}': False" in printed) == (name in printed), printed
 
 
 @pytest.mark.parametrize("open_files", [63, 64])  # no path can be opened; no set of rules either

@@ -206,13 +206,13 @@ ATTACKS: dict[str, Attack] = {
 
 def attack(runner: Runner, name: str) -> Found:
     """Run it beside a secret file and a listening port, in an environment with R3_SECRET; then a test after it."""
-    one = ATTACKS[name]
+    known = ATTACKS[name]
     with tempfile.TemporaryDirectory() as directory, socket.create_server(("127.0.0.1", 0)) as server:
         secret = Path(directory, "secret")
         secret.write_text(EXPECTED)
         stdin = f"{secret} {server.getsockname()[1]} {os.getpid()}"
-        call = Call(function="f") if one.function else Call(stdin=stdin)
-        (outcome,) = runner.run_program(one.program, [call], limits=LIMITS)
+        call = Call(function="f") if known.function else Call(stdin=stdin)
+        (outcome,) = runner.run_program(known.program, [call], limits=LIMITS)
         is_untouched = secret.read_text() == EXPECTED and os.listdir(directory) == ["secret"]
         server.settimeout(0)
         try:
@@ -222,9 +222,9 @@ def attack(runner: Runner, name: str) -> Found:
             pass
     after = "import os\nprint(os.listdir('.'), os.getpid() > 0)"
     (following,) = runner.run_program(after, [Call(stdin="")], limits=LIMITS)
-    is_held = outcome.status in one.statuses and "THROUGH" not in outcome.stdout and is_untouched
+    is_held = outcome.status in known.statuses and "THROUGH" not in outcome.stdout and is_untouched
     is_held = is_held and EXPECTED not in f"{outcome}" and len(outcome.detail) <= 300 and outcome.detail.isprintable()
-    if one.function and outcome.status == "finished":
+    if known.function and outcome.status == "finished":
         is_held = is_held and type(outcome.value) in (int, list, bool) and outcome.value != "right"
     return Found(outcome, is_held and following.stdout == "[] True\n", following.stdout)
 

@@ -21,8 +21,8 @@ if __name__ == "__main__":
             (outcome,) = runner.run_program(program, [call], limits=Limits())
             if outcome.status != "finished" or expected not in (outcome.stdout, outcome.value):
                 wrong.append(f"{name}: {outcome.status} {outcome.detail} {outcome.stdout[:80]!r}")
-        names = [name for name, one in ATTACKS.items() if not (sys.argv[1:] and "timeout" in one.statuses)]
-        got_through = [f"{name}: {found}" for name in names if not (found := attack(runner, name)).is_held]
+        names = [name for name, known in ATTACKS.items() if not (sys.argv[1:] and "timeout" in known.statuses)]
+        got_through = [f"{name}: {result}" for name in names if not (result := attack(runner, name)).is_held]
     tried = {"honest": len(HONEST), "attacks": len(names)}
     answer = tried | {"barriers": {barrier.name: barrier.holds for barrier in runner.barriers}}
     json.dump(answer | {"wrong": wrong, "got through": got_through, "user": os.getuid()}, sys.stdout)

@@ -42,12 +42,12 @@ def descendants(pid: int) -> list[str]:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_it_is_held(runner, name):
-    found = attack(runner, name)
-    assert found.is_held, found
+    result = attack(runner, name)
+    assert result.is_held, result
     assert ATTACKS[name].how
 
 
-@pytest.mark.parametrize("name", [name for name, one in ATTACKS.items() if one.outside])
+@pytest.mark.parametrize("name", [name for name, known in ATTACKS.items() if known.outside])
 def test_it_gets_through_outside(tmp_path, name, monkeypatch):
     """So each of these programs can show that a barrier is missing."""
     monkeypatch.setenv("R3_SECRET", SECRET)
@@ -75,20 +75,20 @@ def _everywhere(*command):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     if python != sys.executable:  # which has no numpy
-        found["wrong"] = [line for line in found["wrong"] if "numpy" not in line]
-    return found
+        result["wrong"] = [line for line in result["wrong"] if "numpy" not in line]
+    return result
 
 
 def test_another_user():
-    found = _everywhere("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
-    assert (found["wrong"], found["got through"]) == ([], [])
-    assert (found["user"], found["honest"] > 60, found["attacks"] > 60) == (65534, True, True)
+    result = _everywhere("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+    assert (result["wrong"], result["got through"]) == ([], [])
+    assert (result["user"], result["honest"] > 60, result["attacks"] > 60) == (65534, True, True)
 
 
 def test_a_machine_without_user_namespaces():
     none = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all"
-    found = _everywhere("unshare", "-Ur", "sh", "-c", f'{none} "$@"', "sh")
-    assert (found["wrong"], found["got through"]) == ([], [])
-    assert found["barriers"] == {"namespaces": False, "landlock": True, "seccomp": True}
+    result = _everywhere("unshare", "-Ur", "sh", "-c", f'{none} "$@"', "sh")
+    assert (result["wrong"], result["got through"]) == ([], [])
+    assert result["barriers"] == {"namespaces": False, "landlock": True, "seccomp": True}

@@ -24,8 +24,8 @@ def graded(config, *responses):
 
 def test_local_processes_grade_programs_side_by_side():
     grades = graded(RewardConfig(num_workers=2), *[RIGHT, HALF, ENDS, "no block"] * 4)
-    found = Counter((grade.verdict, grade.reason, grade.score, grade.reward) for grade in grades)
-    assert found == {
+    counts = Counter((grade.verdict, grade.reason, grade.score, grade.reward) for grade in grades)
+    assert counts == {
         (Verdict.CORRECT, "correct", 1.0, 1.75): 4,
         (Verdict.WRONG, "failed test 2 of 2: wrong value", 0.5, 0.0): 4,
         (Verdict.WRONG, "failed test 1 of 2: the process ended early", 0.0, 0.0): 4,
@@ -40,7 +40,7 @@ def test_grade_serves_the_same(tmp_path):
         results = post(service.url, "/grade", {"items": items}).json()["results"]
         (grade,) = graded(RewardConfig(urls=[service.url]), RIGHT)
         lines = service_metrics(service)
-    assert [(one["verdict"], one["reason"], one["score"]) for one in results] == [
+    assert [(result["verdict"], result["reason"], result["score"]) for result in results] == [
         ("correct", "correct", 1.0),
         ("wrong", "failed test 2 of 2: wrong value", 0.5),
         ("wrong", "failed test 2 of 3: wrong output", 1 / 3),
@@ -58,9 +58,9 @@ def service_metrics(service):
 
 
 def test_a_function_beside_the_tests(tmp_path):
-    own = tmp_path / "own.py"
-    own.write_text("def brief(response):\n    return float(len(response) < 60)\n")
-    config = RewardConfig(functions=["data.task", f"{own}:brief"], weights=[1.0, 0.5], num_workers=1)
+    file_of_user = tmp_path / "own.py"
+    file_of_user.write_text("def brief(response):\n    return float(len(response) < 60)\n")
+    config = RewardConfig(functions=["data.task", f"{file_of_user}:brief"], weights=[1.0, 0.5], num_workers=1)
     assert [grade.reward for grade in graded(config, RIGHT, HALF)] == [1.5, 1.0]
 
 
@@ -90,8 +90,8 @@ def test_attacks_on_a_user_s_problems(tmp_path):
 
 def test_attacks_are_programs_about_the_function_of_the_problem():
     for reference, name in ((CALLS, "add"), (json.dumps({"asserts": ["assert g(1) == 2"]}), "g"), (ADD, None)):
-        found = list(program_attacks(reference))
-        assert len(found) > 20 and all("NAME" not in text and "OUTPUT" not in text for _, text in found)
-        for _, text in found:
+        attacks = list(program_attacks(reference))
+        assert len(attacks) > 20 and all("NAME" not in text and "OUTPUT" not in text for _, text in attacks)
+        for _, text in attacks:
             compile(text, "attack", "exec")
             assert name is None or name in text

@@ -88,9 +88,9 @@ WRONG = {
 
 @pytest.mark.parametrize(("program", "tests", "reason", "score"), WRONG.values(), ids=WRONG)
 def test_wrong(program, tests, reason, score):
-    verdict, said, given = graded(program, tests, seconds_per_test=0.5)
+    verdict, sentence, given = graded(program, tests, seconds_per_test=0.5)
     assert verdict == "wrong"
-    assert reason is None or said == reason
+    assert reason is None or sentence == reason
     assert score is None or given == score
 
 
@@ -139,8 +139,12 @@ def test_limits_of_a_problem_go_above_those_of_the_run():
 
 
 def test_by_itself():
-    found = grade(fenced("def add(a, b):\n    return a + b"), CALLS, task="code")
-    assert (found.verdict, found.score, found.extracted) == ("correct", 1.0, "def add(a, b):\n    return a + b\n")
+    outcome = grade(fenced("def add(a, b):\n    return a + b"), CALLS, task="code")
+    assert (outcome.verdict, outcome.score, outcome.extracted) == (
+        "correct",
+        1.0,
+        "def add(a, b):\n    return a + b\n",
+    )
 
 
 SHELL = Language(command=("/bin/sh", "{file}"), file="solution.sh")

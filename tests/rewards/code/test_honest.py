@@ -14,6 +14,6 @@ def test_it_is_right(runner, name):  # noqa: F811
     program, call, expected = HONEST[name]
     (outcome,) = runner.run_program(program, [call], limits=Limits())
     assert (outcome.status, outcome.detail) == ("finished", "")
-    found = outcome.stdout if call.function is None else outcome.value
-    assert found == expected
-    assert type(found) is type(expected)
+    result = outcome.stdout if call.function is None else outcome.value
+    assert result == expected
+    assert type(result) is type(expected)

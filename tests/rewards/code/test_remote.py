@@ -31,8 +31,8 @@ def served(answer):
     """A server that answers POST /run_code with `answer` of the body."""
 
     def answer_at(path, body):
-        found = answer(body) if path == "/run_code" else None
-        return 200 if found is not None else 404, json.dumps(found)
+        content = answer(body) if path == "/run_code" else None
+        return 200 if content is not None else 404, json.dumps(content)
 
     return answering(answer_at)
 

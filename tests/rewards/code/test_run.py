@@ -26,7 +26,7 @@ def runner():
         yield runner
 
 
-def one(runner, program, call=None, **limits):
+def outcome_of(runner, program, call=None, **limits):
     (outcome,) = runner.run_program(program, [call or Call(stdin="")], limits=Limits(**limits))
     return outcome
 
@@ -40,7 +40,7 @@ def test_each_input_has_a_process_and_an_outcome(runner):
 
 def test_what_a_function_returns_is_plain_data_of_the_same_types(runner):
     value = "[None, True, 1, -2**70, 10**5000, 1.5, 'a\\ud800', (1, [2]), {1: {2}}, frozenset({3}), b'x', 2j]"
-    outcome = one(runner, f"def f(x):\n    return {value}", Call(function="f", arguments=(1,)))
+    outcome = outcome_of(runner, f"def f(x):\n    return {value}", Call(function="f", arguments=(1,)))
     assert outcome.status == "finished"
     assert outcome.value == eval(value)
     assert [type(item) for item in outcome.value] == [type(item) for item in eval(value)]
@@ -62,7 +62,7 @@ def test_what_a_function_returns_is_plain_data_of_the_same_types(runner):
     ],
 )
 def test_why_a_program_did_not_finish(runner, program, status, detail):
-    outcome = one(runner, program, seconds_per_test=2.0)
+    outcome = outcome_of(runner, program, seconds_per_test=2.0)
     assert (outcome.status, outcome.detail) == (status, detail)
 
 
@@ -76,7 +76,7 @@ def test_the_time_of_all_tests_together(runner):
 def test_a_zygote_that_is_killed_is_started_again(runner):
     runner.start()
     runner._zygote.process.kill()
-    assert one(runner, "print(1)").stdout == "1\n"
+    assert outcome_of(runner, "print(1)").stdout == "1\n"
 
 
 @pytest.mark.parametrize("namespaces", ["bubblewrap", "unshare", "none"])
@@ -95,8 +95,8 @@ def test_every_kind_of_namespaces(namespaces):
 
 def test_large_arguments_arrive_and_those_that_are_no_data_are_no_verdict(runner):
     large = "x" * 2**24
-    assert one(runner, "def f(x): return len(x)", Call(function="f", arguments=(large,))).value == 2**24
-    outcome = one(runner, "def f(x): return 1", Call(function="f", arguments=(object(),)))
+    assert outcome_of(runner, "def f(x): return len(x)", Call(function="f", arguments=(large,))).value == 2**24
+    outcome = outcome_of(runner, "def f(x): return 1", Call(function="f", arguments=(object(),)))
     assert (outcome.status, outcome.detail) == ("unavailable", "the arguments have a value of type object")
 
 
@@ -125,7 +125,7 @@ def test_the_floor(landlock, seccomp, namespaces, words):
 def test_below_the_floor_no_program_is_run(monkeypatch):
     monkeypatch.setattr(run, "floor_gap", lambda _: "a program of a model could reach everything")
     with Runner() as other:
-        assert one(other, "print(1)").status == "unavailable"
+        assert outcome_of(other, "print(1)").status == "unavailable"
         with pytest.raises(OSError, match="a program of a model could reach everything"):
             other.start()
 
@@ -135,7 +135,7 @@ def test_a_program_that_waits_for_a_processor_is_not_late(runner):
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 * (os.cpu_count() or 1))]
     try:
         program = "import time\nend = time.process_time() + .5\nwhile time.process_time() < end: pass\nprint('done')"
-        assert one(runner, program, seconds_per_test=1.5).stdout == "done\n"
+        assert outcome_of(runner, program, seconds_per_test=1.5).stdout == "done\n"
         # of two processes, one waits for a processor while the other waits for it: neither counts
         burn = "import time\ndef f(x):\n    end = time.process_time() + .1\n    while time.process_time() < end: pass\n    return x"
         limits = Limits(seconds_per_test=0.5, seconds=1.5)
@@ -180,13 +180,13 @@ def test_a_program_has_no_descriptor_of_its_grader(monkeypatch):
         run.socket,
         "socketpair",
         lambda *kind: tuple(
-            socket.socket(fileno=fcntl.fcntl(one.detach(), fcntl.F_DUPFD_CLOEXEC, 5000)) for one in pair(*kind)
+            socket.socket(fileno=fcntl.fcntl(end.detach(), fcntl.F_DUPFD_CLOEXEC, 5000)) for end in pair(*kind)
         ),
     )
     program = "import os\nfor n in range(42, 6000):\n    try: os.fstat(n)\n    except OSError: continue\n    print(n)"
     try:
         with Runner() as other:
-            assert one(other, program) == Outcome(status="finished", cpu_s=ANY)
+            assert outcome_of(other, program) == Outcome(status="finished", cpu_s=ANY)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

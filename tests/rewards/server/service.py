@@ -48,8 +48,8 @@ class Service:
             env=environment,
         )
         for line in self.process.stderr:
-            if found := re.search(r"serving rewards on (http://\S+:(\d+))", line):
-                self.url, self.port = found[1], int(found[2])
+            if match := re.search(r"serving rewards on (http://\S+:(\d+))", line):
+                self.url, self.port = match[1], int(match[2])
                 return
         raise RuntimeError(f"the reward service ended with exit code {self.process.wait()}")
 

@@ -52,9 +52,9 @@ def answers(changes):
 )
 def test_an_answer_that_contradicts_itself_is_no_grade(changes, reason, caplog):
     with own_server(answers(changes)) as server:
-        found = grades([server.url])
-    assert [grade.reason for grade in found] == ["correct", reason, "correct"]
-    assert (found[1].verdict, found[1].reward) == ("ungraded", None)
+        results = grades([server.url])
+    assert [grade.reason for grade in results] == ["correct", reason, "correct"]
+    assert (results[1].verdict, results[1].reward) == ("ungraded", None)
     assert f"reward server {server.url}/grade: {reason}" in caplog.text
     assert len(server.bodies) == 3  # nothing is asked twice
 

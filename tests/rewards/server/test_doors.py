@@ -42,7 +42,7 @@ def answer_to(service, *pieces, timeout=300):
 
 
 @contextmanager
-def asked(service, body, *, route="/grade", source="127.0.0.1"):
+def requested(service, body, *, route="/grade", source="127.0.0.1"):
     """A connection on which a request was sent; its answer is not waited for."""
     text = json.dumps(body).encode()
     head = f"POST {route} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
@@ -105,7 +105,7 @@ def test_idle_connections_cost_nobody_an_answer(beginning):
     """More than may be open at once. Each is closed for another one or for its silence, and one at work is not."""
     options = ("--max-connections", "64", "--workers", "1", "--timeout", "5")
     with running(*options) as service, ExitStack() as stack:
-        with asked(service, {"items": [endless_item()]}) as at_work:
+        with requested(service, {"items": [endless_item()]}) as at_work:
             wait_until_pending(service, 1)
             held = [
                 stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=300))
@@ -135,7 +135,7 @@ def test_idle_connections_cost_nobody_an_answer(beginning):
 )
 def test_all_of_an_item_counts_towards_what_is_pending(items):
     with running("--timeout", "60", "--workers", "1", "--max-pending-mb", "1") as service:
-        with asked(service, {"items": [endless_item()]}):
+        with requested(service, {"items": [endless_item()]}):
             wait_until_pending(service, 1)
             answer = post(service.url, "/grade", {"items": items})
             assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
@@ -147,13 +147,13 @@ def test_one_clients_hanging_items_do_not_use_up_all_places(num_items):
     with running("--timeout", "60", "--workers", "1", "--max-pending", str(num_items)) as service, ExitStack() as held:
         size, pending = num_items // 100, 0
         while pending + size <= num_items // 2:
-            held.enter_context(asked(service, {"items": [endless_item(pending + i) for i in range(size)]}))
+            held.enter_context(requested(service, {"items": [endless_item(pending + i) for i in range(size)]}))
             pending += size
         wait_until_pending(service, pending)
         answer = post(service.url, "/grade", {"items": [endless_item(pending + i) for i in range(size)]})
         assert answer.status_code == 503
         for n in range(3):
-            held.enter_context(asked(service, {"items": [grade_item()]}, source=f"127.0.0.{n + 2}"))
+            held.enter_context(requested(service, {"items": [grade_item()]}, source=f"127.0.0.{n + 2}"))
         wait_until_pending(service, pending + 3)
 
 
@@ -169,7 +169,7 @@ def test_a_caller_who_leaves_frees_the_jobs(route):
             "labels": [item["references"] for item in items],
         }
     with running("--timeout", "60", "--workers", "1", "--max-pending", "300") as service:
-        with asked(service, body, route=route):
+        with requested(service, body, route=route):
             wait_until_pending(service, 200)
         wait_until_pending(service, 0)
 
@@ -268,7 +268,7 @@ def test_ready_says_when_no_grading_process_works():
 
 def test_a_service_that_stops_says_for_how_long():
     with running("--timeout", "60", "--workers", "1") as service:
-        with asked(service, {"items": [endless_item()]}):
+        with requested(service, {"items": [endless_item()]}):
             wait_until_pending(service, 1)
             service.process.terminate()
             output = service.process.stderr.read()

@@ -37,8 +37,8 @@ def test_a_query_without_its_prompt_is_nobodys_response():
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_prompt_and_response_are_always_told_apart(prompt, response):
-    found = response_of(prompt + response, prompt)
-    assert found is not None and response.startswith(found)
+    text = response_of(prompt + response, prompt)
+    assert text is not None and response.startswith(text)
 
 
 def test_labels():
