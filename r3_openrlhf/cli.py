@@ -121,7 +121,7 @@ def _sentence(error: Exception, command: str | None) -> str:
 
 
 def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    from r3_openrlhf.runs.commit import commit_of, version_line
+    from r3_openrlhf.machine.commit import commit_of, version_line
 
     if wanted and not context.resilient_parsing:
         click.echo(version_line(__version__, commit_of()))
@@ -383,7 +383,7 @@ def _show_summary(run: RunDirectory, *, as_json: bool) -> None:
 
 
 def _show_next(experiment: str, settings: list[str], config: R3Config, run: RunDirectory) -> None:
-    from r3_openrlhf.runs.next_commands import next_commands
+    from r3_openrlhf.stack.next_commands import next_commands
 
     # as it can be typed in the directory that this command was typed in
     program = sys.argv[0] if sys.argv[0].endswith("/r3") and not os.path.isabs(sys.argv[0]) else "r3"

@@ -29,9 +29,8 @@ from r3_openrlhf.runs.directory import write_whole
 from r3_openrlhf.runs.display import Display, Outputs
 from r3_openrlhf.runs.first_page import NUM_EXAMPLES, FirstPage, make_page
 from r3_openrlhf.runs.kept_files import copy_in, file_of
-from r3_openrlhf.runs.models.checks import load_tokenizer
+from r3_openrlhf.runs.models.checks import check_own_code, load_tokenizer
 from r3_openrlhf.runs.models.locate import resolve_model
-from r3_openrlhf.runs.models.own_code import check_own_code
 
 SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
 SINGLE_KEYS = ("model.trust_remote_code=", "rollout.stop=")

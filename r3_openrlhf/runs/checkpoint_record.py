@@ -19,8 +19,8 @@ import msgspec
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import flatten
 from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.history.witness import StoreRecord
 from r3_openrlhf.runs.files import read_bytes, replacing
-from r3_openrlhf.runs.history_witness import StoreRecord
 
 NAME = "r3.json"
 CRITIC = "_critic"  # next to _actor, with algo=ppo

@@ -9,9 +9,10 @@ from typing import Any
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.machine.gpus import expandable_segments, gpus_of_this_machine, taken_memory
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.runs import checkpoint_record, history_witness
+from r3_openrlhf.method.history import witness
+from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.models.own_code import check_own_code
+from r3_openrlhf.runs.models.checks import check_own_code
 from r3_openrlhf.runs.planning.forecast import not_planned
 from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.shapes import shape_of
@@ -34,9 +35,7 @@ def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
             "run_dir"
         )
     if config.keeps_history and not config.checkpoint.force:
-        history_witness.check_checkpoint(
-            run.history, run.checkpoints, step=step, record=record.history if record else None
-        )
+        witness.check_checkpoint(run.history, run.checkpoints, step=step, record=record.history if record else None)
 
 
 def check_context(config: R3Config, model: str, *, platform: str) -> None:

@@ -15,6 +15,7 @@ from openrlhf.trainer import ppo_trainer
 
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.history.witness import FILE_NAME, append_record, check_checkpoint, record_of
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, read_prompts
 from r3_openrlhf.problems.label import Label
@@ -22,7 +23,6 @@ from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import r3_of
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory
-from r3_openrlhf.runs.history_witness import FILE_NAME, append_record, check_checkpoint, record_of
 from r3_openrlhf.runs.kept_files import forget_superseded
 from r3_openrlhf.runs.rollout_records import record_of as rollout_record
 from r3_openrlhf.runs.stop_request import RunInterrupted, StepClock, StopRequest

@@ -9,9 +9,9 @@ import pytest
 
 from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.method.errors import ConfigError, HistoryError
+from r3_openrlhf.method.history import witness
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.runs import checkpoint_record
-from r3_openrlhf.runs import history_witness as witness
 from r3_openrlhf.runs.directory import RunDirectory
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from r3_openrlhf.config import DataConfig, ModelConfig
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.prompts import begin_of_text, render
-from r3_openrlhf.runs.models.checks import directory_findings, template_findings, tokenizer_findings
-from r3_openrlhf.runs.models.own_code import check_own_code
+from r3_openrlhf.runs.models.checks import check_own_code, directory_findings, template_findings, tokenizer_findings
 from tests.families import FAMILIES, load_tokenizer, write_model
 
 # what people meet beside the families as they are: name -> (family, what is wrong)

@@ -418,8 +418,8 @@ def paths(config: R3Config) -> list[Line]:
 
 
 def _model(config: R3Config, path: str) -> tuple[str, str]:
+    from r3_openrlhf.runs.models.checks import check_own_code
     from r3_openrlhf.runs.models.locate import is_built, locate_model
-    from r3_openrlhf.runs.models.own_code import check_own_code
 
     located = locate_model(path)
     if Path(located).is_dir():

@@ -18,7 +18,7 @@ from r3_openrlhf.method.history.drafts import CONTEXTS, VERDICTS
 from r3_openrlhf.method.history.lease import last_holder
 from r3_openrlhf.method.history.store import lock_of
 from r3_openrlhf.method.history.usage import Usage
-from r3_openrlhf.runs.history_witness import FILE_NAME, check_against, read_records
+from r3_openrlhf.method.history.witness import FILE_NAME, check_against, read_records
 
 _SHOWN_EVERY = 256  # rows
 _MAX_FINDINGS = 20  # of one kind: one lost page can damage thousands of rows

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from r3_openrlhf.cli import main
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import HistoryStore
+from r3_openrlhf.method.history.witness import append_record, check_checkpoint, read_records, record_of
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
-from r3_openrlhf.runs.history_witness import append_record, check_checkpoint, read_records, record_of
 
 from .samples import make_rollout
 

@@ -9,7 +9,7 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.evaluation.run import Request, run_evaluation
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.operations.doctor.checks import paths
-from r3_openrlhf.runs.models.own_code import check_own_code
+from r3_openrlhf.runs.models.checks import check_own_code
 from r3_openrlhf.stack.launch import plan
 
 REFUSED = r"brings code of its own \(auto_map in .*json\).*set model.trust_remote_code=true"

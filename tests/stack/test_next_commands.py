@@ -7,7 +7,7 @@ import pytest
 from r3_openrlhf.comparison.arms import compare
 from r3_openrlhf.comparison.runs import read_run
 from r3_openrlhf.config.loading import load_config, split_settings
-from r3_openrlhf.runs.next_commands import next_commands
+from r3_openrlhf.stack.next_commands import next_commands
 from tests.comparison.synthetic import write_run
 
 OWN = (
