@@ -121,7 +121,7 @@ def _sentence(error: Exception, command: str | None) -> str:
 
 
 def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    from r3_openrlhf.machine.commit import commit_of, version_line
+    from r3_openrlhf.runs.commit import commit_of, version_line
 
     if wanted and not context.resilient_parsing:
         click.echo(version_line(__version__, commit_of()))

@@ -23,7 +23,7 @@ from r3_openrlhf.comparison.table import HALF_WIDTH, NOTHING, crossing_text, int
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import flatten
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.machine.commit import commit_of
+from r3_openrlhf.runs.commit import commit_of
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import read_text, replacing
 

@@ -28,7 +28,7 @@ from safetensors.numpy import save_file
 from r3_openrlhf import __version__, ranking_rewards
 from r3_openrlhf.cli import EXTRAS
 from r3_openrlhf.operations.doctor.checks import normal, pins
-from r3_openrlhf.machine.commit import commit_of, version_line
+from r3_openrlhf.runs.commit import commit_of, version_line
 from tests.comparison.synthetic import write_run
 
 REPOSITORY = Path(__file__).parents[1]

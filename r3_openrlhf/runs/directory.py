@@ -21,7 +21,7 @@ from r3_openrlhf.config.loading import config_from_yaml, config_to_yaml
 from r3_openrlhf.method.errors import ConfigError, R3Error, quoted, without_secrets
 from r3_openrlhf.method.open_table import looking_only
 from r3_openrlhf.runs import checkpoint_record, rollout_files
-from r3_openrlhf.machine.commit import FILE, PACKAGE, commit_of, git
+from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, check_line, read_lines, read_text, replacing
 
 # Keys that may differ when a run continues: they change how long or where it runs and how much memory and disk it takes, not

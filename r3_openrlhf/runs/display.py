@@ -1,4 +1,4 @@
-"""How progress is shown: a line per phase, lines that stay, and a moving line on a terminal (rich.progress).
+"""Show progress, and how long a run still takes: a line per phase, lines that stay, and a moving line on a terminal (rich.progress).
 
 Elsewhere lines are plain, begin with the time since the start, and a wait has one every HEARTBEAT_S.
 """
@@ -10,14 +10,22 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from r3_openrlhf.runs.pace import duration
+LAST = 10  # steps whose median says how long one takes
+STEP_S = ("timing/step_total", "time/step_s")  # of the stack, of the lab
+PHASES = {
+    "sampling": "timing/generation",
+    "log-probs and rewards": "timing/make_experience",
+    "policy update": "timing/ppo_train",
+    "weights to the engine": "timing/broadcast",
+}
 
 POLL_S = 0.2  # between two ticks
 HEARTBEAT_S = 8.0  # no one waits for more than ten seconds without a word, on a busy machine either
@@ -170,3 +178,38 @@ class Outputs:
         for number, saved in zip((1, 2), self._saved, strict=True):
             os.dup2(saved, number)
             os.close(saved)
+
+
+def duration(seconds: float) -> str:
+    """ "45 s", "12 min", "3.5 h", "2.1 days"."""
+    for limit, unit, text in ((90, 1, "{:.0f} s"), (90 * 60, 60, "{:.0f} min"), (48 * 3600, 3600, "{:.1f} h")):
+        if seconds < limit:
+            return text.format(seconds / unit)
+    return f"{seconds / 86400:.1f} days"
+
+
+def to_go_s(
+    metrics: Sequence[Mapping[str, Any]], *, num_steps: int | None, max_tokens: int | None = None
+) -> float | None:
+    """Seconds until the last step ends: the steps that are left, each as long as the median of the last LAST.
+
+    Args:
+        metrics: lines of metrics.jsonl, of which the last LAST count.
+        num_steps: steps of the whole run; None: not known.
+        max_tokens: train.max_generated_tokens, which may end the run earlier.
+
+    Returns:
+        None where no step has a time, or neither limit is known.
+    """
+    seconds = [value for line in metrics[-LAST:] if (value := _step_s(line)) is not None]
+    left = [] if num_steps is None else [float(num_steps - metrics[-1]["step"])] if metrics else []
+    if metrics and max_tokens is not None:
+        tokens = [line["generated_tokens"] for line in metrics[-LAST:] if line.get("generated_tokens")]
+        total = metrics[-1].get("generated_tokens_total")
+        if tokens and total is not None:
+            left.append((max_tokens - total) / median(tokens))
+    return max(0.0, min(left)) * median(seconds) if left and seconds else None
+
+
+def _step_s(line: Mapping[str, Any]) -> float | None:
+    return next((line[key] for key in STEP_S if line.get(key) is not None), None)

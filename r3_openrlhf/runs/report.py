@@ -13,8 +13,8 @@ from rich.text import Text
 
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.display import PHASES
 from r3_openrlhf.runs.files import DataCounts, read_json
-from r3_openrlhf.runs.pace import PHASES
 
 STEP_S, ADDED_S = "timing/step_total", "r3/time/added_s"
 MECHANISMS = (

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.display import Display, Outputs
-from r3_openrlhf.runs.pace import LAST, duration, to_go_s
+from r3_openrlhf.runs.display import LAST, Display, Outputs, duration, to_go_s
 from r3_openrlhf.stack.phases import Phase, announce
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from r3_openrlhf.method.errors import ConfigError, HistoryError
+from r3_openrlhf.method.history.numbers import sampled_in
 from r3_openrlhf.method.history.records import StoredRollout
 from r3_openrlhf.method.types import Context, Verdict
-from r3_openrlhf.runs.history_numbers import sampled_in
 from r3_openrlhf.runs.models.locate import locate_model
 from r3_openrlhf.runs.step_groups import Row
 from r3_openrlhf.view.run_reader import RunReader, stamp_of

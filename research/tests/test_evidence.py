@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from r3_openrlhf.comparison.arms import compare
 from r3_openrlhf.comparison.runs import read_run
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.machine.commit import commit_of
+from r3_openrlhf.runs.commit import commit_of
 from r3_openrlhf.runs.directory import RunDirectory
 from research.__main__ import main
 from research.evidence import add, as_run, evidence_of, is_in, read, tokens_without_all_wrong, write

@@ -2,7 +2,7 @@
 
 import pytest
 
-from r3_openrlhf.runs.pace import duration, to_go_s
+from r3_openrlhf.runs.display import duration, to_go_s
 
 
 @pytest.mark.parametrize(

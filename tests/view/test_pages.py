@@ -233,7 +233,7 @@ def test_two_responses_are_compared_word_by_word(page, server, rows):
 
 
 def test_tokens_have_the_values_of_the_history(page, server, story, rows):
-    from r3_openrlhf.runs.history_numbers import sampled_in
+    from r3_openrlhf.method.history.numbers import sampled_in
 
     place, row = next((i, row) for i, row in enumerate(rows) if row["verdict"] != "ungraded")
     stored = sampled_in(story / "history.sqlite", row["uid"], step=STEP)

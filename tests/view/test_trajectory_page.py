@@ -15,9 +15,9 @@ import pytest
 
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.config.loading import load_config
-from r3_openrlhf.runs.trajectories import MAX_MEMBERS, explain, trajectories_of
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.step_groups import groups_of
+from r3_openrlhf.runs.trajectories import MAX_MEMBERS, explain, trajectories_of
 from r3_openrlhf.view.rendering import link
 from tests.view.conftest import HOSTILE, axe_faults, serving, unpacked
 

@@ -14,8 +14,8 @@ from r3_openrlhf.method.history.lease import last_holder
 from r3_openrlhf.operations.cluster import ClusterError, ray_jobs
 from r3_openrlhf.operations.cluster.submissions import FILE, SlurmId, queue_entry, runs_of, submissions
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.display import duration, to_go_s
 from r3_openrlhf.runs.files import read_json, read_text
-from r3_openrlhf.runs.pace import duration, to_go_s
 from r3_openrlhf.runs.stop_request import GO_ON, StopRequest
 
 

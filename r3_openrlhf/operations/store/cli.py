@@ -15,10 +15,10 @@ import click
 from r3_openrlhf.config.shell_completion import complete_runs
 from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.connection import CONTENT_ERRORS
+from r3_openrlhf.method.history.numbers import attempts, statistics
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.operations.store.export import FORMATS, export
 from r3_openrlhf.operations.store.verification import verify
-from r3_openrlhf.runs.history_numbers import attempts, statistics
 
 STORE_NAME = "history.sqlite"
 
