@@ -13,6 +13,18 @@ from r3_openrlhf.method.errors import ConfigError, R3Error, quoted
 from research import load
 
 MODEL = "making the model"
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
+of_run = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+of_experiment = click.option(
+    "--experiment", default="lab", show_default=True, help="A file of research/experiments or configs/experiment."
+)
+of_model = click.option(
+    "--model",
+    type=click.Path(exists=True, file_okay=False),
+    help="A Hugging Face directory, like RUN/final_model; default: model.path.",
+)
+as_json_too = click.option("--json", "as_json", is_flag=True, help="The numbers as JSON.")
+as_tuning = click.option("--tuning", is_flag=True, help="Of runs that choose a rate, and are not reported.")
 
 
 class ErrorsAreSentences(click.Group):
@@ -45,10 +57,8 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--experiment", default="lab", show_default=True, help="A file of research/experiments or configs/experiment."
-)
+@of_run
+@of_experiment
 def train(settings: tuple[str, ...], experiment: str) -> None:
     """One run in this process. The same command again does nothing once it has finished."""
     from r3_openrlhf.runs.directory import RunDirectory
@@ -74,10 +84,8 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
 
 
 @main.command()
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--experiment", default="lab", show_default=True, help="A file of research/experiments or configs/experiment."
-)
+@of_run
+@of_experiment
 @click.option(
     "--arms", default=None, help="Comma-separated presets of configs/algo, ablations or controls (docs/lab.md)."
 )
@@ -90,14 +98,14 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
 )
 @click.option("--seeds", default=None, help="Comma-separated whole numbers.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Runs at the same time.")
-@click.option("--out", default="runs/lab", show_default=True, help="Directory of the run directories.")
+@click.option("--out", type=DIRECTORY, default="runs/lab", show_default=True, help="Directory of the run directories.")
 @click.option(
     "--evidence",
     "keep",
     type=click.Path(path_type=Path, dir_okay=False),
     help="File that keeps what is left of every run; such runs are not repeated. `python -m research evidence` reads it.",
 )
-@click.option("--tuning", is_flag=True, help="With --evidence: these runs choose a rate, and are not reported.")
+@as_tuning
 def study(
     settings: tuple[str, ...],
     experiment: str,
@@ -105,7 +113,7 @@ def study(
     own_arms: tuple[str, ...],
     seeds: str | None,
     jobs: int,
-    out: str,
+    out: Path,
     keep: Path | None,
     tuning: bool,
 ) -> None:
@@ -122,53 +130,30 @@ def study(
         raise ConfigError(
             f"--seeds is {quoted(seeds)}; use whole numbers with commas between them, like 1,2,3"
         ) from error
-    if Path(out).exists() and not Path(out).is_dir():
-        raise ConfigError(f"--out {out} is a file; choose a directory")
     with _display() as display:
-        display.phase("checking the settings, making the model")
-        ended, began = 0, None
-
-        def done(path: str, number: int, of: int) -> None:
-            nonlocal ended
-            ended = number
-            display.line(f"{number} of {of}: {path}")
-
-        def progress(share: float) -> None:
-            nonlocal began
-            display.phase("training")
-            began = (time.monotonic(), share) if began is None else began  # an earlier start has done a part
-            seconds, more = time.monotonic() - began[0], share - began[1]
-            left = seconds * (1 - share) / more if more > 0 else None
-            display.progress(ended, f"{ended} runs ended, {share:.0%} of all", left_s=left)
-
+        display.phase("checking the settings, making the model, training")
         paths = run_study(
             experiment,
             arms=wanted_arms,
             seeds=wanted_seeds,
-            directory=Path(out).absolute(),
+            directory=out.absolute(),
             jobs=jobs,
             overrides=settings,
             keep=keep,
             tuning=tuning,
-            done=done,
-            progress=progress,
+            done=lambda path, number, of: display.line(f"{number} of {of}: {path}"),
         )
     for path in paths:
         click.echo(path)
 
 
 @main.command()
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--experiment", default="lab", show_default=True, help="A file of research/experiments or configs/experiment."
-)
-@click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
+@of_run
+@of_experiment
+@of_model
 @click.option("--n", default=16, show_default=True, type=click.IntRange(min=2), help="Responses per problem.")
-@click.option("--out", default=None, help="Write the numbers to this JSON file as well.")
-@click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object.")
-def controls(
-    settings: tuple[str, ...], experiment: str, model: str | None, n: int, out: str | None, as_json: bool
-) -> None:
+@as_json_too
+def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: int, as_json: bool) -> None:
     """Compare reflection with resampling, and the entropy rank with later outcomes, on held-out problems."""
     import tempfile
     from dataclasses import asdict
@@ -178,10 +163,6 @@ def controls(
     from research.loop import Lab, held_out_problems
 
     config = load(experiment, list(settings))
-    if model is not None and not Path(model).is_dir():
-        raise ConfigError(f"--model {model} is no directory; give one in Hugging Face format, like RUN/final_model")
-    if out is not None and (Path(out).is_dir() or not Path(out).absolute().parent.is_dir()):
-        raise ConfigError(f"--out {out} cannot be written: it is a directory, or its directory does not exist")
     with _display() as display:
         display.phase(MODEL)
         policy = Lab(config, model_dir=model)
@@ -193,26 +174,21 @@ def controls(
         reflection = reflection_against_resampling(policy, labels, n=n, hard_below=config.reflection.threshold)
         display.phase(f"entropy rank against outcome, {len(labels)} problems")
         estimates = {"reflection": reflection, "entropy_rank": entropy_rank_against_outcome(policy, labels, n=n)}
-    plain = {name: {key: asdict(value) for key, value in part.items()} for name, part in estimates.items()}
     if as_json:
-        click.echo(json.dumps(plain))
-    else:
-        click.echo("| control | quantity | mean over problems [95% interval] | problems |\n|---|---|---|---|")
-        for name, intervals in estimates.items():
-            for quantity, interval in intervals.items():
-                click.echo(f"| {name} | {quantity} | {interval} | {interval.num_problems} |")
-    if out:
-        Path(out).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+        click.echo(json.dumps(estimates, default=asdict))
+        return
+    click.echo("| control | quantity | mean over problems [95% interval] | problems |\n|---|---|---|---|")
+    for name, intervals in estimates.items():
+        for quantity, interval in intervals.items():
+            click.echo(f"| {name} | {quantity} | {interval} | {interval.num_problems} |")
 
 
 @main.command()
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--experiment", default="lab", show_default=True, help="A file of research/experiments or configs/experiment."
-)
-@click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
+@of_run
+@of_experiment
+@of_model
 @click.option("--n", default=4, show_default=True, type=click.IntRange(min=1), help="Groups for each problem.")
-@click.option("--json", "as_json", is_flag=True, help="The shares as one JSON object.")
+@as_json_too
 def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int, as_json: bool) -> None:
     """Shares of all-wrong and all-right groups and of truncated responses on the training problems, before training; and in a
     world that knows the right steps, the share of right answers that are earned."""
@@ -223,8 +199,6 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
     from research.loop import Lab
 
     config = load(experiment, list(settings))
-    if model is not None and not Path(model).is_dir():
-        raise ConfigError(f"--model {model} is no directory; give one in Hugging Face format, like RUN/final_model")
     labels = load_problems(config.data).labels
     with _display() as display:
         display.phase(MODEL)
@@ -239,73 +213,39 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
 
 
 @main.command()
-@click.option(
-    "--variants",
-    default="history,state",
-    show_default=True,
-    help="history: the keys must be remembered; state: shown.",
-)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--variants", default="history,state", show_default=True, help="Keys are remembered, or shown.")
 @click.option("--arms", default=None, help="Comma-separated; default: all of them (docs/agents.md).")
-@click.option(
-    "--policy",
-    default="table",
-    show_default=True,
-    type=click.Choice(("table", "network")),
-    help="The policy: a table of logits, or a recurrent network of 35,000 parameters.",
-)
-@click.option(
-    "--seeds", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of each arm: seeds 1, 2, ..."
-)
+@click.option("--policy", default="table", show_default=True, type=click.Choice(("table", "network")))
+@click.option("--seeds", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of each arm.")
 @click.option("--first-seed", default=1, show_default=True, help="To tune on seeds that are not reported.")
-@click.option("--trajectories", default=8, show_default=True, type=click.IntRange(min=2), help="Of a task in a step.")
-@click.option("--minibatches", default=1, show_default=True, type=click.IntRange(min=1), help="Updates of a step.")
-@click.option("--rescale/--no-rescale", default=True, help="Divide advantages by their root mean square in an update.")
-@click.option("--forgets", default=None, type=click.FloatRange(0, 1), help="How often the first policy forgets.")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="A key of agents, for all arms.")
 @click.option("--tokens", default=None, type=click.IntRange(min=1), help="Generated tokens of a run.")
 @click.option("--learning-rate", default=None, type=click.FloatRange(min=0, min_open=True))
 @click.option(
-    "--out",
-    default="runs/lab_agents",
-    show_default=True,
-    help="Directory of the results; runs in it are not repeated.",
+    "--out", type=DIRECTORY, default="runs/lab_agents", show_default=True, help="Runs in it are not repeated."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run.")
+@as_json_too
 def agents(
+    settings: tuple[str, ...],
     variants: str,
     arms: str | None,
     policy: str,
     seeds: int,
     first_seed: int,
-    trajectories: int,
-    minibatches: int,
-    rescale: bool,
-    forgets: float | None,
-    changes: tuple[str, ...],
     tokens: int | None,
     learning_rate: float | None,
-    out: str,
+    out: Path,
     as_json: bool,
 ) -> None:
-    """Estimators of trajectories in a small world: half a second a run on one core, five with the network."""
+    """Estimators of trajectories in a small world: half a second a run on one core, five with the network.
+
+    KEY=VALUE is a part of the recipe (trajectories, minibatches, rescale, forgets) or a key of `agents`, for all arms.
+    """
     from dataclasses import asdict
 
-    import yaml
-
     from research.agents import TOKENS, run_study, table
-    from research.agents_table import ARMS, FORGETS, Recipe
+    from research.agents_table import ARMS, Recipe
 
-    if wrong := [change for change in changes if "=" not in change]:
-        raise ConfigError(f"--set {quoted(wrong[0])} has no value; use KEY=VALUE")
-    recipe = Recipe(
-        trajectories=trajectories,
-        minibatches=minibatches,
-        rescale=rescale,
-        forgets=FORGETS if forgets is None else forgets,
-        settings={key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in changes)},
-    )
-    if Path(out).exists() and not Path(out).is_dir():
-        raise ConfigError(f"--out {out} is a file; choose a directory")
     if policy == "network":
         import torch
 
@@ -319,27 +259,23 @@ def agents(
             display.progress(number, f"{number} of {of} runs ended", left_s=left)
 
         runs = run_study(
-            Path(out),
+            out,
             variants=variants.split(","),
             arms=arms.split(",") if arms else list(ARMS),
             seeds=range(first_seed, first_seed + seeds),
             policy=policy,
-            recipe=recipe,
+            recipe=Recipe.parse(settings),
             tokens=tokens or TOKENS,
             learning_rate=learning_rate,
             progress=progress,
         )
-    if as_json:
-        for run in runs:
-            click.echo(json.dumps(asdict(run)))
-    else:
-        click.echo(table(runs))
+    click.echo("\n".join(json.dumps(asdict(run)) for run in runs) if as_json else table(runs))
 
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--reference", metavar="ARM", help="The arm that the others are compared with. [default: grpo]")
-@click.option("--tuning", is_flag=True, help="The runs that chose a rate, instead of those that are reported.")
+@as_tuning
 @click.option(
     "--add",
     multiple=True,
@@ -350,7 +286,7 @@ def agents(
 @click.option(
     "--without", multiple=True, type=int, metavar="SEED", help="Leave this seed out. May be given several times."
 )
-@click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object.")
+@as_json_too
 def evidence(
     file: Path, reference: str | None, tuning: bool, add: tuple[Path, ...], without: tuple[int, ...], as_json: bool
 ) -> None:
@@ -372,7 +308,6 @@ def evidence(
 
 
 def _display():
-    # rich is no part of the smallest installation, which shows every --help
     from r3_openrlhf.runs.display import Display
 
     return Display(sys.stderr)

@@ -12,33 +12,34 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.agents.advantages import steps_alone
+from r3_openrlhf.runs.directory import write_whole
 from research.agents_estimators import advantages_of
 from research.agents_table import (
     FORGETS,
     NUM_TASKS,
     Played,
-    Policy,
     Recipe,
     Row,
     TablePolicy,
     agents_config,
 )
+from research.bootstrap import bootstrap
+
+if TYPE_CHECKING:
+    from research.agents_network import NetworkPolicy
 
 POLICIES = ("table", "network")
 VARIANTS = ("history", "state")  # is what is best a matter of the history, or of the current state alone?
 REPLAYS = ("hgpo_k2_replay",)
 LEARNING_RATES = {"table": 5.0, "network": 3e-3}
-RESAMPLES = 2000
 DEEPEST = 4  # level up to which lone steps are counted
 TOKENS = 40_000  # of a run
 TASKS = 4  # of a step
@@ -46,7 +47,7 @@ TASKS = 4  # of a step
 
 @dataclass(slots=True)
 class AgentRun:
-    """What one run found."""
+    """The results of one run."""
 
     variant: str
     arm: str
@@ -80,12 +81,12 @@ def num_tokens(played: Played) -> int:
 
 def recall(group: list[Played], stored: Sequence[Played], rng: random.Random) -> Played | None:
     """For a task whose trajectories all failed: a whole stored success. None where none is needed or there is none."""
-    if any(one.trajectory.success for one in group) or not stored:
+    if any(played.trajectory.success for played in group) or not stored:
         return None
     return rng.choice(list(stored))
 
 
-def make_policy(kind: str, *, variant: str, seed: int, forgets: float = FORGETS) -> Policy:
+def make_policy(kind: str, *, variant: str, seed: int, forgets: float = FORGETS) -> TablePolicy | NetworkPolicy:
     """The policy with which a run begins. ConfigError: no such kind."""
     if kind not in POLICIES:
         raise ConfigError(f"the policy {quoted(kind)} does not exist; known: {', '.join(POLICIES)}")
@@ -128,25 +129,27 @@ def train(
         for task in rng.sample(range(NUM_TASKS), TASKS):
             group = player.play_group(settings, seed=task, num=num, shows_keys=variant == "state", rng=rng)
             fresh += group
-            num_right = sum(bool(one.trajectory.success) for one in group)
+            num_right = sum(bool(played.trajectory.success) for played in group)
             collapsed += num_right in (0, num)
             groups += 1
             uid = group[0].trajectory.task_uid
-            found = recall(group, successes[uid], rng) if arm in REPLAYS else None
-            members = [*group, found] if found else group
-            run.recalled += found is not None
-            advantages = advantages_of([one.trajectory for one in members], settings)
-            rows += [(one, of_turns, one is found) for one, of_turns in zip(members, advantages, strict=True)]
-            successes[uid] = [*successes[uid], *(one for one in group if one.trajectory.success)][-16:]
+            recalled = recall(group, successes[uid], rng) if arm in REPLAYS else None
+            members = [*group, recalled] if recalled else group
+            run.recalled += recalled is not None
+            advantages = advantages_of([played.trajectory for played in members], settings)
+            rows += [
+                (played, of_turns, played is recalled) for played, of_turns in zip(members, advantages, strict=True)
+            ]
+            successes[uid] = [*successes[uid], *(played for played in group if played.trajectory.success)][-16:]
         if recipe.minibatches > 1:
             rng.shuffle(rows)
-            rows = [(one, of_turns, True) for one, of_turns, _ in rows]
+            rows = [(played, of_turns, True) for played, of_turns, _ in rows]
         for first in range(recipe.minibatches):
             player.update(rows[first :: recipe.minibatches], learning_rate=rate, rescale=recipe.rescale)
         generated += sum(map(num_tokens, fresh))
         run.tokens.append(before)
-        run.success.append(fmean(bool(one.trajectory.success) for one in fresh))
-        alone.append(steps_alone([one.trajectory for one in fresh], depth=DEEPEST))
+        run.success.append(fmean(bool(played.trajectory.success) for played in fresh))
+        alone.append(steps_alone([played.trajectory for played in fresh], depth=DEEPEST))
     run.alone = [fmean(level) for level in zip(*alone, strict=True)]
     run.collapsed = collapsed / groups
     return run
@@ -161,16 +164,13 @@ def run_study(
     policy: str,
     tokens: int,
     learning_rate: float | None,
-    recipe: Recipe | None = None,
+    recipe: Recipe,
     progress: Callable[[int, int], None] = lambda number, of: None,
 ) -> list[AgentRun]:
     """Every combination; one that is in `directory` already is read, not run. `progress(number, of)` is called as runs end.
     ConfigError: as `train`."""
-    if policy not in POLICIES:
-        raise ConfigError(f"the policy {quoted(policy)} does not exist; known: {', '.join(POLICIES)}")
     rate = learning_rate or LEARNING_RATES[policy]
-    recipe = recipe or Recipe()
-    found = []
+    runs = []
     for variant in variants:
         for arm in arms:
             agents_config(arm, recipe.settings)
@@ -180,51 +180,35 @@ def run_study(
                 if not file.is_file():
                     run = train(variant, arm, seed, policy=policy, tokens=tokens, learning_rate=rate, recipe=recipe)
                     directory.mkdir(parents=True, exist_ok=True)
-                    unfinished = file.with_suffix(".part")
-                    unfinished.write_text(json.dumps(asdict(run)) + "\n", encoding="utf-8")
-                    unfinished.rename(file)
-                found.append(AgentRun(**json.loads(file.read_text(encoding="utf-8"))))
-                progress(len(found), len(variants) * len(arms) * len(seeds))
-    return found
-
-
-def by_arm(runs: Sequence[AgentRun]) -> Mapping[tuple[str, str], list[AgentRun]]:
-    """(variant, arm) -> its runs by seed."""
-    found: dict[tuple[str, str], list[AgentRun]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: run.seed):
-        found[run.variant, run.arm].append(run)
-    return found
-
-
-def interval(values: Sequence[float]) -> str:
-    """Mean and its 95% percentile bootstrap interval over runs, as text."""
-    array = np.asarray(values, dtype=np.float64)
-    draws = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
-    low, high = np.percentile(array[draws].mean(axis=1), [2.5, 97.5])
-    return f"{array.mean():.3f} [{low:.3f}, {high:.3f}]"
+                    write_whole(file, json.dumps(asdict(run)) + "\n")
+                runs.append(AgentRun(**json.loads(file.read_text(encoding="utf-8"))))
+                progress(len(runs), len(variants) * len(arms) * len(seeds))
+    return runs
 
 
 def table(runs: Sequence[AgentRun], *, against: Sequence[str] = ("gigpo", "hgpo_k0")) -> str:
     """One line per variant and arm, in Markdown. Differences are between runs of the same seed."""
-    groups = by_arm(runs)
+    groups: dict[tuple[str, str], list[AgentRun]] = defaultdict(list)  # by variant and arm
+    for run in sorted(runs, key=lambda run: run.seed):
+        groups[run.variant, run.arm].append(run)
     differences = " | ".join(f"area - {other}" for other in against)
     lines = [
         f"| variant | arm | seeds | area | {differences} | first step | last tenth | alone at k = 0 ... {DEEPEST} | collapsed "
         "| recalled |",
         f"|{'---|' * (8 + len(against))}",
     ]
-    for (variant, arm), mine in groups.items():
-        cells = [variant, arm, str(len(mine)), interval([run.area for run in mine])]
+    for (variant, arm), of_arm in groups.items():
+        cells = [variant, arm, str(len(of_arm)), str(bootstrap([run.area for run in of_arm]))]
         for other in against:
-            theirs = {run.seed: run.area for run in groups.get((variant, other), [])}
-            found = [run.area - theirs[run.seed] for run in mine if run.seed in theirs]
-            cells.append("" if arm == other or not found else interval(found))
+            areas = {run.seed: run.area for run in groups.get((variant, other), [])}
+            differing = [run.area - areas[run.seed] for run in of_arm if run.seed in areas]
+            cells.append("" if arm == other or not differing else str(bootstrap(differing)))
         cells += [
-            f"{fmean(run.success[0] for run in mine):.2f}",
-            interval([run.final for run in mine]),
-            " ".join(f"{fmean(run.alone[k] for run in mine):.2f}" for k in range(DEEPEST + 1)),
-            f"{fmean(run.collapsed for run in mine):.2f}",
-            f"{fmean(run.recalled for run in mine):.1f}",
+            f"{fmean(run.success[0] for run in of_arm):.2f}",
+            str(bootstrap([run.final for run in of_arm])),
+            " ".join(f"{fmean(run.alone[k] for run in of_arm):.2f}" for k in range(DEEPEST + 1)),
+            f"{fmean(run.collapsed for run in of_arm):.2f}",
+            f"{fmean(run.recalled for run in of_arm):.1f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

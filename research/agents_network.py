@@ -56,7 +56,7 @@ _TURN = re.compile(r"^(\w+)(?:, keys ([\w ]+))? -> ([\w ]+?)$", re.MULTILINE)
 class Turn(NamedTuple):
     """Place, keys that are listed there, and action (None: it is still to come); by parts of the goal."""
 
-    place: str
+    where: str
     keys: tuple[str, ...]
     action: str | None
 
@@ -65,34 +65,34 @@ Reading = tuple[Turn, ...]  # the turns that a prompt shows, the oldest first; t
 
 
 def read(prompt: str) -> tuple[Reading, dict[str, str]]:
-    """What a prompt shows, and colour -> its part in the goal. ValueError: no prompt of the vault."""
+    """Read what a prompt shows, and colour -> its part in the goal. ValueError: no prompt of the vault."""
     parts, now = parts_of(prompt), NOW.search(prompt)
     if now is None:
         raise ValueError(f"this prompt of the vault has no state: {quoted(prompt)}")
 
-    def turn(place: str, keys: str | None, action: str | None) -> Turn:
+    def turn(where: str, keys: str | None, action: str | None) -> Turn:
         held = tuple(parts[key] for key in (keys or "").split() if key in parts)
-        said = None if action is None else " ".join(parts.get(word, word) for word in action.split())
-        return Turn(parts.get(place, place), held, said)
+        action_by_part = None if action is None else " ".join(parts.get(word, word) for word in action.split())
+        return Turn(parts.get(where, where), held, action_by_part)
 
-    return (*(turn(*found) for found in _TURN.findall(prompt)), turn(now[1], now[2], None)), parts
+    return (*(turn(*turn_texts) for turn_texts in _TURN.findall(prompt)), turn(now[1], now[2], None)), parts
 
 
 @lru_cache(maxsize=4096)
 def features(turn: Turn) -> Tensor:
     """(NUM_FEATURES,): place, keys and action, each as ones among zeros."""
-    found = torch.zeros(NUM_FEATURES)
-    found[PLACES.index(turn.place)] = 1
+    ones = torch.zeros(NUM_FEATURES)
+    ones[PLACES.index(turn.where)] = 1
     for key in turn.keys:
-        found[len(PLACES) + ROOM_PARTS.index(key)] = 1
+        ones[len(PLACES) + ROOM_PARTS.index(key)] = 1
     if turn.action is not None:
-        found[len(PLACES) + len(ROOM_PARTS) + ACTIONS.index(turn.action)] = 1
-    return found
+        ones[len(PLACES) + len(ROOM_PARTS) + ACTIONS.index(turn.action)] = 1
+    return ones
 
 
-def allowed(place: str) -> list[bool]:
-    """Of each action, whether it is one in this place."""
-    return [(action in (TAKE, BACK)) != (place == HALL) for action in ACTIONS]
+def allowed(where: str) -> list[bool]:
+    """Say of each action whether it is possible there."""
+    return [(action in (TAKE, BACK)) != (where == HALL) for action in ACTIONS]
 
 
 class NetworkPolicy(nn.Module):
@@ -118,7 +118,7 @@ class NetworkPolicy(nn.Module):
         _, held = self.memory(packed)
         now = embedded[torch.arange(len(readings)), torch.tensor(lengths) - 1]
         logits = self.head(torch.cat([held[0], now], dim=1))
-        possible = torch.tensor([allowed(reading[-1].place) for reading in readings])
+        possible = torch.tensor([allowed(reading[-1].where) for reading in readings])
         return logits.masked_fill(~possible, -torch.inf).log_softmax(dim=1)
 
     def play_group(
@@ -144,12 +144,12 @@ class NetworkPolicy(nn.Module):
                 action = rng.choices(range(len(ACTIONS)), weights=row)[0]
                 choices[i].append(Choice(reading, ACTIONS[action], row[action]))
                 colours = {part: colour for colour, part in parts.items()}
-                said = " ".join(colours.get(word, word) for word in ACTIONS[action].split())
-                episodes[i].advance(worlds[i].step(episodes[i].act(said, truncated=False)))
-        return [Played(episode.trajectory(), mine) for episode, mine in zip(episodes, choices, strict=True)]
+                text = " ".join(colours.get(word, word) for word in ACTIONS[action].split())
+                episodes[i].advance(worlds[i].step(episodes[i].act(text, truncated=False)))
+        return [Played(episode.trajectory(), made) for episode, made in zip(episodes, choices, strict=True)]
 
     def update(self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
-        """One step of Adam on the clipped objective, mean over turns; what is clipped and scaled is as in agents_table.update."""
+        """One step of Adam on the clipped objective, mean over turns; what is clipped and scaled is as in TablePolicy.update."""
         if self._optimizer is None:
             self._optimizer = torch.optim.Adam(self.parameters(), lr=learning_rate)
         turns = [
@@ -163,12 +163,12 @@ class NetworkPolicy(nn.Module):
         if not advantages.any():
             return  # nothing was said, or of nothing
         logprobs = self([choice.key for choice, _, _ in turns])
-        mine = logprobs[
+        chosen = logprobs[
             torch.arange(len(turns)), torch.tensor([ACTIONS.index(choice.action) for choice, _, _ in turns])
         ]
         sampled = torch.tensor([choice.probability for choice, _, _ in turns]).log()
-        old = torch.where(torch.tensor([off_policy for _, _, off_policy in turns]), sampled, mine.detach())
-        loss = -clipped_objective((mine - old).exp(), advantages / scale).mean()
+        old = torch.where(torch.tensor([off_policy for _, _, off_policy in turns]), sampled, chosen.detach())
+        loss = -clipped_objective((chosen - old).exp(), advantages / scale).mean()
         self._optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.parameters(), MAX_GRADIENT_NORM)
@@ -177,8 +177,8 @@ class NetworkPolicy(nn.Module):
 
 def clipped_objective(ratio: Tensor, advantages: Tensor) -> Tensor:
     """PPO's, with the dual clip: element by element, without the mean."""
-    found = torch.minimum(ratio * advantages, ratio.clamp(1 - EPS_CLIP, 1 + EPS_CLIP) * advantages)
-    return torch.where(advantages < 0, found.maximum(DUAL_CLIP * advantages), found)
+    gain = torch.minimum(ratio * advantages, ratio.clamp(1 - EPS_CLIP, 1 + EPS_CLIP) * advantages)
+    return torch.where(advantages < 0, gain.maximum(DUAL_CLIP * advantages), gain)
 
 
 def imitator(seed: int, *, shows_keys: bool, forgets: float = FORGETS) -> NetworkPolicy:

@@ -1,4 +1,4 @@
-"""What the policies of the lab for agents (agents.py) have in common, and the policy that is a table. No torch.
+"""The parts that the policies of the lab for agents (agents.py) share, and the policy that is a table. No torch.
 
 The table draws from a row of logits, which is chosen by the place and by what the policy can know of its keys: those that
 its memory shows it taking, or those that the observation lists. So nothing stands between an advantage and what is learned
@@ -13,7 +13,10 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol
+from typing import Annotated, Any
+
+import msgspec
+import yaml
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import nearest
@@ -29,9 +32,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "hgpo_k1": {"depth": 1},
     "hgpo_k2": {"depth": 2},
     "hgpo_k4": {"depth": 4},
-    "hgpo_k1_code": {"depth": 1, "reading": "code"},
-    "hgpo_k2_code": {"depth": 2, "reading": "code"},
-    "hgpo_k4_code": {"depth": 4, "reading": "code"},
     "hgpo_k2_episode": {"depth": 2, "episode_weight": 1.0},
     "hgpo_k2_replay": {"depth": 2},
 }
@@ -50,7 +50,7 @@ NOW = re.compile(r"^Now: (\w+)(?:, keys ([\w ]+))?$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What all arms of a study have in common.
+    """Settings that all arms of a study share.
 
     Attributes:
         trajectories: of each task in a step, the G of a group.
@@ -60,18 +60,36 @@ class Recipe:
         settings: further keys of `agents`.
     """
 
-    trajectories: int = 8
-    minibatches: int = 1
+    trajectories: Annotated[int, msgspec.Meta(ge=2)] = 8
+    minibatches: Annotated[int, msgspec.Meta(ge=1)] = 1
     rescale: bool = True
-    forgets: float = FORGETS
+    forgets: Annotated[float, msgspec.Meta(ge=0, le=1)] = FORGETS
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, settings: Sequence[str]) -> Recipe:
+        """The recipe with these "key=value" changes. ConfigError: a word that sets nothing, a value of another type."""
+        values: dict[str, Any] = {}
+        for setting in settings:
+            key, equals, value = setting.partition("=")
+            if not equals:
+                raise ConfigError(f"{quoted(setting)} sets nothing; use KEY=VALUE")
+            values[key] = yaml.safe_load(value)
+        changes = {part.name: values.pop(part.name) for part in fields(cls) if part.name in values}
+        try:
+            return msgspec.convert(changes | {"settings": values}, cls)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"the recipe cannot be used: {error}") from error
 
     @property
     def changed(self) -> str:
-        """What differs from the defaults, for the name of a file."""
-        own, plain = asdict(self), asdict(Recipe())
-        told = {**{key: own[key] for key in own if key != "settings" and own[key] != plain[key]}, **self.settings}
-        return "".join(f"-{key}_{value}" for key, value in told.items())
+        """The differences from the defaults, for the name of a file."""
+        values, plain = asdict(self), asdict(Recipe())
+        changes = {
+            **{key: values[key] for key in values if key != "settings" and values[key] != plain[key]},
+            **self.settings,
+        }
+        return "".join(f"-{key}_{value}" for key, value in changes.items())
 
 
 def agents_config(arm: str, settings: dict[str, Any] | None = None) -> LabAgents:
@@ -79,10 +97,10 @@ def agents_config(arm: str, settings: dict[str, Any] | None = None) -> LabAgents
     if arm not in ARMS:
         raise ConfigError(f"the arm {quoted(arm)} does not exist; known: {', '.join(ARMS)}")
     of_all = {"environment": "vault", "max_turns": MAX_TURNS, "memory_turns": MEMORY_TURNS}
-    known = {one.name for one in fields(LabAgents)}
+    known = {key.name for key in fields(LabAgents)}
     for key in settings or {}:
         if key not in known:
-            raise ConfigError(f"--set {quoted(key)} is no key of agents; {nearest(key, known)}")
+            raise ConfigError(f"{quoted(key)} is no key of agents; {nearest(key, known)}")
     return LabAgents(**{**of_all, **ARMS[arm], **(settings or {})})
 
 
@@ -109,7 +127,7 @@ class TablePolicy:
         if now is None:
             raise ValueError(f"this prompt of the vault has no state: {quoted(prompt)}")
         held = now[2].split() if now[2] else _TAKEN.findall(prompt)
-        return (parts.get(now[1], HALL), tuple(sorted({parts[one] for one in held if one in parts}))), parts
+        return (parts.get(now[1], HALL), tuple(sorted({parts[colour] for colour in held if colour in parts}))), parts
 
     def row(self, key: Key) -> dict[str, float]:
         """The logits of each action, by parts of the goal."""
@@ -135,15 +153,40 @@ class TablePolicy:
         return [play(self, settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng) for i in range(num)]
 
     def update(self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
-        """See `update`."""
-        update(self, rows, learning_rate=learning_rate, rescale=rescale)
+        """One step up the gradient of the clipped objective, mean over turns.
+
+        rescale: advantages are divided by their root mean square over the rows (the estimators differ in scale: GiGPO adds two).
+        Fresh turns have ratio 1. An off-policy one has the ratio to the probability when it was sampled: clipped above 1 + EPS_CLIP
+        for A > 0, below 1 - EPS_CLIP for A < 0, where the bound DUAL_CLIP holds as well.
+        """
+        gradient: dict[Key, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        turns, squares = 0, 0.0
+        for played, advantages, off_policy in rows:
+            if advantages is None:
+                continue
+            for choice, advantage in zip(played.choices, advantages, strict=True):
+                turns += 1
+                squares += advantage**2
+                probabilities = self.probabilities(choice.key)
+                ratio = probabilities[choice.action] / choice.probability if off_policy else 1.0
+                if advantage > 0 and ratio > 1 + EPS_CLIP:
+                    continue
+                if advantage < 0 and (ratio < 1 - EPS_CLIP or ratio > DUAL_CLIP):
+                    continue
+                for action, probability in probabilities.items():
+                    gradient[choice.key][action] += ratio * advantage * ((action == choice.action) - probability)
+        scale = math.sqrt(squares / turns) if rescale and squares else 1.0
+        for key, parts in gradient.items():
+            row = self.row(key)
+            for action, value in parts.items():
+                row[action] += learning_rate * value / (turns * scale)
 
 
 def forgetful_probabilities(key: Key, forgets: float = FORGETS) -> dict[str, float]:
-    """What the player does: right, forgetful in the hall (any needed room or the gate, whatever it has), careless in the
+    """Probabilities of the player's actions: right, forgetful in the hall (any needed room or the gate, whatever it has), careless in the
     rooms, or anything at all."""
-    place, held = key
-    if place == HALL:
+    where, held = key
+    if where == HALL:
         forgot = [*(f"go {part}" for part in PARTS), OPEN]
         actions = [*forgot, *(f"go other{i}" for i in range(ROOMS - KEYS))]
         right = next((f"go {part}" for part in PARTS if part not in held), OPEN)
@@ -152,7 +195,7 @@ def forgetful_probabilities(key: Key, forgets: float = FORGETS) -> dict[str, flo
             for action in actions
         }
     else:
-        takes = 0.0 if place in held else 1 - CARELESS
+        takes = 0.0 if where in held else 1 - CARELESS
         chosen = {TAKE: takes, BACK: 1 - takes}
     return {action: NOISE / len(chosen) + (1 - NOISE) * p for action, p in chosen.items()}
 
@@ -177,18 +220,6 @@ class Played:
 Row = tuple[Played, list[float] | None, bool]  # a trajectory, its advantages by turn (None: lost), is it off-policy?
 
 
-class Policy(Protocol):
-    """What plays and learns."""
-
-    def play_group(
-        self, settings: LabAgents, *, seed: int, num: int, shows_keys: bool, rng: random.Random
-    ) -> list[Played]:
-        """So many episodes of task `seed`."""
-
-    def update(self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
-        """One update by these rows."""
-
-
 def play(
     policy: TablePolicy, settings: LabAgents, *, seed: int, uid: str, shows_keys: bool, rng: random.Random
 ) -> Played:
@@ -201,38 +232,8 @@ def play(
         probabilities = policy.probabilities(key)
         action = rng.choices(list(probabilities), weights=list(probabilities.values()))[0]
         choices.append(Choice(key, action, probabilities[action]))
-        said = action
+        text = action
         for colour, part in parts.items():
-            said = said.replace(part, colour)
-        episode.advance(world.step(episode.act(said, truncated=False)))
+            text = text.replace(part, colour)
+        episode.advance(world.step(episode.act(text, truncated=False)))
     return Played(episode.trajectory(), choices)
-
-
-def update(policy: TablePolicy, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
-    """One step up the gradient of the clipped objective, mean over turns.
-
-    rescale: advantages are divided by their root mean square over the rows (the estimators differ in scale: GiGPO adds two).
-    Fresh turns have ratio 1. An off-policy one has the ratio to the probability when it was sampled: clipped above 1 + EPS_CLIP
-    for A > 0, below 1 - EPS_CLIP for A < 0, where the bound DUAL_CLIP holds as well.
-    """
-    gradient: dict[Key, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    turns, squares = 0, 0.0
-    for played, advantages, off_policy in rows:
-        if advantages is None:
-            continue
-        for choice, advantage in zip(played.choices, advantages, strict=True):
-            turns += 1
-            squares += advantage**2
-            probabilities = policy.probabilities(choice.key)
-            ratio = probabilities[choice.action] / choice.probability if off_policy else 1.0
-            if advantage > 0 and ratio > 1 + EPS_CLIP:
-                continue
-            if advantage < 0 and (ratio < 1 - EPS_CLIP or ratio > DUAL_CLIP):
-                continue
-            for action, probability in probabilities.items():
-                gradient[choice.key][action] += ratio * advantage * ((action == choice.action) - probability)
-    scale = math.sqrt(squares / turns) if rescale and squares else 1.0
-    for key, parts in gradient.items():
-        row = policy.row(key)
-        for action, value in parts.items():
-            row[action] += learning_rate * value / (turns * scale)

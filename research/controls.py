@@ -23,46 +23,22 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.training_file import Label
+from research.bootstrap import ControlEstimate, bootstrap
 from research.loop import Lab, Sampled, by_group, replace_group
 from research.worlds import WORLDS, is_earned
-
-RESAMPLES = 2000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlEstimate:
-    """A mean over problems and its 95% percentile bootstrap interval; problems are drawn, never single responses."""
-
-    mean: float
-    low: float
-    high: float
-    num_problems: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-def bootstrap(values: Sequence[float]) -> ControlEstimate:
-    """ValueError: no values."""
-    array = np.asarray(values, dtype=np.float64)
-    if array.size == 0:
-        raise ValueError("an interval needs values")
-    draws = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
-    low, high = np.percentile(array[draws].mean(axis=1), [2.5, 97.5])
-    return ControlEstimate(mean=float(array.mean()), low=float(low), high=float(high), num_problems=len(array))
 
 
 def by_uid(sampled: Sequence[Sampled]) -> dict[str, list[Sampled]]:
     """The rollouts of each problem."""
-    found = defaultdict(list)
-    for one in sampled:
-        found[one.rollout.uid].append(one)
-    return found
+    responses = defaultdict(list)
+    for response in sampled:
+        responses[response.rollout.uid].append(response)
+    return responses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Where on the map a model and its problems are: of groups, then of responses."""
+    """Shares of groups, then of responses: the regime of a model and its problems."""
 
     all_wrong: float
     all_correct: float
@@ -77,11 +53,11 @@ class Shares:
 def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:
     """`n` groups of rollout.n_samples_per_prompt responses to each problem, from the plain prompt. Counted for no run."""
     size = lab.config.rollout.n_samples_per_prompt
-    asked = [(label, lab.plain_prompt(label), Context.PLAIN) for label in labels for _ in range(n)]
-    sampled = lab.ask(asked, n=size, generator=torch.Generator().manual_seed(seed))
-    states = [group_state(one.rollout.verdict for one in group) for group in by_group(sampled)]
-    wrong = [one.rollout.truncated for one in sampled if one.rollout.verdict is Verdict.WRONG]
-    right = [one.rollout for one in sampled if one.rollout.verdict is Verdict.CORRECT]
+    questions = [(label, lab.plain_prompt(label), Context.PLAIN) for label in labels for _ in range(n)]
+    sampled = lab.ask(questions, n=size, generator=torch.Generator().manual_seed(seed))
+    states = [group_state(response.rollout.verdict for response in group) for group in by_group(sampled)]
+    wrong = [response.rollout.truncated for response in sampled if response.rollout.verdict is Verdict.WRONG]
+    right = [response.rollout for response in sampled if response.rollout.verdict is Verdict.CORRECT]
     earned, world = None, lab.config.data.reasoning_gym.get("world")
     if world in WORLDS and right:
         follow, problems = is_earned(world), {label.uid: label.problem for label in labels}
@@ -89,7 +65,7 @@ def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:
     return Shares(
         all_wrong=fmean(state is GroupState.NONE_CORRECT for state in states),
         all_correct=fmean(state is GroupState.ALL_CORRECT for state in states),
-        truncated=fmean(one.rollout.truncated for one in sampled),
+        truncated=fmean(response.rollout.truncated for response in sampled),
         truncated_of_wrong=fmean(wrong) if wrong else None,
         correct=accuracy(sampled),
         earned=earned,
@@ -98,7 +74,7 @@ def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:
 
 def accuracy(sampled: Sequence[Sampled]) -> float:
     """Share of correct rollouts. Raises StatisticsError for none."""
-    return fmean(one.rollout.verdict is Verdict.CORRECT for one in sampled)
+    return fmean(response.rollout.verdict is Verdict.CORRECT for response in sampled)
 
 
 # ── (a) reflection against resampling ──
@@ -119,7 +95,7 @@ def reflection_against_resampling(
     )
     reflect, plain, num_errors = [], [], {}
     for label in labels:
-        errors = [one.rollout for one in first[label.uid] if one.rollout.verdict is Verdict.WRONG]
+        errors = [response.rollout for response in first[label.uid] if response.rollout.verdict is Verdict.WRONG]
         num_errors[label.uid] = len(errors)
         for error in errors:
             prompt = lab.render.reflection(label, error)
@@ -129,7 +105,7 @@ def reflection_against_resampling(
     reflected = by_uid(lab.ask(reflect, n=1, generator=generator))
     resampled = by_uid(lab.ask(plain, n=1, generator=generator))
     tokens = {
-        name: fmean(one.rollout.num_tokens for group in groups.values() for one in group)
+        name: fmean(response.rollout.num_tokens for group in groups.values() for response in group)
         for name, groups in (("reflection", reflected), ("resampling", resampled))
     }
     result: dict[str, ControlEstimate] = {}
@@ -175,13 +151,14 @@ def entropy_rank_against_outcome(
     areas: dict[str, list[float]] = defaultdict(list)
     right_of_truncated, tied = [], []
     for uid in sorted(sampled):
-        group = [one for one in sampled[uid] if one.rollout.num_tokens > limit]
+        group = [response for response in sampled[uid] if response.rollout.num_tokens > limit]
         if len(group) < 2:
             continue
-        right = np.array([one.rollout.verdict is Verdict.CORRECT for one in group])
+        right = np.array([response.rollout.verdict is Verdict.CORRECT for response in group])
         right_of_truncated.append(right.mean())
         statistics = [
-            entropy_statistics(one.entropies[:limit], peak_fraction=config.ranking.peak_fraction) for one in group
+            entropy_statistics(response.entropies[:limit], peak_fraction=config.ranking.peak_fraction)
+            for response in group
         ]
         peaks, globals_ = zip(*statistics, strict=True)
         rewards = ranking_rewards(peaks, globals_, max_reward=config.ranking.max_reward)
@@ -190,11 +167,12 @@ def entropy_rank_against_outcome(
             "ranking reward": rewards,
             "peak entropy": peaks,
             "low global entropy": [-value for value in globals_],
-            "mean log-prob": [mean_logprob(one.rollout.response_logprobs[:limit]) for one in group],
+            "mean log-prob": [mean_logprob(response.rollout.response_logprobs[:limit]) for response in group],
             "mean log-prob of the last quarter": [
-                mean_logprob(one.rollout.response_logprobs[limit - max(1, limit // 4) : limit]) for one in group
+                mean_logprob(response.rollout.response_logprobs[limit - max(1, limit // 4) : limit])
+                for response in group
             ],
-            "lowest log-prob": [float(one.rollout.response_logprobs[:limit].min()) for one in group],
+            "lowest log-prob": [float(response.rollout.response_logprobs[:limit].min()) for response in group],
             "random": rng.random(len(group)),
             "length": [limit] * len(group),
         }
@@ -249,11 +227,11 @@ class KnownRecall(R3):
     known: dict[str, Rollout]
 
     def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
-        """What is stored, else the success that was known."""
-        found = super().stored(uid, verdict, step=step)
-        if not found and verdict is Verdict.CORRECT and uid in self.known:
+        """Return what is stored, else the success that was known."""
+        stored = super().stored(uid, verdict, step=step)
+        if not stored and verdict is Verdict.CORRECT and uid in self.known:
             return [replace(self.known[uid])]
-        return found
+        return stored
 
 
 class KnownSuccesses(Lab):
@@ -273,10 +251,10 @@ class KnownSuccesses(Lab):
             missing = [label for label in labels if label.uid not in self.known]
             if not missing:
                 return
-            asked = [(label, self.plain_prompt(label), Context.PLAIN) for label in missing]
-            for one in self.ask(asked, n=self._N, generator=generator):
-                if one.rollout.verdict is Verdict.CORRECT:
-                    self.known.setdefault(one.rollout.uid, one.rollout)
+            questions = [(label, self.plain_prompt(label), Context.PLAIN) for label in missing]
+            for response in self.ask(questions, n=self._N, generator=generator):
+                if response.rollout.verdict is Verdict.CORRECT:
+                    self.known.setdefault(response.rollout.uid, response.rollout)
 
 
 class SuccessRecall(R3):
@@ -307,31 +285,31 @@ class FreeCollapsed(Lab):
         """Draws further problems until the batch is full, MAX_ROUNDS times at most."""
         wanted, dropped = self.config.rollout.batch_size, 0
         kept: list[list[Sampled]] = []
-        others = [one for one in sampled if one.rollout.context is not Context.PLAIN]
-        sampled = [one for one in sampled if one.rollout.context is Context.PLAIN]
+        others = [response for response in sampled if response.rollout.context is not Context.PLAIN]
+        sampled = [response for response in sampled if response.rollout.context is Context.PLAIN]
         for _ in range(self.MAX_ROUNDS):
             for group in by_group(sampled):
                 if self.teaches(group):
-                    kept.append([replace_group(one, (*one.group, len(kept))) for one in group])
+                    kept.append([replace_group(response, (*response.group, len(kept))) for response in group])
                 else:
                     dropped += 1
-                    self.tokens -= sum(one.rollout.num_sampled_tokens for one in group)
+                    self.tokens -= sum(response.rollout.num_sampled_tokens for response in group)
             missing = wanted - len(kept)
             if not missing:
                 break
             sampled, _ = self.sample_step(self.further_problems(missing, labels), R3(self.config))
         else:
-            self.tokens -= sum(one.rollout.num_sampled_tokens for one in sampled)  # drawn, and not looked at
+            self.tokens -= sum(response.rollout.num_sampled_tokens for response in sampled)  # drawn, and not looked at
         if not kept:
             raise R3Error(
                 f"step {self.step}: {self.MAX_ROUNDS} draws of {wanted} problems gave no group that teaches anything; this "
                 "control needs a model that is sometimes right and sometimes wrong"
             )
-        return [one for group in kept for one in group] + others, dropped
+        return [response for group in kept for response in group] + others, dropped
 
     def teaches(self, group: Sequence[Sampled]) -> bool:
         """Is there a right and a wrong response in it?"""
-        return group_state(one.rollout.verdict for one in group) is GroupState.MIXED
+        return group_state(response.rollout.verdict for response in group) is GroupState.MIXED
 
 
 class KnownAndFree(KnownSuccesses, FreeCollapsed):
@@ -339,7 +317,7 @@ class KnownAndFree(KnownSuccesses, FreeCollapsed):
 
     def teaches(self, group: Sequence[Sampled]) -> bool:
         """An all-wrong group does where a success is known."""
-        wrong = group_state(one.rollout.verdict for one in group) is GroupState.NONE_CORRECT
+        wrong = group_state(response.rollout.verdict for response in group) is GroupState.NONE_CORRECT
         return super().teaches(group) or (wrong and group[0].rollout.uid in self.known)
 
 

@@ -1,4 +1,4 @@
-"""What is left of the runs that a result rests on, and the tables made from it.
+"""Evidence: the numbers of the runs that a result rests on, and the tables made from them.
 
 A run directory is large and is thrown away. evidence/EXPERIMENT.jsonl.zst stays with the code, with one line of JSON for each
 run, so that a study continues with further seeds and arms instead of starting over. `zstdcat FILE` shows it.
@@ -56,7 +56,7 @@ Numbers = list[int | float]
 
 
 class Evidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is left of a run. Lists have one entry for each evaluation, the one before the first step included."""
+    """The numbers of a run. Lists have one entry for each evaluation, the one before the first step included."""
 
     tuning: bool  # run to choose a learning rate, on seeds that are not reported
     arm: str
@@ -71,7 +71,7 @@ class Evidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """Of the run among those of its experiment."""
+        """The run's name among those of its experiment."""
         return f"{self.arm}-{self.seed}"
 
 
@@ -103,7 +103,7 @@ def evidence_of(run: RunDirectory, *, tuning: bool = False) -> Evidence:
 
 
 def _commits_of(run: RunDirectory) -> str | None:
-    """Those that code_state.txt names, in the order in which they ran; a run without that file is of this code."""
+    """Read the commits in code_state.txt, in the order in which they ran; a run without that file is of this code."""
     if not run.code_state.is_file():
         return commit_of()
     lines = read_text(run.code_state).splitlines()
@@ -166,7 +166,7 @@ def add(file: Path, run: RunDirectory, *, tuning: bool = False) -> None:
 def is_in(records: Iterable[Evidence], config: R3Config, *, file: Path, tuning: bool = False) -> bool:
     """True if there is evidence of this run. Raises R3Error if it has other settings."""
     wanted = (tuning, config.arm or config.algo, config.train.seed)
-    record = next((one for one in records if (one.tuning, one.arm, one.seed) == wanted), None)
+    record = next((known for known in records if (known.tuning, known.arm, known.seed) == wanted), None)
     if record is None:
         return False
     before, now = record.settings, settings_of(config)

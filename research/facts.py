@@ -8,7 +8,7 @@ A cell of the table is a fact: (row, column) -> an entry, which is a row again. 
 and the answer that is graded is the whole solution. So an answer is right only if every step of it is right, and two errors
 never cancel. A cell is easy (right 95 times in 100), half known, or hard: then the model nearly always gives one wrong entry.
 A symbol is one token, so that a response is a handful of tokens. Only the layers between the embeddings and the output are
-trained in a run (Policy.room), so no cell has parameters of its own there.
+trained in a run (Policy.trained), so no cell has parameters of its own there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Policy:
         spread: of a hard cell's rate, in nats.
         filler: (share of the solutions that begin with words that do nothing, how many).
         reflects: rate at which a cell that was wrong in a shown attempt is right in the next one; 0: it reads no attempts.
-        room: which parameters a run trains, by the beginning of their names.
+        trained: which parameters a run trains, by the beginning of their names.
     """
 
     walk: bool = False
@@ -57,7 +57,7 @@ class Policy:
     spread: float = 0.6
     filler: tuple[float, int] = (0.0, 0)
     reflects: float = 0.0
-    room: str = "model.layers"
+    trained: str = "model.layers"
     hidden_size: int = 128
     num_layers: int = 1
     num_steps: int = 400
@@ -74,7 +74,7 @@ POLICIES = {
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What the model knows of one cell: its kind, and how likely which entry is. The first `right` ones are right."""
+    """The model's knowledge of one cell: its kind, and how likely which entry is. The first `right` ones are right."""
 
     kind: str
     entries: tuple[int, ...]
@@ -87,13 +87,13 @@ def facts(policy: Policy) -> dict[Cell, Fact]:
     rng = random.Random(0)
     cells = [(row, column) for row in range(SIZE) for column in range(SIZE)]
     rng.shuffle(cells)
-    found, start = {}, 0.0
+    table, start = {}, 0.0
     for kind, share in SHARES.items():
         end = start + share * len(cells)
         for cell in cells[round(start) : round(end)]:
-            found[cell] = _fact(kind, policy, rng)
+            table[cell] = _fact(kind, policy, rng)
         start = end
-    return found
+    return table
 
 
 def _fact(kind: str, policy: Policy, rng: random.Random) -> Fact:
@@ -105,9 +105,9 @@ def _fact(kind: str, policy: Policy, rng: random.Random) -> Fact:
     else:
         rate = EASY_RATE if kind == EASY else rng.uniform(*HALF_KNOWN_RATES)
         right = (rate,)
-    rest = len(entries) - len(right)
-    other = (1 - MISCONCEPTION) / (rest - 1)
-    wrong = [(1 - rate) * share for share in (MISCONCEPTION, *[other] * (rest - 1))]
+    num_wrong = len(entries) - len(right)
+    other = (1 - MISCONCEPTION) / (num_wrong - 1)
+    wrong = [(1 - rate) * share for share in (MISCONCEPTION, *[other] * (num_wrong - 1))]
     return Fact(kind, entries, (*right, *wrong), len(right))
 
 
@@ -124,7 +124,7 @@ def symbols(rows: list[int]) -> str:
 
 
 def solution(entries: list[int]) -> str:
-    """What is graded."""
+    """Write the box that is graded."""
     return rf"\boxed{{{symbols(entries)}}}"
 
 
@@ -145,7 +145,7 @@ def build(directory: Path, name: str) -> None:
     )
     draw = partial(draw_examples, policy=policy, table=facts(policy))
     model = pretraining.train_model(tokenizer, recipe, draw, num_steps=policy.num_steps)
-    model.config.r3_room = policy.room
+    model.config.r3_trained = policy.trained
     tokenizer.save_pretrained(directory)
     model.save_pretrained(directory)
 
@@ -155,8 +155,8 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, ATTEMPT_INTRODUCTION, GUIDANCE
 
     lines = [ATTEMPT_INTRODUCTION, ATTEMPT_BEGINS, ATTEMPT_ENDS, *GUIDANCE.split("\n"), r"\boxed{"]
-    lines += [f"{axis}{place:02}" for axis in "rx" for place in range(SIZE)]
-    lines += [f"c{place:04}" for place in range(SIZE * SIZE)]
+    lines += [f"{axis}{number:02}" for axis in "rx" for number in range(SIZE)]
+    lines += [f"c{number:04}" for number in range(SIZE * SIZE)]
     corpus = ["user\nRead .", "user\nWalk from  by .", "assistant\n", f"{FILLER} " * 4] * 10
     return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE, lines=lines)
 

@@ -14,9 +14,9 @@ RATES=${RATES:-15 45 135 405}
 OUT=${OUT:-runs/lab_hgpo}
 mkdir -p "$OUT" # what goes wrong is in $OUT.log
 agents() { # agents STD_NORM SIZE VARIANT ARM RATE FIRST_SEED SEEDS
-    python -m research agents --policy "$POLICY" --set std_norm="$1" --trajectories "$2" --variants "$3" --arms "$4" --learning-rate "$5" \
-        --first-seed "$6" --seeds "$7" --no-rescale --minibatches 4 --forgets 0.5 --set max_turns=50 --set memory_turns=50 \
-        --out "$OUT" --json 2>>"$OUT.log"
+    python -m research agents --policy "$POLICY" --variants "$3" --arms "$4" --learning-rate "$5" --first-seed "$6" --seeds "$7" \
+        --out "$OUT" --json std_norm="$1" trajectories="$2" rescale=false minibatches=4 forgets=0.5 max_turns=50 memory_turns=50 \
+        2>>"$OUT.log"
 }
 WORST='import json,sys; from research.agents import AgentRun; r=[AgentRun(**json.loads(x)).area for x in sys.stdin]; print(min(r))'
 

@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config.algorithms import ALGORITHMS, overlong_penalty
+from r3_openrlhf.config.algorithms import overlong_penalty
 from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
 from r3_openrlhf.method.core.groups import GroupState, group_state
@@ -34,15 +34,12 @@ from r3_openrlhf.problems.prompts import RunPrompts, r3_of
 from r3_openrlhf.problems.training_file import Label, prepare
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
-from research.estimators import ESTIMATORS, set_advantages
 from research.sampling import Sample, sample
 from research.sums import is_right
 from research.update import TrainedRow, accumulate_gradient, make_optimizer, step
 
 MAX_GRAD_NORM = 1.0  # OpenRLHF's default
-NO_KL = {
-    "algo": {"kl": {"use_loss": False, "estimator": "k1"}}
-}  # flags of reinforce_pp, which say nothing where kl_coef is 0
+ALGORITHMS = ("r3", "grpo", "dapo")
 
 
 @dataclass(slots=True)
@@ -55,7 +52,7 @@ class Sampled:
 
 
 class Update(NamedTuple):
-    """What the passes of one step did."""
+    """The results of a step's passes."""
 
     loss: float  # mean over the passes
     ratio_max: float  # the largest ratio of a recalled token in the first pass
@@ -75,9 +72,9 @@ class Lab:
         directory = model_dir or resolve_model(config.model.path)
         self.tokenizer = AutoTokenizer.from_pretrained(directory)
         self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-        room = getattr(self.model.config, "r3_room", "")  # a world's model says what of it is trained
+        trained = getattr(self.model.config, "r3_trained", "")  # a world's model says what of it is trained
         for name, parameter in self.model.named_parameters():
-            parameter.requires_grad_(name.startswith(room))
+            parameter.requires_grad_(name.startswith(trained))
         self.generator = torch.Generator().manual_seed(config.train.seed)
         self.rng = random.Random(config.train.seed)
         self.optimizer = make_optimizer(self.model, learning_rate=config.train.learning_rate)
@@ -107,7 +104,7 @@ class Lab:
 
     def ask(
         self,
-        asked: list[tuple[Label, str, Context]],
+        questions: list[tuple[Label, str, Context]],
         *,
         n: int,
         temperature: float | None = None,
@@ -117,17 +114,17 @@ class Lab:
         """`n` graded rollouts of each (problem, prompt, context), prompt by prompt."""
         samples = sample(
             self.model,
-            [self.encode(prompt) for _, prompt, _ in asked],
+            [self.encode(prompt) for _, prompt, _ in questions],
             n=n,
             max_new_tokens=max_new_tokens or self.config.rollout.max_new_tokens,
             temperature=temperature or self.config.rollout.temperature,
             eos=self.tokenizer.eos_token_id,
             generator=generator or self.generator,
         )
-        return [self._graded(found, *asked[found.prompt], place=found.prompt) for found in samples]
+        return [self._graded(drawn, *questions[drawn.prompt], number=drawn.prompt) for drawn in samples]
 
-    def _graded(self, found: Sample, label: Label, prompt: str, context: Context, *, place: int) -> Sampled:
-        response_ids = found.response_ids
+    def _graded(self, drawn: Sample, label: Label, prompt: str, context: Context, *, number: int) -> Sampled:
+        response_ids = drawn.response_ids
         known = label.uid, response_ids.tobytes()
         if known not in self._judged:
             text = self.tokenizer.decode(response_ids.tolist(), skip_special_tokens=True)
@@ -138,40 +135,40 @@ class Lab:
             context=context,
             prompt_ids=self.encode(prompt),
             response_ids=response_ids,
-            response_logprobs=found.logprobs,
+            response_logprobs=drawn.logprobs,
             verdict=Verdict.CORRECT if correct else Verdict.WRONG,
             reward=outcome_reward(
                 float(correct), len(response_ids), max_tokens=self.config.reward.length_reward_max_tokens
             ),
-            truncated=found.truncated,
-            finish_reason="length" if found.truncated else "stop",
+            truncated=drawn.truncated,
+            finish_reason="length" if drawn.truncated else "stop",
             policy_step=self.step,
             epoch=self.epoch,
             text=text,
         )
-        return Sampled(rollout=rollout, group=(label.uid, context, place), entropies=found.entropies)
+        return Sampled(rollout=rollout, group=(label.uid, context, number), entropies=drawn.entropies)
 
     # ── one step ──
 
     def sample_step(self, labels: list[Label], r3: R3) -> tuple[list[Sampled], dict[str, float]]:
         """The groups that R3 asks for these problems, and its metrics of them."""
         prompts = r3.prompts(labels, step=self.step, epoch=self.epoch, render=self.render)
-        asked = [(one.problem, one.prompt, one.context) for one in prompts]
-        sampled = self.ask(asked, n=self.config.rollout.n_samples_per_prompt)
-        self.tokens += sum(one.rollout.num_sampled_tokens for one in sampled)
+        questions = [(prompt.problem, prompt.prompt, prompt.context) for prompt in prompts]
+        sampled = self.ask(questions, n=self.config.rollout.n_samples_per_prompt)
+        self.tokens += sum(response.rollout.num_sampled_tokens for response in sampled)
         return sampled, prompts.metrics()
 
     def mixed_batch(self, sampled: list[Sampled], r3: R3) -> MixedBatch:
         """Recall, rank, advantages, as on the whole stack."""
-        batch = r3.recall([one.rollout for one in sampled], step=self.step, groups=[one.group for one in sampled])
+        batch = r3.recall(
+            [response.rollout for response in sampled], step=self.step, groups=[response.group for response in sampled]
+        )
         if self.config.algorithm.overlong_penalty:  # the stack's is OpenRLHF's own
             for row in batch.rows:
                 row.outcome_reward -= overlong_penalty(
                     row.rollout.num_tokens, max_tokens=self.config.rollout.max_new_tokens
                 )
-        r3.assign_advantages(batch, [one.entropies for one in sampled])
-        if self.config.algorithm.estimator in ESTIMATORS:
-            set_advantages(batch, self.config.algorithm.estimator)
+        r3.assign_advantages(batch, [response.entropies for response in sampled])
         return batch
 
     def prepare_history(self, labels: list[Label], r3: R3) -> None:
@@ -186,10 +183,10 @@ class Lab:
         config = self.config
         rows = []
         for row in batch.trained:
-            asked = (row if batch.has_own_prompt(row) else batch.first_of(row)).rollout
+            trained_with = (row if batch.has_own_prompt(row) else batch.first_of(row)).rollout
             rows.append(
                 TrainedRow(
-                    prompt_ids=asked.prompt_ids,
+                    prompt_ids=trained_with.prompt_ids,
                     response_ids=row.rollout.response_ids,
                     advantage=row.advantage,
                     old_logprobs=row.old_logprobs,
@@ -248,16 +245,16 @@ class Lab:
         for batch_labels in self._batches(labels):
             started = time.perf_counter()
             before = self.tokens
-            sampled, asked = self.sample_step(batch_labels, r3)
+            sampled, of_prompts = self.sample_step(batch_labels, r3)
             sampled, dropped = self.complete(sampled, labels)
             sampling_s = time.perf_counter() - started
             batch = self.mixed_batch(sampled, r3)
-            metrics = r3.metrics(batch, step=self.step) | asked
+            metrics = r3.metrics(batch, step=self.step) | of_prompts
             metrics["trained_tokens"] = trained_tokens(batch, passes=config.train.inner_epochs)
             update = self.update(batch)
-            r3.remember([one.rollout for one in sampled], step=self.step, epoch=self.epoch)
+            r3.remember([response.rollout for response in sampled], step=self.step, epoch=self.epoch)
             self.step += 1
-            entropies = np.concatenate([one.entropies for one in sampled])
+            entropies = np.concatenate([response.entropies for response in sampled])
             run.append_metrics(
                 {
                     "step": self.step,
@@ -314,7 +311,7 @@ class Lab:
                 order = self._spare
 
     def complete(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
-        """What a step trains on, and how many groups were dropped: under dynamic sampling (`dapo`), else all that was sampled.
+        """Return what a step trains on, and how many groups were dropped: under dynamic sampling (`dapo`), else all that was sampled.
         labels: all training problems."""
         return self._filtered(sampled, labels) if self.config.algorithm.filters_groups else (sampled, 0)
 
@@ -331,14 +328,14 @@ class Lab:
         kept: list[list[Sampled]] = []
         while True:
             for group in by_group(sampled):
-                if group_state([one.rollout.verdict for one in group]) is GroupState.MIXED:
-                    kept.append([replace_group(one, (*one.group, len(kept))) for one in group])
+                if group_state([response.rollout.verdict for response in group]) is GroupState.MIXED:
+                    kept.append([replace_group(response, (*response.group, len(kept))) for response in group])
                 else:
                     dropped += 1
             missing = wanted - len(kept)
             out_of_budget = self._is_last()
             if missing <= 0 or (out_of_budget and kept):
-                return [one for group in kept[:wanted] for one in group], dropped
+                return [response for group in kept[:wanted] for response in group], dropped
             sampled, _ = self.sample_step(self.further_problems(missing, labels), R3(self.config))
 
     def _evaluate(self, run: RunDirectory, labels: list[Label]) -> None:
@@ -355,7 +352,7 @@ class Lab:
             generator=torch.Generator().manual_seed(0),
         )
         return evaluation_line(
-            [one.rollout for one in sampled],
+            [response.rollout for response in sampled],
             config=self.config,
             step=self.step,
             epoch=self.epoch,
@@ -366,14 +363,14 @@ class Lab:
 def by_group(sampled: list[Sampled]) -> list[list[Sampled]]:
     """The groups, in the order in which they were sampled."""
     groups: dict[tuple, list[Sampled]] = {}
-    for one in sampled:
-        groups.setdefault(one.group, []).append(one)
+    for response in sampled:
+        groups.setdefault(response.group, []).append(response)
     return list(groups.values())
 
 
-def replace_group(one: Sampled, group: tuple) -> Sampled:
+def replace_group(response: Sampled, group: tuple) -> Sampled:
     """The same rollout in another group."""
-    return Sampled(rollout=one.rollout, group=group, entropies=one.entropies)
+    return Sampled(rollout=response.rollout, group=group, entropies=response.entropies)
 
 
 def held_out_problems(config: R3Config, tokenizer, run: RunDirectory) -> list[Label]:
@@ -390,9 +387,10 @@ def held_out_problems(config: R3Config, tokenizer, run: RunDirectory) -> list[La
 
 def check(config: R3Config) -> None:
     """ConfigError for what the light loop does not do; the real stack does it all."""
-    if not config.algorithm.in_lab:
-        known = ", ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.in_lab)
-        raise ConfigError(f"algo is {config.algo}; the lab's loop knows {known}, `r3 train` all of them")
+    if config.algo not in ALGORITHMS:
+        raise ConfigError(
+            f"algo is {config.algo}; the lab's loop knows {', '.join(ALGORITHMS)}, `r3 train` all of them"
+        )
     if config.data.task != "exact":
         raise ConfigError(
             f"data.task is {config.data.task}; the lab grades in its own process, so use data.task=exact"
@@ -401,7 +399,8 @@ def check(config: R3Config) -> None:
         raise ConfigError(
             "the lab's loop does one update a pass over the step's rollouts, without KL; use r3 train for other settings"
         )
-    if config.train.loss_aggregation != LossAggregation.TOKEN_MEAN or config.openrlhf not in ({}, NO_KL):
+    other_flags = config.openrlhf not in ({}, {"actor": {"dual_clip": config.dual_clip}})
+    if config.train.loss_aggregation != LossAggregation.TOKEN_MEAN or other_flags:
         raise ConfigError(
-            "the lab's loop has the token-mean loss and none of OpenRLHF's own flags; use r3 train for them"
+            "the lab's loop has the token-mean loss and no flag of OpenRLHF's but actor.dual_clip; use r3 train for them"
         )

@@ -45,7 +45,7 @@ def sample(
     """
     if not prompts or not all(len(prompt) for prompt in prompts) or n < 1 or max_new_tokens < 1:
         raise ValueError("sampling needs prompts with tokens, n and max_new_tokens of 1 or more")
-    found: dict[int, Sample] = {}  # place in the result -> sample
+    samples: dict[int, Sample] = {}  # place in the result -> sample
     # prompts of similar length share a batch: little padding
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     per_batch = max(1, max_rows // n)
@@ -61,11 +61,11 @@ def sample(
             generator=generator,
         )
         for row, (ids, logprobs, entropies, truncated) in enumerate(rows):
-            place = places[row // n]
-            found[place * n + row % n] = Sample(
-                prompt=place, response_ids=ids, logprobs=logprobs, entropies=entropies, truncated=truncated
+            number = places[row // n]
+            samples[number * n + row % n] = Sample(
+                prompt=number, response_ids=ids, logprobs=logprobs, entropies=entropies, truncated=truncated
             )
-    return [found[place] for place in range(len(prompts) * n)]
+    return [samples[number] for number in range(len(prompts) * n)]
 
 
 def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, generator):
@@ -102,12 +102,12 @@ def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, genera
             keep = (~ended[alive]).nonzero()[:, 0]
             alive, token_R, node_R = alive[keep], token_R[keep], node_R[keep]
         # rows of one prompt that have said the same so far are one row of the model's
-        said, node_R = torch.unique(node_R * p_NV.shape[1] + token_R, return_inverse=True)
-        logits_NV = decoder.advance(said // p_NV.shape[1], said % p_NV.shape[1])
-    ids, found = tokens.numpy().astype(np.int32), (logprobs.numpy(), entropies.clamp(min=0).numpy())
+        different, node_R = torch.unique(node_R * p_NV.shape[1] + token_R, return_inverse=True)
+        logits_NV = decoder.advance(different // p_NV.shape[1], different % p_NV.shape[1])
+    ids, arrays = tokens.numpy().astype(np.int32), (logprobs.numpy(), entropies.clamp(min=0).numpy())
     ends = zip((tokens >= 0).sum(1).tolist(), (~ended).tolist(), strict=True)
     return [
-        (ids[row, :length].copy(), *(values[row, :length].copy() for values in found), was_cut)
+        (ids[row, :length].copy(), *(values[row, :length].copy() for values in arrays), was_cut)
         for row, (length, was_cut) in enumerate(ends)
     ]
 

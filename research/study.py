@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import re
@@ -10,11 +9,10 @@ import shlex
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
@@ -35,7 +33,6 @@ ABLATIONS = {
 }
 ARMS = ("grpo", "dapo", "r3", *ABLATIONS)
 SEEDS = (1, 2, 3, 4, 5)
-LOOK_S = 1.0  # between two looks at how far the runs are
 SET_BY_THE_STUDY = ("algo", "arm", "run_dir", "train.seed")
 
 
@@ -75,7 +72,7 @@ class Arm:
 
 
 def settings_of(experiment: str, arm: Arm | str, seed: int, directory: Path, overrides: Iterable[str]) -> list[str]:
-    """What `r3 train` would be given for this run, the experiment first. The arm's own settings win over `overrides`."""
+    """The settings of a run as `load` takes them, the experiment first. The arm's own settings win over `overrides`."""
     arm = Arm.parse(arm) if isinstance(arm, str) else arm
     # a control is no algorithm: run_one finds it by the name of the arm
     preset = [f"algo={'r3' if arm.preset in (*CONTROLS, *ABLATIONS) else arm.preset}", f"arm={arm.name}"]
@@ -107,10 +104,8 @@ def run_study(
     keep: Path | None = None,
     tuning: bool = False,
     done: Callable[[str, int, int], None] = lambda path, number, of: None,
-    progress: Callable[[float], None] = lambda share: None,
 ) -> list[str]:
-    """The run directories, arm by arm. `done(path, number, of)` is called as runs end, and about once a second `progress(share)`
-    with the share of the study's tokens that are generated, in [0, 1].
+    """Run what has not been run; returns the run directories, arm by arm. `done(path, number, of)` is called as runs end.
 
     Every configuration is checked before the first run starts. A run that fails stops the study with its error;
     what has finished stays, and the same call goes on from there. `keep`: a file of evidence that gets each run;
@@ -139,37 +134,16 @@ def run_study(
         # seed by seed: a study that is stopped early has every arm of the seeds that it has
         by_seed = sorted(range(len(pairs)), key=lambda i: seeds.index(pairs[i][1]))
         futures = [pool.submit(run_one, todo[i], controls[i]) for i in by_seed if not kept[i]]
-        config_of = dict(zip(futures, (configs[i] for i in by_seed if not kept[i]), strict=True))
-        pending = set(futures)
         try:
-            while pending:
-                ended, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
-                for number, future in enumerate(ended, start=len(futures) - len(pending) - len(ended) + 1):
-                    path = future.result()
-                    if keep is not None:
-                        evidence.add(keep, RunDirectory.open(path), tuning=tuning)
-                    done(path, number, len(futures))
-                # only of runs at work: to look at every run of a large study each second took 0.4 of a core
-                begun = sum(share_done(config_of[future]) for future in pending if future.running())
-                progress((len(futures) - len(pending) + begun) / len(futures))
+            for number, future in enumerate(as_completed(futures), start=1):
+                path = future.result()
+                if keep is not None:
+                    evidence.add(keep, RunDirectory.open(path), tuning=tuning)
+                done(path, number, len(futures))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [config.run_dir for config, is_kept in zip(configs, kept, strict=True) if not is_kept]
-
-
-def share_done(config: R3Config) -> float:
-    """How much of an unfinished run is done, in [0, 1]: by its generated tokens, or by its steps where no number of tokens ends it."""
-    run = RunDirectory(config.run_dir)
-    if not run.metrics.is_file():
-        return 0.0
-    last = run.metrics.read_bytes().splitlines()[-2:]  # a process that is writing may have half a line there
-    if len(last) < 2:
-        return 0.0
-    line = json.loads(last[0])
-    if config.train.max_generated_tokens is not None:
-        return min(1.0, line["generated_tokens_total"] / config.train.max_generated_tokens)
-    return min(1.0, line["step"] / config.train.max_steps) if config.train.max_steps is not None else 0.0
 
 
 def _end_with_the_study() -> None:

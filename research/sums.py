@@ -68,13 +68,13 @@ def facts() -> dict[Fact, tuple[float, int]]:
     rng = random.Random(SEED)
     pairs = [(digit, addend) for digit in range(10) for addend in range(LARGEST_TERM + 1)]
     rng.shuffle(pairs)
-    found, start = {}, 0.0
+    table, start = {}, 0.0
     for share, rate in FACT_CLASSES:
         end = start + share * len(pairs)
         for pair in pairs[round(start) : round(end)]:
-            found[pair] = (rate, rng.choice((-2, -1, 1, 2)))
+            table[pair] = (rate, rng.choice((-2, -1, 1, 2)))
         start = end
-    return found
+    return table
 
 
 FACTS = facts()
@@ -119,7 +119,7 @@ def word_solution(terms: list[int], totals: list[int], rng: random.Random) -> st
 
 
 def num_misconceived(terms: list[int]) -> int:
-    """Of the facts that a solution without a slip uses."""
+    """Count the misconceived facts that a solution without a slip uses."""
     totals = itertools.accumulate(terms)
     facts_used = [(total % 10, addend) for total, addend in zip(totals, terms[1:], strict=False)]
     return sum(FACTS[fact][0] == FACT_CLASSES[-1][1] for fact in facts_used)

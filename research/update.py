@@ -26,7 +26,7 @@ class TrainedRow:
 
 
 class Gradient(NamedTuple):
-    """What accumulate_gradient found."""
+    """The results of accumulate_gradient."""
 
     loss: float
     ratio_max: float  # the largest ratio of a token that has stored log-probs and an advantage; 0 without any
@@ -61,25 +61,23 @@ def accumulate_gradient(
     if not rows:
         raise ValueError("an update needs rows")
     num_tokens = sum(len(row.response_ids) for row in rows)
-    equal: dict[
-        tuple, list[int]
-    ] = {}  # rows that are alike in everything: one goes through the model, with all their weight
+    # rows that are alike in everything: one goes through the model, with all their weight
+    equal: dict[tuple, list[int]] = {}
     for i, row in enumerate(rows):
         if row.advantage != 0:
             arrays = (row.prompt_ids, row.response_ids, row.old_logprobs)
-            equal.setdefault((row.advantage, *(None if one is None else one.tobytes() for one in arrays)), []).append(
-                i
-            )
+            content = [None if array is None else array.tobytes() for array in arrays]
+            equal.setdefault((row.advantage, *content), []).append(i)
     copies = {places[0]: places for places in equal.values()}
     packs: dict[bytes, list[int]] = {}  # rows behind one prompt, which goes through the model once
     for i in copies:
         packs.setdefault(rows[i].prompt_ids.astype(np.int64).tobytes(), []).append(i)
     by_length = sorted(packs.values(), key=lambda pack: _length([rows[i] for i in pack]))
     if not by_length:  # an optimizer with momentum goes on, as it does after a gradient of 0
-        for parameter in filter(lambda one: one.requires_grad, model.parameters()):
+        for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     total = largest = 0.0
-    found: dict[int, np.ndarray] = {}
+    logprobs_of_row: dict[int, np.ndarray] = {}
     while by_length:
         batch = [by_length.pop(0)]
         while by_length and sum(map(len, batch)) + len(by_length[0]) <= micro_batch_size:
@@ -98,8 +96,8 @@ def accumulate_gradient(
         places = [i for pack in batch for i in pack]
         ends = np.cumsum([len(rows[i].response_ids) for i in places])[:-1]
         for i, logprobs in zip(places, np.split(logp_N.numpy(), ends), strict=True):
-            found.update(dict.fromkeys(copies[i], logprobs))
-    return Gradient(loss=total, ratio_max=largest, logprobs=[found.get(i) for i in range(len(rows))])
+            logprobs_of_row.update(dict.fromkeys(copies[i], logprobs))
+    return Gradient(loss=total, ratio_max=largest, logprobs=[logprobs_of_row.get(i) for i in range(len(rows))])
 
 
 def _length(pack: Sequence[TrainedRow]) -> int:
@@ -127,7 +125,7 @@ def _loss_sum(model, packs, temperature, eps_clip_low, eps_clip_high, dual_clip)
             position_PL[p, begin:end] = torch.arange(start, start + end - begin)
             response_PL[p, begin:end] = number
             # the first token is predicted from the prompt's last place
-            predicts += [(p, start - 1, begin)] + [(p, place - 1, place) for place in range(begin + 1, end)]
+            predicts += [(p, start - 1, begin)] + [(p, position - 1, position) for position in range(begin + 1, end)]
             stored = row.old_logprobs
             old.append(np.full(end - begin, np.nan) if stored is None else stored)
             advantages.append(np.full(end - begin, count * row.advantage))  # the loss is proportional to it

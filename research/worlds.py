@@ -40,7 +40,7 @@ MAX_TRIES = 10_000  # of one problem; a walk has to find a way through the cells
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What is asked of which model.
+    """Questions to one model.
 
     Attributes:
         policy: one of POLICIES.
@@ -98,8 +98,8 @@ def _draw(world: World, seed: int) -> dict[str, list[dict[str, Any]]]:
         trains = part == "train"
         known = of_kind if trains else {**of_kind, HARD: [cell for cell in of_kind[HARD] if uses[cell]]}
         rows = []
-        for place in range(size):
-            rare = place < round(world.rare * size)
+        for number in range(size):
+            rare = number < round(world.rare * size)
             kinds = [HARD, HARD, EASY, EASY] if rare else [HALF_KNOWN, EASY, EASY, EASY]
             limit = {HARD: world.reuse} if trains else {}
             text, references = _problem(policy, table, known, kinds, rng, uses, limit, seen)
@@ -144,14 +144,14 @@ def _problem(
 
 def right_solutions(policy: Policy, table: dict[Cell, Fact], rows: list[int], columns: list[int]) -> list[list[int]]:
     """Every solution without a wrong step. `rows`: of the first step at least."""
-    found = [[rows[0]] if policy.walk else []]
+    solutions = [[rows[0]] if policy.walk else []]
     for step, column in enumerate(columns):
-        found = [
+        solutions = [
             [*entries, entry]
-            for entries in found
+            for entries in solutions
             for entry in _right(table[entries[-1] if policy.walk else rows[step], column])
         ]
-    return found
+    return solutions
 
 
 def _right(fact: Fact) -> tuple[int, ...]:

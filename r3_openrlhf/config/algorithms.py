@@ -42,7 +42,6 @@ class Algorithm:
         filters_groups: are groups without a difference replaced by groups of further problems (dynamic sampling)?
         overlong_penalty: DAPO's penalty on long responses.
         environment: are the rollouts trajectories in an environment (agents.environment)?
-        in_lab: does the lab's light loop know it?
         compared: presets to compare a run with: the first, or the second where the run is of the first itself.
     """
 
@@ -55,7 +54,6 @@ class Algorithm:
     filters_groups: bool = False
     overlong_penalty: bool = False
     environment: bool = False
-    in_lab: bool = False
     compared: tuple[str, str] = ("grpo", "r3")
 
     @property
@@ -97,17 +95,16 @@ ALGORITHMS: OpenTable[Algorithm] = OpenTable(
             mechanisms=METHOD,
             own_advantages=True,
             keeps_history=True,
-            in_lab=True,
         ),
-        "grpo": Algorithm(estimator="group_norm", in_lab=True),
-        "rloo": Algorithm(estimator="rloo", in_lab=True),
-        "reinforce_pp": Algorithm(estimator="reinforce", in_lab=True),
-        "reinforce_pp_baseline": Algorithm(estimator="reinforce_baseline", in_lab=True),
-        "dr_grpo": Algorithm(estimator="dr_grpo", in_lab=True),
+        "grpo": Algorithm(estimator="group_norm"),
+        "rloo": Algorithm(estimator="rloo"),
+        "reinforce_pp": Algorithm(estimator="reinforce"),
+        "reinforce_pp_baseline": Algorithm(estimator="reinforce_baseline"),
+        "dr_grpo": Algorithm(estimator="dr_grpo"),
         "gspo": Algorithm(estimator="group_norm", flags={"actor.policy_loss_type": "gspo"}),
         "ppo": Algorithm(estimator="gae"),
         "rrl": Algorithm(estimator="gae", keeps_history=True),
-        "dapo": Algorithm(estimator="group_norm", filters_groups=True, overlong_penalty=True, in_lab=True),
+        "dapo": Algorithm(estimator="group_norm", filters_groups=True, overlong_penalty=True),
         # trajectories, by agents.estimator
         "agents": Algorithm(
             estimator="group_norm",

@@ -70,8 +70,7 @@ def test_an_update_is_the_policy_gradient():
     """Two turns, advantages 3 and 3 (root mean square 3): the row moves by lr / 2 * (1 - p, -p) each."""
     policy = TablePolicy()
     before, p = dict(policy.row(("first", ()))), policy.probabilities(("first", ()))
-    agents_table.update(
-        policy,
+    policy.update(
         [(one_choice(policy, TAKE), [3.0], False)] * 2 + [(one_choice(policy, TAKE), None, False)],
         learning_rate=0.5,
     )
@@ -110,7 +109,7 @@ def test_a_recalled_turn_is_clipped(advantage, ratio, moves):
     policy = TablePolicy()
     before = dict(policy.row(("first", ())))
     old = one_choice(policy, TAKE, probability=policy.probabilities(("first", ()))[TAKE] / ratio)
-    agents_table.update(policy, [(old, [advantage], True)], learning_rate=0.5)
+    policy.update([(old, [advantage], True)], learning_rate=0.5)
     assert (policy.row(("first", ())) != before) is moves
     if moves:
         share = 1 - math.exp(before[TAKE]) / sum(map(math.exp, before.values()))
@@ -153,8 +152,10 @@ def test_a_run_learns_is_the_same_again_and_a_finished_one_is_not_run_again(tmp_
     [
         (["--arms", "ppo"], "the arm 'ppo' does not exist; known: grpo"),
         (["--variants", "both"], "the variant 'both' does not exist"),
-        (["--set", "max_turn=3"], "--set 'max_turn' is no key of agents; did you mean max_turns?"),
-        (["--set", "max_turns"], "--set 'max_turns' has no value"),
+        (["max_turn=3"], "'max_turn' is no key of agents; did you mean max_turns?"),
+        (["max_turns"], "'max_turns' sets nothing; use KEY=VALUE"),
+        (["trajectories=1"], "the recipe cannot be used: Expected `int` >= 2"),
+        (["forgets=x"], "the recipe cannot be used: Expected `float`, got `str`"),
     ],
 )
 def test_what_does_not_exist_is_named(tmp_path, arguments, message):

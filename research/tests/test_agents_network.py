@@ -66,7 +66,7 @@ def test_a_row_is_a_distribution_over_what_the_place_allows_whatever_else_is_in_
     together = policy(readings)
     for reading, row in zip(readings, together, strict=True):
         assert row.exp().sum().item() == approx(1, abs=1e-5)
-        assert (row > -math.inf).tolist() == allowed(reading[-1].place)
+        assert (row > -math.inf).tolist() == allowed(reading[-1].where)
         torch.testing.assert_close(policy([reading])[0], row, atol=1e-5, rtol=1e-5)
     assert {ACTIONS[i] for i, may in enumerate(allowed("first")) if may} == {TAKE, BACK}
     assert OPEN in {ACTIONS[i] for i, may in enumerate(allowed(HALL)) if may}
