@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -16,32 +16,21 @@ from r3_openrlhf.runs.files import lines_of, open_regular, read_bytes
 from r3_openrlhf.runs.problem_files import UNREADABLE
 from r3_openrlhf.view.run_reader import Reader, stamp_of
 
-Value = TypeVar("Value")
 
-
-class _Response(msgspec.Struct):
-    """A response, as far as a list of problems needs it."""
+class Response(msgspec.Struct):
+    """One sample."""
 
     verdict: Literal["correct", "wrong", "ungraded"]
     num_tokens: Annotated[int, msgspec.Meta(ge=0)]
     finish_reason: str
-
-
-class _Line(msgspec.Struct):
-    benchmark: str
-    uid: str
-    responses: list[_Response]
-
-
-class Response(_Response):
-    """One sample with its text."""
-
     text: str
     reason: str
     extracted: str | None = None
 
 
-class _WholeLine(msgspec.Struct):
+class _Line(msgspec.Struct):
+    benchmark: str
+    uid: str
     responses: list[Response]
 
 
@@ -156,7 +145,7 @@ class EvaluationReader(Reader):
         file = self.path / "samples.jsonl"
         with open_regular(file) as lines:
             lines.seek(problem.place)
-            return _decoded(lines.readline(), _WholeLine, file, problem.number).responses
+            return _decoded(lines.readline(), file, problem.number).responses
 
 
 def _problems_in(file: Path) -> dict[tuple[str, str], EvaluatedProblem]:
@@ -167,7 +156,7 @@ def _problems_in(file: Path) -> dict[tuple[str, str], EvaluatedProblem]:
         for number, line in enumerate(lines_of(lines), start=1):
             if not line.endswith(b"\n"):
                 break
-            whole = _decoded(line, _Line, file, number)
+            whole = _decoded(line, file, number)
             tokens = [response.num_tokens for response in whole.responses]
             problems[whole.benchmark, whole.uid] = EvaluatedProblem(
                 benchmark=whole.benchmark,
@@ -182,10 +171,10 @@ def _problems_in(file: Path) -> dict[tuple[str, str], EvaluatedProblem]:
     return problems
 
 
-def _decoded(line: bytes, kind: type[Value], file: Path, number: int) -> Value:
+def _decoded(line: bytes, file: Path, number: int) -> _Line:
     """With Python's own parser: a line may hold a lone surrogate, which a model can write. R3Error: it is no line of ours."""
     try:
-        return msgspec.convert(json.loads(line), kind)
+        return msgspec.convert(json.loads(line), _Line)
     except UNREADABLE as error:
         raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
 

@@ -80,14 +80,22 @@ def differences_of(a: RunReader, b: RunReader) -> list[tuple[str, str, str]]:
 
 def end_of(file: Path) -> str | None:
     """The last END_BYTES of a text file without passwords; None: there is none, or it cannot be read."""
+    content, is_whole = _tail(file, END_BYTES)
+    if content is None:
+        return None
+    text = content.decode("utf-8", "replace")
+    return without_secrets(text if is_whole else "[…]" + text.partition("\n")[2])
+
+
+def _tail(file: Path, num_bytes: int) -> tuple[bytes | None, bool]:
+    """The last bytes of a file, None where it cannot be read; and whether that is all of it."""
     try:
         with open_regular(file) as stream:
             size = stream.seek(0, 2)
-            stream.seek(max(0, size - END_BYTES))
-            text = stream.read(END_BYTES).decode("utf-8", "replace")
+            stream.seek(max(0, size - num_bytes))
+            return stream.read(num_bytes), size <= num_bytes
     except OSError:
-        return None
-    return without_secrets(text if size <= END_BYTES else "[…]" + text.partition("\n")[2])
+        return None, False
 
 
 def _decoded(lines: Iterable[str | bytes], decoder: msgspec.json.Decoder[Value]) -> list[Value]:
@@ -101,12 +109,7 @@ def _decoded(lines: Iterable[str | bytes], decoder: msgspec.json.Decoder[Value])
 
 def events_in(file: Path) -> list[Event]:
     """The lines that can be read, of the last MAX_EVENTS_BYTES."""
-    try:
-        with open_regular(file) as stream:
-            stream.seek(max(0, stream.seek(0, 2) - MAX_EVENTS_BYTES))
-            lines = stream.read(MAX_EVENTS_BYTES).splitlines()
-    except OSError:
-        return []
+    lines = (_tail(file, MAX_EVENTS_BYTES)[0] or b"").splitlines()
     return [event for event in _decoded(lines, msgspec.json.Decoder(Event)) if 0 <= event.time < PAST]
 
 

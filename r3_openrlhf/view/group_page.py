@@ -119,10 +119,10 @@ def _prompt(opened: Opened) -> tuple[str | None, str | None]:
     texts, why = texts_of(run)  # no text in the files: only the history knows
     if texts is None:
         return None, why
-    stored = stored_rollouts(run, fresh, step=opened.step, texts=texts)
-    known = next((rollout for rollout in stored.rollouts if rollout is not None), None)
+    stored, why = stored_rollouts(run, fresh, step=opened.step, texts=texts)
+    known = next((rollout for rollout in stored if rollout is not None), None)
     if known is None:
-        return None, f"The prompt is not known any more: {stored.why or LOST}."
+        return None, f"The prompt is not known any more: {why or LOST}."
     return texts.whole_text(known.rollout.prompt_ids.tolist()), None
 
 

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.view.evaluation import EvaluationReader
@@ -28,7 +27,6 @@ class Library:
         self._refreshing = threading.Lock()
         self.runs: dict[str, RunReader] = {}  # replaced, never changed: others may be reading it
         self.evaluations: dict[str, EvaluationReader] = {}
-        self.effects: dict[Any, Any] = {}  # overview.py
         self.refresh()
         if not self.runs and not self.evaluations:
             raise R3Error(

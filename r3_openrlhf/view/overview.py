@@ -10,7 +10,7 @@ from r3_openrlhf.comparison.arms import DEFAULT_REFERENCE, Comparison, compare
 from r3_openrlhf.comparison.runs import read_run
 from r3_openrlhf.comparison.table import reading, table_rows
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.runs.effect import Effect, effect_of
+from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.runs.report import quarter_means, total
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation import difference_of
@@ -83,24 +83,15 @@ def effect_page(library: Library, name: str, against: str = "") -> str:
     """`r3 show RUN --effect`; against: the name of an open run without replay, "": none."""
     run, other = library.run(name), library.run(against) if against else None
     others = [opened.name for opened in library.runs.values() if opened is not run and opened.steps()]
-    effect = effect_in(library, run, other) if run.steps() else None
+    effect = effect_of(run.directory, against=other.directory if other else None) if run.steps() else None
     return render("effect.html", run=run, effect=effect, against=against, others=others)
 
 
 def sentences(library: Library, name: str) -> list[dict[str, str]]:
     """The sentences at the top of a run, each with the address of its data."""
     run = library.run(name)
-    parts = effect_in(library, run).parts() if run.steps() else []
+    parts = effect_of(run.directory).parts() if run.steps() else []
     return [{"text": text, "href": f"{link(name, 'effect')}#{part}"} for part, text in parts]
-
-
-def effect_in(library: Library, run: RunReader, other: RunReader | None = None) -> Effect:
-    """Kept as long as no run has a new step. Reading all steps takes seconds, so no other page waits for it."""
-    key = run.name, other.name if other else None
-    stamp = run.steps(), other.steps() if other else None
-    if library.effects.get(key, (None,))[0] != stamp:
-        library.effects[key] = stamp, effect_of(run.directory, against=other.directory if other else None)
-    return library.effects[key][1]
 
 
 # ── arms ──

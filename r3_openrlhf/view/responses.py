@@ -80,7 +80,7 @@ def open_group(library: Library, name: str, step: int, context: str, uid: str) -
     for row in rows:
         if not row["text"] and row["recalled_from"] is not None:
             texts, _ = texts_of(run)
-            (stored,) = stored_rollouts(run, [row], step=step, texts=texts).rollouts
+            (stored,), _ = stored_rollouts(run, [row], step=step, texts=texts)
             if stored is not None and texts is not None:
                 row["text"] = texts.text(stored.rollout.response_ids.tolist())
     return Opened(run, step, group, rows, run.problem(uid))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -45,19 +44,11 @@ def step_page(library: Library, name: str, step: int) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Rollouts whose reward is from `low` to `high`; height of its bar in pixels."""
+def reward_bins(groups: Sequence[StepGroup]) -> tuple[list[dict[str, float]], list[str]]:
+    """A histogram of the rewards of all rows, and for each group the places of the bins that its rewards are in.
 
-    low: float
-    high: float
-    count: int
-    height: float
-
-
-def reward_bins(groups: Sequence[StepGroup]) -> tuple[list[Bin], list[str]]:
-    """A histogram of the rewards of all rows, and for each group the places of the bins that its rewards are in. No bins where
-    all rewards are equal."""
+    A bin has its ends, its count, and the height of its bar in pixels. There are none where all rewards are equal.
+    """
     rewards = [[row["reward"] for row in group.rows if row["reward"] is not None] for group in groups]
     every = [value for of_group in rewards for value in of_group]
     if not every or min(every) == max(every):
@@ -65,7 +56,7 @@ def reward_bins(groups: Sequence[StepGroup]) -> tuple[list[Bin], list[str]]:
     counts, edges = np.histogram(every, bins=BINS)
     tallest = counts.max()
     bins = [
-        Bin(float(low), float(high), int(count), HEIGHT * count / tallest)
+        {"low": float(low), "high": float(high), "count": int(count), "height": HEIGHT * count / tallest}
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
     ]
     places = [sorted(set(np.searchsorted(edges[1:-1], of_group, side="right").tolist())) for of_group in rewards]

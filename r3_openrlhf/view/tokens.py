@@ -145,36 +145,33 @@ def token_values(
 
     A recalled row is looked up in the history at the step that sampled it.
     """
-    history = stored_rollouts(run, rows, step=step, texts=texts)
-    known = [_values(*parts, texts) for parts in zip(rows, columns, history.rollouts, strict=True)]
+    stored, why = stored_rollouts(run, rows, step=step, texts=texts)
+    known = [_values(*parts, texts) for parts in zip(rows, columns, stored, strict=True)]
     lacking = [row["verdict"] for row, values in zip(rows, known, strict=True) if values is None]
     if not lacking:
         return known, None
     if set(lacking) == {Verdict.UNGRADED}:
         return known, "No values are kept of ungraded rollouts."
-    if texts is None and any(rollout is not None for rollout in history.rollouts):
+    if texts is None and any(rollout is not None for rollout in stored):
         return known, MISSING
-    return known, f"The values of some responses are not there: {history.why or LOST}."
+    return known, f"The values of some responses are not there: {why or LOST}."
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The rows of the history store that rows of a step are."""
+def stored_rollouts(
+    run: RunReader, rows: Sequence[Row], *, step: int, texts: TokenTexts | None
+) -> tuple[list[StoredRollout | None], str | None]:
+    """The row of the history store that each row of a step is, and why none was looked for.
 
-    rollouts: list[StoredRollout | None]
-    why: str | None = None  # none was looked for
-
-
-def stored_rollouts(run: RunReader, rows: Sequence[Row], *, step: int, texts: TokenTexts | None) -> Stored:
-    """One per row; None: it is not there, or which one it is cannot be told."""
+    None: it is not there, or which one it is cannot be told.
+    """
     if not run.directory.history.is_file():
-        return Stored([None] * len(rows), "this run directory has no history.sqlite")
+        return [None] * len(rows), "this run directory has no history.sqlite"
     by_step: dict[int, list[StoredRollout]] = {}
     try:
         for sampled in {_sampled_in(row, step) for row in rows}:
             by_step[sampled] = sampled_in(run.directory.history, rows[0]["uid"], step=sampled)
     except HistoryError as error:
-        return Stored([None] * len(rows), str(error))
+        return [None] * len(rows), str(error)
     decoded: dict[int, str] = {}  # a stored rollout is compared with several rows
 
     def text_of(candidate: StoredRollout) -> str:
@@ -184,7 +181,7 @@ def stored_rollouts(run: RunReader, rows: Sequence[Row], *, step: int, texts: To
         return decoded[candidate.row]
 
     compared = text_of if texts is not None else None
-    return Stored([_match(row, by_step[_sampled_in(row, step)], compared) for row in rows])
+    return [_match(row, by_step[_sampled_in(row, step)], compared) for row in rows], None
 
 
 def _sampled_in(row: Row, step: int) -> int:
