@@ -1,4 +1,4 @@
-"""Who may use a server: processes of this machine, or callers with a token."""
+"""Access to a server: processes of this machine, or callers with a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be trained: one record per value of the key `algo`.
+"""Algorithms that can be trained: one record per value of the key `algo`.
 
 An entry of one's own is a record in a module: `algo=my_module:MINE`, with
 
@@ -28,7 +28,7 @@ DAPO_OVERLONG_FACTOR = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """How an algorithm uses the stack.
+    """An algorithm's use of the stack.
 
     Attributes:
         estimator: OpenRLHF's word for its advantages (--algo.advantage.estimator).
@@ -121,7 +121,7 @@ ALGORITHMS: OpenTable[Algorithm] = OpenTable(
 
 
 def overlong_penalty(num_tokens: int, *, max_tokens: int) -> float:
-    """What DAPO takes from the reward of a response of l tokens, at most DAPO_OVERLONG_FACTOR (its section 3.4).
+    """Compute what DAPO takes from the reward of a response of l tokens, at most DAPO_OVERLONG_FACTOR (its section 3.4).
 
         F * min(l - (L - B), B) / B   above L - B tokens, else 0;   L = max_tokens, B = int(DAPO_OVERLONG_SHARE * L)
 

@@ -63,7 +63,7 @@ def _of_user(path: str, function: Any) -> AnswerTask:
 
 
 def wanted_by(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the values for which a user's function has a parameter; all of them where it takes any."""
+    """Keep the values for which a user's function has a parameter; all of them where it takes any."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # check_signature says so

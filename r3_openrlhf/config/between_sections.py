@@ -1,4 +1,4 @@
-"""What sections of a configuration may not be together."""
+"""Refuse settings of different sections that exclude each other."""
 
 from __future__ import annotations
 

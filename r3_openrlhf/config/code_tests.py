@@ -54,12 +54,12 @@ class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
 
     @property
     def kind(self) -> str:
-        """What the tests look at."""
+        """Name what the tests look at."""
         return "asserts" if self.asserts else "a function" if self.fn_name else "standard input"
 
     @property
     def number(self) -> int:
-        """How many tests there are."""
+        """Count the tests."""
         return len(self.asserts or self.inputs)
 
 

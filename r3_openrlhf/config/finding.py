@@ -1,4 +1,4 @@
-"""What a look at data, model or reward found before a run: wrong for sure, or suspicious."""
+"""Findings about data, model or reward before a run: wrong for sure, or suspicious."""
 
 from __future__ import annotations
 

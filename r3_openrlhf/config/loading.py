@@ -68,9 +68,9 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     settings = _experiment_of(experiment)
     parsed = [(_check_override(override), override) for override in overrides]
     chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
-    # one of ours is a preset; an algorithm of a user is the key alone, which Hydra takes for a group
-    own = str(chosen) if chosen is not None and is_import_path(str(chosen)) else None
-    preset = None if chosen is None or own is not None else str(chosen)
+    # a name is a preset; an algorithm of a user is the key alone, which Hydra takes for a group
+    import_path = str(chosen) if chosen is not None and is_import_path(str(chosen)) else None
+    preset = None if chosen is None or import_path is not None else str(chosen)
     if preset is not None and preset not in presets():
         raise ConfigError(
             f"algo is {quoted(preset)}, which does not exist in configs/algo; {nearest(preset, presets())}"
@@ -86,11 +86,11 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         raise ConfigError(f"experiment {quoted(experiment)} does not compose: {_one_line(error)}") from error
     values = _with_given_options(_container(composed), [override for override, _ in parsed])
     given = {override.key_or_group for override, _ in parsed}
-    for one, other in (("path", "sources"), ("sources", "path")):  # the command line takes the place of the experiment
-        if f"data.{one}" in given and f"data.{other}" not in given and "data" in values:
+    for key, other in (("path", "sources"), ("sources", "path")):  # the command line takes the place of the experiment
+        if f"data.{key}" in given and f"data.{other}" not in given and "data" in values:
             values["data"].pop(other, None)
-    if own is not None:
-        values["algo"] = own
+    if import_path is not None:
+        values["algo"] = import_path
     if (
         preset
         and values.get("run_dir", MISSING) != MISSING
@@ -254,8 +254,8 @@ def _with_given_options(values: dict[str, Any], overrides: list[Override]) -> di
 
 
 def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
-    """With agents.environment the tasks are its seeds: data.path and held_out.path say so where nothing is given. With sources
-    they stand for those."""
+    """Fill data.path and held_out.path where nothing is given: with the environment, whose seeds are the tasks, or with the word for
+    several sources."""
     data = values.get("data")
     if isinstance(data, dict) and data.get("sources") and data.get("path") in (None, MISSING):
         values = {**values, "data": {**data, "path": SOURCES}}

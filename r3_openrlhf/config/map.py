@@ -71,18 +71,20 @@ def chosen(section: str | None, search: str | None) -> list[Setting]:
     Raises:
         ConfigError: a section that does not exist, or nothing found.
     """
-    found = list(settings())
+    kept = list(settings())
     if section is not None:
-        found = [one for one in found if one.key == section or one.key.startswith(f"{section}.")]
-        if not found:
-            sections = sorted({one.key.rpartition(".")[0] or one.key for one in settings()})
+        kept = [setting for setting in kept if setting.key == section or setting.key.startswith(f"{section}.")]
+        if not kept:
+            sections = sorted({setting.key.rpartition(".")[0] or setting.key for setting in settings()})
             raise ConfigError(f"{section} is no section and no key; {open_table.nearest(section, sections)}")
     if search is not None:
         word = search.lower()
-        found = [one for one in found if word in " ".join((one.key, one.meaning, *one.allowed)).lower()]
-        if not found:
+        kept = [
+            setting for setting in kept if word in " ".join((setting.key, setting.meaning, *setting.allowed)).lower()
+        ]
+        if not kept:
             raise ConfigError(f"no setting mentions {quoted(search)}; `r3 config` lists all of them")
-    return found
+    return kept
 
 
 def _settings_of(schema: type, prefix: str) -> Iterable[Setting]:
@@ -104,7 +106,7 @@ def _settings_of(schema: type, prefix: str) -> Iterable[Setting]:
 
 
 def _purpose(schema: type) -> str:
-    """What a section is for: the first line of its docstring."""
+    """Say what a section is for: the first line of its docstring."""
     return (schema.__doc__ or "").splitlines()[0]
 
 
@@ -121,7 +123,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 @functools.cache
 def _comments(schema: type) -> dict[str, str]:
     """Field -> its comment. A subclass has those of its bases."""
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for owner in reversed(schema.__mro__):
         if not dataclasses.is_dataclass(owner):
             continue
@@ -133,9 +135,9 @@ def _comments(schema: type) -> dict[str, str]:
                 continue
             named = re.match(r"(\w+): [^#]*?(?:\s\s#\s*(.*))?$", text)
             if named:
-                found[named[1]] = " ".join([*above, named[2] or ""]).strip()
+                comments[named[1]] = " ".join([*above, named[2] or ""]).strip()
             above = []
-    return found
+    return comments
 
 
 def _allowed(words: Iterable[str]) -> tuple[str, ...]:
@@ -145,25 +147,25 @@ def _allowed(words: Iterable[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _set_by() -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+    files_of: dict[str, list[str]] = {}
     for group in ("experiment", "algo"):
         for file in sorted((CONFIGS / group).glob("**/*.yaml")):
             values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
             values.pop("defaults", None)
             for key in flatten(values):
-                found.setdefault(key, []).append(f"{group}/{file.stem}")
-    return {key: tuple(names) for key, names in found.items()}
+                files_of.setdefault(key, []).append(f"{group}/{file.stem}")
+    return {key: tuple(names) for key, names in files_of.items()}
 
 
-def described(one: Setting) -> str:
+def described(setting: Setting) -> str:
     """A setting as two or three lines of text."""
-    head = f"{one.key} = {one.default}    {one.kind}" + (f", {one.unit}" if one.unit else "")
-    lines = [head, *([f"    {one.meaning}"] if one.meaning else [])]
-    if one.allowed:
-        lines.append(f"    one of: {', '.join(one.allowed)}")
-    if one.set_by:
-        more = f" and {len(one.set_by) - 4} more" if len(one.set_by) > 4 else ""
-        lines.append(f"    set by: {', '.join(one.set_by[:4])}{more}")
+    head = f"{setting.key} = {setting.default}    {setting.kind}" + (f", {setting.unit}" if setting.unit else "")
+    lines = [head, *([f"    {setting.meaning}"] if setting.meaning else [])]
+    if setting.allowed:
+        lines.append(f"    one of: {', '.join(setting.allowed)}")
+    if setting.set_by:
+        more = f" and {len(setting.set_by) - 4} more" if len(setting.set_by) > 4 else ""
+        lines.append(f"    set by: {', '.join(setting.set_by[:4])}{more}")
     return "\n".join(lines)
 
 
@@ -176,13 +178,18 @@ def page() -> str:
         "`r3 config --page`; a test compares them.",
     ]
     section = None
-    for one in settings():
-        own = one.key.rpartition(".")[0] or "run"
-        if own != section:
-            section = own
+    for setting in settings():
+        name = setting.key.rpartition(".")[0] or "run"
+        if name != section:
+            section = name
             lines += ["", f"## {section}", "", "| Key | Default | Type, unit | Meaning |", "|---|---|---|---|"]
-        kind = one.kind + (f", {one.unit}" if one.unit else "")
-        words = f" (one of {', '.join(one.allowed)})" if one.allowed else ""
-        cells = (f"`{one.key}`", f"`{one.default}`", f"`{kind}`" if not one.unit else kind, one.meaning + words)
+        kind = setting.kind + (f", {setting.unit}" if setting.unit else "")
+        words = f" (one of {', '.join(setting.allowed)})" if setting.allowed else ""
+        cells = (
+            f"`{setting.key}`",
+            f"`{setting.default}`",
+            f"`{kind}`" if not setting.unit else kind,
+            setting.meaning + words,
+        )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

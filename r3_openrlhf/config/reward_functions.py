@@ -37,7 +37,7 @@ _OPENRLHF: tuple[str, ...] = ("queries", "prompts", "labels")
 
 
 class Signature(StrEnum):
-    """Whose parameters a function has."""
+    """The project whose parameters a function has."""
 
     OWN = "own"
     TRL = "trl"
@@ -62,29 +62,39 @@ def placed(path: str) -> str:
 
 
 def reward_function(key: str, path: str) -> RewardFunction:
-    """What an import path names. "file.py" alone is OpenRLHF's form: its `reward_func`.
+    """Return what an import path names. "file.py" alone is OpenRLHF's form: its `reward_func`.
 
     Raises:
         ConfigError: it cannot be imported, is no function, or needs a parameter that nothing is passed for.
     """
-    found = load_object(key, f"{path}:reward_func" if path.endswith(".py") else path)
+    function = load_object(key, f"{path}:reward_func" if path.endswith(".py") else path)
     try:
-        parameters = inspect.signature(found).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key} is {quoted(path)}, which is no function: {error}") from error
-    name = getattr(found, "__name__", type(found).__name__)
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
-    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    names = {one.name for one in named}
+    name = getattr(function, "__name__", type(function).__name__)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    named = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    names = {parameter.name for parameter in named}
     if "queries" in names:
         signature, offered = Signature.OPENRLHF, _OPENRLHF
     elif "completions" in names:
         # which columns there are is known with the first row
-        return RewardFunction(path, name, found, Signature.TRL)
+        return RewardFunction(path, name, function, Signature.TRL)
     else:
         signature, offered = Signature.OWN, VERL if "solution_str" in names else OFFERED
-    lacking = [one.name for one in named if one.default is one.empty and one.name not in offered]
-    lacking += [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.default is one.empty]
+    lacking = [
+        parameter.name for parameter in named if parameter.default is parameter.empty and parameter.name not in offered
+    ]
+    lacking += [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty
+    ]
     if lacking:
         raise ConfigError(
             f"{key} is {quoted(path)}, whose parameter {quoted(lacking[0])} nothing is passed for; a reward function may take "
@@ -94,4 +104,4 @@ def reward_function(key: str, path: str) -> RewardFunction:
     wants = tuple(word for word in offered if takes_any or word in names)
     if signature is Signature.OWN and not wants:
         raise ConfigError(f"{key} is {quoted(path)}, which takes no parameter; use def {name}(response, reference)")
-    return RewardFunction(path, name, found, signature, wants if signature is Signature.OWN else ())
+    return RewardFunction(path, name, function, signature, wants if signature is Signature.OWN else ())

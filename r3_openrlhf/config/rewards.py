@@ -16,7 +16,7 @@ from r3_openrlhf.method.open_table import is_import_path, is_looking
 
 @dataclass
 class CodeConfig:
-    """How programs are run (data.task=code). A problem that asks for more time or memory for a test gets it."""
+    """Limits of programs (data.task=code). A problem that asks for more time or memory for a test gets it."""
 
     # processor seconds of one test
     seconds_per_test: float = number(6.0, above=0)

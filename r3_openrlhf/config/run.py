@@ -126,7 +126,7 @@ class R3Config(R3Settings):
 
     @property
     def sequences_per_engine(self) -> int:
-        """How many responses one vLLM engine decodes at once."""
+        """Responses that one vLLM engine decodes at once."""
         if self.cluster.vllm_max_num_seqs is not None:
             return self.cluster.vllm_max_num_seqs
         return min(1024, max(128, math.ceil(1.25 * self.rows_per_step / self.num_engines)))

@@ -11,7 +11,7 @@ from r3_openrlhf.method.errors import ConfigError
 
 @dataclass
 class ClusterConfig:
-    """Where it runs. All models are colocated: actor, reference and vLLM share the same GPUs."""
+    """The machines. All models are colocated: actor, reference and vLLM share the same GPUs."""
 
     # number of machines
     num_nodes: int = number(1, min=1)
@@ -77,7 +77,7 @@ class StopConfig:
 
 @dataclass
 class LoggingConfig:
-    """Where numbers and texts go besides the run directory."""
+    """Numbers and texts besides the run directory."""
 
     # project of Weights & Biases to log to; null: none
     wandb_project: str | None = None

@@ -39,7 +39,7 @@ def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, str]) -> list[di
     Raises ConfigError: no path, a value of another type, a key that a source cannot have, a weight that is no number above 0, weights for some only, or
     two sources of one name.
     """
-    found = []
+    entries = []
     for source in sources:
         entry = dict(source) if isinstance(source, Mapping) else {"path": source}
         path, weight = entry.get("path"), entry.get("weight")
@@ -64,18 +64,18 @@ def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, str]) -> list[di
         name = re.sub(
             r"[^\w.-]", "_", str(entry.get("name") or re.split(r"[/:]", path.rstrip("/"))[-1].partition(".")[0])
         )
-        found.append(
+        entries.append(
             {"name": name, "weight": weight, **{k: v for k, v in entry.items() if k not in ("name", "weight")}}
         )
-    names = [entry["name"] for entry in found]
+    names = [entry["name"] for entry in entries]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
         raise ConfigError(
             f"data.sources has two sources called {double}; give each a name, as in {{path: ..., name: ...}}"
         )
-    if len({entry["weight"] is None for entry in found}) > 1:
+    if len({entry["weight"] is None for entry in entries}) > 1:
         raise ConfigError("data.sources has weights for some of its sources only; give all of them one, or none")
-    return found
+    return entries
 
 
 def _check_type(path: str, name: str, value: Any, kind: str) -> None:
@@ -92,7 +92,7 @@ def _check_type(path: str, name: str, value: Any, kind: str) -> None:
 
 
 def path_of(path: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
-    """How messages call the sources. Raises ConfigError where another path is set besides."""
+    """Return the name of the sources in messages. Raises ConfigError where another path is set besides."""
     together = " + ".join(entry["path"] for entry in entries)
     if path not in (None, "???", SOURCES, together):
         raise ConfigError(f"data.path is {path} and data.sources is set; use one of them, as in data.sources=[]")

@@ -19,7 +19,7 @@ class TokenValues(Word):
 
 
 class AgentEstimator(Word):
-    """How the trajectories of a task become advantages (problems/agents/advantages.py): of whole trajectories, of steps at the same
+    """The estimator that makes advantages of the trajectories of a task (problems/agents/advantages.py): of whole trajectories, of steps at the same
     state as well (GiGPO), or of steps in a hierarchy of groups (HGPO)."""
 
     GRPO = "grpo"
@@ -35,7 +35,7 @@ class LossAggregation(Word):
 
 
 class Device(Word):
-    """Whether a run without CUDA starts on the CPU platform."""
+    """The machine that a run asks for; AUTO starts on the CPU platform where CUDA is absent."""
 
     AUTO = "auto"
     CUDA = "cuda"
