@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -70,13 +69,7 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
         display.phase(MODEL)
         lab = Lab(config)
         display.phase("training")
-        budget, started = config.train.max_generated_tokens, time.monotonic()
-
-        def progress(tokens: int) -> None:
-            left = (time.monotonic() - started) * (budget / tokens - 1) if budget and tokens else None
-            display.progress(tokens, f"{tokens:,} tokens" + (f" of {budget:,}" if budget else ""), left_s=left)
-
-        run = lab.train(progress=progress)
+        run = lab.train(progress=lambda tokens: display.progress(tokens, f"{tokens:,} tokens"))
     for line in run.read_evaluations():
         click.echo(
             f"step {line['step']}, {line['generated_tokens']} tokens: held-out accuracy {line['pass_at_1']:.3f}"
@@ -252,12 +245,6 @@ def agents(
         torch.set_num_threads(1)  # matrices as small as these only wait for a second thread
     with _display() as display:
         display.phase("training")
-        started = time.monotonic()
-
-        def progress(number: int, of: int) -> None:
-            left = (time.monotonic() - started) * (of / number - 1)
-            display.progress(number, f"{number} of {of} runs ended", left_s=left)
-
         runs = run_study(
             out,
             variants=variants.split(","),
@@ -267,7 +254,7 @@ def agents(
             recipe=Recipe.parse(settings),
             tokens=tokens or TOKENS,
             learning_rate=learning_rate,
-            progress=progress,
+            progress=lambda number, of: display.progress(number, f"{number} of {of} runs ended"),
         )
     click.echo("\n".join(json.dumps(asdict(run)) for run in runs) if as_json else table(runs))
 
@@ -286,25 +273,20 @@ def agents(
 @click.option(
     "--without", multiple=True, type=int, metavar="SEED", help="Leave this seed out. May be given several times."
 )
-@as_json_too
-def evidence(
-    file: Path, reference: str | None, tuning: bool, add: tuple[Path, ...], without: tuple[int, ...], as_json: bool
-) -> None:
+def evidence(file: Path, reference: str | None, tuning: bool, add: tuple[Path, ...], without: tuple[int, ...]) -> None:
     """Compare the runs in a file of evidence: one row for each arm.
 
     \b
     python -m research evidence research/evidence/lab_own_skills.jsonl.zst
     python -m research evidence my_experiment.jsonl.zst --add runs/grpo-1 --add runs/r3-1
     """
-    from dataclasses import asdict
-
     from r3_openrlhf.runs.directory import RunDirectory
     from research import evidence as files
 
     for run in add:
         files.add(file, RunDirectory.open(run), tuning=tuning)
     regime = files.read_regime(file, tuning=tuning, without=without, reference=reference)
-    click.echo(json.dumps(asdict(regime), allow_nan=False) if as_json else files.regime_table(regime))
+    click.echo(files.regime_table(regime))
 
 
 def _display():

@@ -84,11 +84,8 @@ class Recipe:
     @property
     def changed(self) -> str:
         """The differences from the defaults, for the name of a file."""
-        values, plain = asdict(self), asdict(Recipe())
-        changes = {
-            **{key: values[key] for key in values if key != "settings" and values[key] != plain[key]},
-            **self.settings,
-        }
+        plain = asdict(Recipe(settings=self.settings))
+        changes = {key: value for key, value in asdict(self).items() if value != plain[key]} | self.settings
         return "".join(f"-{key}_{value}" for key, value in changes.items())
 
 
@@ -150,7 +147,23 @@ class TablePolicy:
         self, settings: LabAgents, *, seed: int, num: int, shows_keys: bool, rng: random.Random
     ) -> list[Played]:
         """So many episodes of task `seed`, one behind the other."""
-        return [play(self, settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng) for i in range(num)]
+        return [self.play(settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng) for i in range(num)]
+
+    def play(self, settings: LabAgents, *, seed: int, uid: str, shows_keys: bool, rng: random.Random) -> Played:
+        """One episode of task `seed`."""
+        world = Vault(rooms=ROOMS, keys=KEYS, shows_keys=shows_keys)
+        episode = Episode(world.reset(seed), task_uid=task_uid("vault", seed), trajectory_uid=uid, settings=settings)
+        choices = []
+        while (prompt := episode.next_prompt(count=len, max_tokens=10**6)) is not None:
+            key, parts = self.read(prompt)
+            probabilities = self.probabilities(key)
+            action = rng.choices(list(probabilities), weights=list(probabilities.values()))[0]
+            choices.append(Choice(key, action, probabilities[action]))
+            text = action
+            for colour, part in parts.items():
+                text = text.replace(part, colour)
+            episode.advance(world.step(episode.act(text, truncated=False)))
+        return Played(episode.trajectory(), choices)
 
     def update(self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
         """One step up the gradient of the clipped objective, mean over turns.
@@ -218,22 +231,3 @@ class Played:
 
 
 Row = tuple[Played, list[float] | None, bool]  # a trajectory, its advantages by turn (None: lost), is it off-policy?
-
-
-def play(
-    policy: TablePolicy, settings: LabAgents, *, seed: int, uid: str, shows_keys: bool, rng: random.Random
-) -> Played:
-    """One episode of task `seed`."""
-    world = Vault(rooms=ROOMS, keys=KEYS, shows_keys=shows_keys)
-    episode = Episode(world.reset(seed), task_uid=task_uid("vault", seed), trajectory_uid=uid, settings=settings)
-    choices = []
-    while (prompt := episode.next_prompt(count=len, max_tokens=10**6)) is not None:
-        key, parts = policy.read(prompt)
-        probabilities = policy.probabilities(key)
-        action = rng.choices(list(probabilities), weights=list(probabilities.values()))[0]
-        choices.append(Choice(key, action, probabilities[action]))
-        text = action
-        for colour, part in parts.items():
-            text = text.replace(part, colour)
-        episode.advance(world.step(episode.act(text, truncated=False)))
-    return Played(episode.trajectory(), choices)

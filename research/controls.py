@@ -132,8 +132,7 @@ def entropy_rank_against_outcome(
     one that then is wrong: how often did the right one have the higher score (ties count half)? 0.5 is chance.
 
     Scores: the ranking reward, peak entropy, falling global entropy, mean log-prob (ranking.score=logprob), the same of
-    the last quarter of the tokens, the least likely token's log-prob, a random number. All truncated responses have the
-    same length, so a rank by length is 0.5 by construction.
+    the last quarter of the tokens, the least likely token's log-prob, a random number.
 
     Sampling 2L tokens and looking at the first L of those that are longer is the same as sampling L and going on.
     """
@@ -174,7 +173,6 @@ def entropy_rank_against_outcome(
             ],
             "lowest log-prob": [float(response.rollout.response_logprobs[:limit].min()) for response in group],
             "random": rng.random(len(group)),
-            "length": [limit] * len(group),
         }
         if 0 < right.sum() < len(group):
             for name, values in scores.items():

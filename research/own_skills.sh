@@ -3,20 +3,15 @@
 # is added to a file of evidence, and what is there is not run again, so it can be stopped and started, and seeds are added by
 #   SEEDS=1009,1010 research/own_skills.sh
 # TUNE=1 runs every arm at every rate on seeds that are not reported, and nothing else; RATE below is what came out.
-# WORLD=shared_skills, MODEL=table and so on: another world of research/worlds.py; EXPERIMENT=lab_false_positives: another
-# experiment. RATE_OF_ALL=1e-3: one rate for every arm; SUFFIX=_lr1e-3: after the names of the arms; MORE="rollout.batch_size=16 ...":
-# settings of all arms; NAME=own_skills_g16: directory of the results.
+# WORLD=shared_skills, MODEL=table and so on: another world of research/worlds.py. RATE_OF_ALL=1e-3: one rate for every arm;
+# SUFFIX=_lr1e-3: after the names of the arms; MORE="rollout.batch_size=16 ...": settings of all arms; NAME=own_skills_g16: name of
+# the results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 
-EXPERIMENT=${EXPERIMENT:-lab_own_skills}
-if [ "$EXPERIMENT" = lab_own_skills ]; then
-    WORLD=${WORLD:-own_skills}
-    SETTINGS=("data.reasoning_gym.world=$WORLD" "model.path=research.facts:${MODEL:-table}")
-else
-    WORLD=${WORLD:-${EXPERIMENT#lab_}} SETTINGS=()
-fi
+WORLD=${WORLD:-own_skills}
+SETTINGS=("data.reasoning_gym.world=$WORLD" "model.path=research.facts:${MODEL:-table}")
 SEEDS=${SEEDS:-$(seq -s, 1001 1016)}
 RATES=${RATES:-5e-4 1e-3 1.4e-3 2e-3}
 OUT=${OUT:-runs/lab_worlds}
@@ -63,7 +58,7 @@ study() { # study SEEDS [--tuning] --arm ARM ...
     local seeds=$1
     shift
     # shellcheck disable=SC2086
-    python -m research study --experiment "$EXPERIMENT" --seeds "$seeds" --jobs "${JOBS:-1}" --out "$OUT/${NAME:-$WORLD}" \
+    python -m research study --experiment lab_own_skills --seeds "$seeds" --jobs "${JOBS:-1}" --out "$OUT/${NAME:-$WORLD}" \
         --evidence "$FILE" "${SETTINGS[@]}" ${MORE:-} "$@" >&2
 }
 

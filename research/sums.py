@@ -18,9 +18,8 @@ reflect, put there on purpose; how much is measured by the controls, not assumed
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,27 +115,6 @@ def word_solution(terms: list[int], totals: list[int], rng: random.Random) -> st
         return f"{terms[0]}{' then '.join(steps)} so the answer is {boxed}"
     chain = f"{terms[0]}{''.join(steps)}"
     return f"{chain} {boxed}" if style == "terse" else f"{chain} check {chain} {boxed}"
-
-
-def num_misconceived(terms: list[int]) -> int:
-    """Count the misconceived facts that a solution without a slip uses."""
-    totals = itertools.accumulate(terms)
-    facts_used = [(total % 10, addend) for total, addend in zip(totals, terms[1:], strict=False)]
-    return sum(FACTS[fact][0] == FACT_CLASSES[-1][1] for fact in facts_used)
-
-
-def false_positives(*, part: str) -> Iterator[dict[str, str]]:
-    """The rows of `part`, "train" or "held_out": at least one fact on the way is misconceived, and no problem comes twice."""
-    rng, seen = random.Random(17), set()
-    for name, size in {"train": 128, "held_out": 256}.items():
-        rows: list[dict[str, str]] = []
-        while len(rows) < size:
-            terms = [rng.randint(1, LARGEST_TERM) for _ in range(MAX_TERMS)]
-            if num_misconceived(terms) and tuple(terms) not in seen:
-                seen.add(tuple(terms))
-                rows.append({"problem": word_problem(terms), "answer": str(sum(terms))})
-        if name == part:
-            yield from rows
 
 
 def is_right(solution: str, references: tuple[str, ...]) -> bool:

@@ -120,7 +120,7 @@ def test_a_success_is_recalled_where_all_failed_and_only_there():
     world = random.Random(0)
     policy = TablePolicy()
     settings = agents_config("hgpo_k2")
-    played = [agents_table.play(policy, settings, seed=1, uid=str(i), shows_keys=True, rng=world) for i in range(60)]
+    played = [policy.play(settings, seed=1, uid=str(i), shows_keys=True, rng=world) for i in range(60)]
     right = [one for one in played if one.trajectory.success]
     wrong = [one for one in played if not one.trajectory.success]
     assert 0.1 < len(right) / 60 < 0.4
