@@ -192,13 +192,16 @@ def test_the_floor_only_rises():
     store = open_memory()
     store.set_rollback_floor(0)  # an empty store has nothing to promise
     for step in (1, 2, 3):
-        store.commit_step(step, 1, [])
+        store.commit_step(step, 1, [make_rollout(ids=[step])])
     store.set_rollback_floor(2)
     store.set_rollback_floor(1)
     with pytest.raises(HistoryError, match="resume from step 2"):
         store.roll_back(1)
     with pytest.raises(HistoryError, match="floor 9 is after the newest step"):
         store.set_rollback_floor(9)
+    # before everything is not below the floor: nothing remains that it could have promised
+    assert store.roll_back(0) == 3
+    assert (store.last_step, store.rollback_floor, wrong_ids(store)) == (None, None, [])
 
 
 def test_a_lower_cap_binds_from_the_next_commit_on(tmp_path):
