@@ -99,8 +99,8 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
         trained_tokens, seconds    sums up to T; the step that contains T counts with its share of tokens before T, here and above
         COUNTS                     per step, over the steps up to T
         LEVELS                     over the last quarter of the steps up to T
-    The order of `runs` does not matter. Raises R3Error as `check_comparable` does, for an unknown reference, and for
-    runs whose curves have no stretch in common.
+    The order of `runs` does not matter. Raises R3Error as `check_comparable` does, for an unknown
+    reference, and for runs whose curves have no stretch in common.
     """
     check_comparable(runs)
     runs = sorted(runs, key=lambda run: (run.arm, run.seed))
@@ -174,9 +174,9 @@ def _result(run: Run, *, start: float, end: float) -> RunResult:
 
 
 def _part_before(run: Run, end: float, *, step: int) -> list[dict[str, Any]]:
-    """The line that contains T, its numbers in proportion to its tokens before T, as the curve is taken straight there. A line
-    of evidence is a stretch of many steps: without its part a run that generated a little more than the others would seem to
-    have trained less."""
+    """The line that contains T, its numbers in proportion to its tokens before T, as the curve is
+    taken straight there. A line of evidence is a stretch of many steps: without its part a run that
+    generated a little more than the others would seem to have trained less."""
     if step == len(run.metrics):
         return []
     before = run.metrics[step - 1]["generated_tokens_total"] if step else 0.0

@@ -32,8 +32,8 @@ class Run:
         path: the directory, which may belong to a run that is still training.
 
     Raises:
-        R3Error: the directory holds no run; here and in every attribute, a file that no run has written.
-    """
+        R3Error: the directory holds no run; here and in every attribute, a file that no run has
+            written."""
 
     def __init__(self, path: str | Path) -> None:
         self.directory = RunDirectory.open(path)
@@ -64,7 +64,8 @@ class Run:
         return _problems_in(self.directory.data)
 
     def rollouts(self, step: int | None = None, uid: str = "", *, held_out: bool = False) -> pd.DataFrame:
-        """Rollouts with their problem: the columns of runs/rollout_files.py, `problem` and `references`.
+        """Rollouts with their problem: the columns of runs/rollout_files.py, `problem` and
+        `references`.
 
         Args:
             step: of this step; default: of all, which is gigabytes for a long run.
@@ -72,8 +73,7 @@ class Run:
             held_out: the kept responses to held-out problems instead; `step` is that of the evaluation.
 
         Raises:
-            R3Error: there are none.
-        """
+            R3Error: there are none."""
         rows = pd.DataFrame(self.directory.read_rollouts(step=step, uid_start=uid, held_out=held_out))
         if rows.empty:
             where = "" if step is None else f" of step {step}"
@@ -133,12 +133,12 @@ def compare(
         target: held-out accuracy that the arms are to reach.
 
     Returns:
-        For each quantity of `r3 compare` its mean over seeds, and `QUANTITY_less_reference` with `_low` and `_high`: the paired
+        For each quantity of `r3 compare` its mean over seeds, and `QUANTITY_less_reference` with
+            `_low` and `_high`: the paired
         difference to the reference and its 95% interval. NaN: not measured, or fewer than two seeds.
 
     Raises:
-        R3Error: runs that cannot be compared.
-    """
+        R3Error: runs that cannot be compared."""
     paths, _ = find_runs([run.path if isinstance(run, Run) else run for run in runs])
     found = arms.compare([read_run(path) for path in paths], reference=reference, target=target)
     rows = []

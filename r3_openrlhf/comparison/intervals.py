@@ -40,12 +40,12 @@ def estimate(values: Sequence[float]) -> SeedEstimate | None:
 
 
 def seeds_needed(difference: SeedEstimate | None, *, half_width: float) -> int | None:
-    """How many seeds give the estimate an interval of ± half_width, if its standard deviation stays what it is.
+    """How many seeds give the estimate an interval of ± half_width, if its standard deviation stays
+    what it is.
 
         the smallest n >= 2 with t(n - 1) * s / sqrt(n) <= half_width
 
-    None without an interval, and above MAX_SEEDS_NEEDED.
-    """
+    None without an interval, and above MAX_SEEDS_NEEDED."""
     if difference is None or difference.low is None:
         return None
     deviation = (difference.mean - difference.low) * math.sqrt(difference.num) / t_quantile(difference.num - 1)
@@ -141,16 +141,16 @@ def crossing_of_mean(
     share: float = 1.0,
     level: float | None = None,
 ) -> Crossing | None:
-    """The mean curve of an arm against the reference, over the seeds that both have; None without one, and where the
-    reference has gained nothing of which there could be a share.
+    """The mean curve of an arm against the reference, over the seeds that both have; None without
+    one, and where the reference has gained nothing of which there could be a share.
 
         tokens = the first x at which mean_s y_s(x) >= level
         ratio  = tokens / (mean_s of the reference's last x)
         level  = a + share * (b - a),  a and b the means of the reference's first and last y; or as given
 
-    The interval is a percentile bootstrap over seeds, drawn for both arms together: curve, level and denominator are made
-    anew each time. A curve that never gets there is beyond every ratio, not left out, as it is from a mean over runs.
-    """
+    The interval is a percentile bootstrap over seeds, drawn for both arms together: curve, level
+    and denominator are made anew each time. A curve that never gets there is beyond every ratio,
+    not left out, as it is from a mean over runs."""
     seeds = sorted(curves.keys() & reference.keys())
     if not seeds:
         return None

@@ -88,8 +88,8 @@ def _figure(num_panels: int) -> tuple[Figure, list[Axes]]:
 
 
 def _draw(axes: Axes, runs: Sequence[Run], styles: dict[str, Style], curve_of: Callable[[Run], Curve | None]) -> None:
-    """Per arm: each run as a thin line (while they can be told apart), their mean where all of them are known, and its
-    interval as a band."""
+    """Per arm: each run as a thin line (while they can be told apart), their mean where all of them
+    are known, and its interval as a band."""
     for arm, (colour, line) in styles.items():
         curves = [curve for run in runs if run.arm == arm and (curve := curve_of(run)) is not None]
         if not curves:

@@ -58,10 +58,10 @@ class Run:
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
-    """(run directories, paths without one). A path is a run directory, or a directory that holds some at any depth.
+    """(run directories, paths without one). A path is a run directory, or a directory that holds
+    some at any depth.
 
-    Raises R3Error for a path that does not exist, and when there is no run at all.
-    """
+    Raises R3Error for a path that does not exist, and when there is no run at all."""
     runs: dict[Path, Path] = {}  # the same directory may be named twice
     without = []
     for path in map(Path, paths):
@@ -154,12 +154,12 @@ def _check_alike(file: Path, evaluations: list[dict[str, Any]]) -> None:
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
-    """Raises R3Error, in one sentence that says in what they differ: runs whose data, model or evaluation are not
-    the same; a seed twice in one arm; runs of one arm that differ in more than the seed.
+    """Raises R3Error, in one sentence that says in what they differ: runs whose data, model or
+    evaluation are not the same; a seed twice in one arm; runs of one arm that differ in more than
+    the seed.
 
-    Where the problems are drawn with the run's seed (data.reasoning_gym.seed=${train.seed}), runs of one seed must have the
-    same ones.
-    """
+    Where the problems are drawn with the run's seed (data.reasoning_gym.seed=${train.seed}), runs
+    of one seed must have the same ones."""
     runs = sorted(runs, key=lambda run: (run.arm, run.seed, str(run.path)))
     anew = all(_problem_seed(run) == run.seed for run in runs)
     alike = [[run for run in runs if run.seed == seed] for seed in {run.seed for run in runs}] if anew else [runs]

@@ -49,10 +49,10 @@ def read_token(file: str | None, variable: str) -> str | None:
 
 
 def check_access(host: str, token: str | None, *, variable: str, name: str) -> None:
-    """ConfigError: an address that others can reach without a token, or a token that no header can carry.
+    """ConfigError: an address that others can reach without a token, or a token that no header can
+    carry.
 
-    `variable` may hold the token; `name`: what the token is called in the sentence.
-    """
+    `variable` may hold the token; `name`: what the token is called in the sentence."""
     if token is None and not is_loopback(host):
         raise ConfigError(
             f"--host is {host}, which others can reach: set {variable} (or --token-file) to a token of at"

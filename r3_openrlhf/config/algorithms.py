@@ -21,8 +21,8 @@ from r3_openrlhf.method.open_table import OpenTable
 _MAKERS = "r3_openrlhf.stack.experience_maker"
 METHOD = frozenset({"replay", "reflection", "ranking"})
 DAPO_OVERLONG_SHARE = 0.2  # arXiv 2503.14476, section 3.4: a buffer of 4,096 of 20,480 tokens
-# Its penalty goes down to -1 with verdicts of +1 and -1; ours are 1 and 0, half as far apart, and group_norm makes
-# everything but this proportion the same.
+# Its penalty goes down to -1 with verdicts of +1 and -1; ours are 1 and 0, half as far apart, and
+# group_norm makes everything but this proportion the same.
 DAPO_OVERLONG_FACTOR = 0.5
 
 
@@ -121,15 +121,15 @@ ALGORITHMS: OpenTable[Algorithm] = OpenTable(
 
 
 def overlong_penalty(num_tokens: int, *, max_tokens: int) -> float:
-    """Compute what DAPO takes from the reward of a response of l tokens, at most DAPO_OVERLONG_FACTOR (its section 3.4).
+    """Compute what DAPO takes from the reward of a response of l tokens, at most
+    DAPO_OVERLONG_FACTOR (its section 3.4).
 
         F * min(l - (L - B), B) / B   above L - B tokens, else 0;   L = max_tokens, B = int(DAPO_OVERLONG_SHARE * L)
 
     As trainer/ppo_utils/length_penalty.py:41-55 of OpenRLHF computes it. A limit too small for a buffer takes nothing.
 
     Raises:
-        ValueError: num_tokens below 0, max_tokens below 1.
-    """
+        ValueError: num_tokens below 0, max_tokens below 1."""
     num_tokens = whole_number("num_tokens", num_tokens, minimum=0)
     max_tokens = whole_number("max_tokens", max_tokens, minimum=1)
     buffer = int(DAPO_OVERLONG_SHARE * max_tokens)

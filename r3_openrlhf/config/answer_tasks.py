@@ -26,14 +26,14 @@ class AnswerTask:
     """One way of judging responses.
 
     Args:
-        grade: import path of a function from an Item (rewards/answers/request.py) to a Result; of a user's task the
-            import path that he wrote; of a task that runs programs, of a function from the settings of reward.code to such a function.
+        grade: import path of a function from an Item (rewards/answers/request.py) to a Result; of a
+            user's task the import path that he wrote; of a task that runs programs, of a function
+            from the settings of reward.code to such a function.
         prepare: import path of a function that loads what grading needs, called once before the first response.
         problems: beginning of the `data.path` of the only problems that it can judge; None: any with a reference answer.
         answer_form: how a response says a given answer, for trials and attacks.
         runs_programs: a reference is the tests of a program (config/code_tests.py), which the grader runs in processes of its own.
-        of_user: `grade` is a user's own function.
-    """
+        of_user: `grade` is a user's own function."""
 
     grade: str
     prepare: str | None = None

@@ -1,9 +1,9 @@
-"""The contract of task `code`: one JSON text with the tests of a problem, as rows, `/grade`, files and functions hold it.
+"""The contract of task `code`: one JSON text with the tests of a problem, as rows, `/grade`, files
+and functions hold it.
 
 {"inputs": ["1 2\\n"], "outputs": ["3"]}                                  programs: standard input and output
 {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}                    a function, or a method of class Solution
-{"asserts": ["assert add(1, 2) == 3"], "setup": "import math"}            lines of Python
-"""
+{"asserts": ["assert add(1, 2) == 3"], "setup": "import math"}            lines of Python"""
 
 from __future__ import annotations
 

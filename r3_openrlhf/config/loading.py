@@ -1,9 +1,9 @@
 """Experiment name + overrides -> a checked R3Config, through Hydra.
 
-Hydra composes configs/train.yaml, configs/experiment/NAME.yaml (or a file of yours), where `algo=NAME` is given
-configs/algo/NAME.yaml, and the other overrides. The result is merged into a fresh structured R3Config: Hydra itself lets
-"+replay.max_lag=3" through even where a schema is registered.
-"""
+Hydra composes configs/train.yaml, configs/experiment/NAME.yaml (or a file of yours), where
+`algo=NAME` is given configs/algo/NAME.yaml, and the other overrides. The result is merged into a
+fresh structured R3Config: Hydra itself lets "+replay.max_lag=3" through even where a schema is
+registered."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[
 
 
 def load_config(experiment: str, overrides: list[str]) -> R3Config:
-    """Compose and check. `experiment`: a name of configs/experiment, or the path of a YAML file. Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
+    """Compose and check. `experiment`: a name of configs/experiment, or the path of a YAML file.
+    Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
 
     "algo=NAME" is no plain key here: it puts the preset of that name between the experiment and the other
     overrides, and "_NAME" after the experiment's run_dir, so that arms of one experiment have different directories.
 
     Raises ConfigError with one sentence: unknown experiment, preset or key (with the nearest known one), a value of the
-    wrong type or out of range, a key without a value, keys that exclude each other.
-    """
+    wrong type or out of range, a key without a value, keys that exclude each other."""
     settings = _experiment_of(experiment)
     parsed = [(_check_override(override), override) for override in overrides]
     chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
@@ -146,10 +146,10 @@ def config_to_yaml(config: R3Config) -> str:
 
 
 def config_from_yaml(text: str, *, source: str) -> R3Config:
-    """The configuration in `text`; `source` names it in a ConfigError. Keys of `RETIRED` are passed over.
+    """The configuration in `text`; `source` names it in a ConfigError. Keys of `RETIRED` are passed
+    over.
 
-    Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote.
-    """
+    Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote."""
     _check_yaml(text, source)
     try:
         values = OmegaConf.create(text)
@@ -241,8 +241,8 @@ def _container(composed: Any) -> dict[str, Any]:
 
 
 def _with_given_options(values: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
-    """`agents.options={...}` takes the place of the experiment's options, which Hydra would merge it into: {} is none of them.
-    a later `agents.options.NAME=...` sets one."""
+    """`agents.options={...}` takes the place of the experiment's options, which Hydra would merge
+    it into: {} is none of them. a later `agents.options.NAME=...` sets one."""
     whole = [place for place, override in enumerate(overrides) if override.key_or_group == "agents.options"]
     if not whole:
         return values
@@ -254,8 +254,8 @@ def _with_given_options(values: dict[str, Any], overrides: list[Override]) -> di
 
 
 def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
-    """Fill data.path and held_out.path where nothing is given: with the environment, whose seeds are the tasks, or with the word for
-    several sources."""
+    """Fill data.path and held_out.path where nothing is given: with the environment, whose seeds
+    are the tasks, or with the word for several sources."""
     data = values.get("data")
     if isinstance(data, dict) and data.get("sources") and data.get("path") in (None, MISSING):
         values = {**values, "data": {**data, "path": SOURCES}}

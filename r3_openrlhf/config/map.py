@@ -1,7 +1,7 @@
 """A map of every setting, made from the code: `r3 config`, and the page docs/settings.md.
 
-The meaning of a key is the comment above or after its line, its allowed values are those that its check names, and its
-unit follows from its name.
+The meaning of a key is the comment above or after its line, its allowed values are those that its
+check names, and its unit follows from its name.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def settings() -> tuple[Setting, ...]:
 
 
 def chosen(section: str | None, search: str | None) -> list[Setting]:
-    """The settings of one section (or one key), and those that a word finds in key, meaning or allowed values.
+    """The settings of one section (or one key), and those that a word finds in key, meaning or
+    allowed values.
 
     Raises:
-        ConfigError: a section that does not exist, or nothing found.
-    """
+        ConfigError: a section that does not exist, or nothing found."""
     kept = list(settings())
     if section is not None:
         kept = [setting for setting in kept if setting.key == section or setting.key.startswith(f"{section}.")]

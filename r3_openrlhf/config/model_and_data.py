@@ -39,8 +39,8 @@ class ModelConfig:
 class DataConfig:
     """The problems. One row is one problem with a reference answer."""
 
-    # a file (.jsonl .json .csv .tsv, packed or not, .parquet .arrow), a pattern, a directory, a hub name, "reasoning_gym:TASK",
-    # or package.module:function of a function that makes problems
+    # a file (.jsonl .json .csv .tsv, packed or not, .parquet .arrow), a pattern, a directory, a hub
+    # name, "reasoning_gym:TASK", or package.module:function of a function that makes problems
     path: str = MISSING
     # several sources instead of one path: [a.jsonl, b.jsonl], or {path: ..., name: ..., weight: ..., KEY: ...} with keys of `data`
     sources: list[Any] = field(default_factory=list)
@@ -101,8 +101,8 @@ class DataConfig:
 
     @functools.cached_property
     def parts(self) -> dict[str | None, DataConfig]:
-        """The configuration of each source by its name: its own keys, and those of `data` where it has none. {None: data} without
-        data.sources."""
+        """The configuration of each source by its name: its own keys, and those of `data` where it
+        has none. {None: data} without data.sources."""
         if not self.sources:
             return {None: self}
         return {

@@ -1,12 +1,12 @@
-"""Reward functions of a user: `reward.function=my_rewards.py:is_right`, or several of them in `reward.functions`.
+"""Reward functions of a user: `reward.function=my_rewards.py:is_right`, or several of them in
+`reward.functions`.
 
     def is_right(response, reference, *, problem, row): ...        # ours: any of OFFERED, by name
     def accuracy(prompts, completions, **columns): ...             # TRL's reward_funcs
     def reward_func(queries, prompts, labels): ...                 # OpenRLHF's --reward.remote_url reward_func.py
     def compute_score(data_source, solution_str, ground_truth, extra_info): ...      # verl's custom_reward_function
 
-Which of them a function is, is seen in the names of its parameters.
-"""
+Which of them a function is, is seen in the names of its parameters."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def reward_function(key: str, path: str) -> RewardFunction:
     """Return what an import path names. "file.py" alone is OpenRLHF's form: its `reward_func`.
 
     Raises:
-        ConfigError: it cannot be imported, is no function, or needs a parameter that nothing is passed for.
-    """
+        ConfigError: it cannot be imported, is no function, or needs a parameter that nothing is
+            passed for."""
     function = load_object(key, f"{path}:reward_func" if path.endswith(".py") else path)
     try:
         parameters = inspect.signature(function).parameters.values()

@@ -57,8 +57,8 @@ class R3Config(R3Settings):
         return ALGORITHMS[self.algo]
 
     def flag(self, name: str) -> Any:
-        """One of OpenRLHF's own flags that this configuration passes on, or that `algo` is made of; None where neither. Both
-        spellings work: {"a.b": true} and {"a": {"b": true}}."""
+        """One of OpenRLHF's own flags that this configuration passes on, or that `algo` is made of;
+        None where neither. Both spellings work: {"a.b": true} and {"a": {"b": true}}."""
         flags: Any = self.openrlhf
         if name in flags:
             return flags[name]
@@ -83,8 +83,8 @@ class R3Config(R3Settings):
 
     @property
     def keeps_history(self) -> bool:
-        """True if the run keeps what it sampled in a history store. algo=r3 always does; trajectories are kept if they
-        are recalled or reflected on."""
+        """True if the run keeps what it sampled in a history store. algo=r3 always does;
+        trajectories are kept if they are recalled or reflected on."""
         recalls = "replay" in self.algorithm.mechanisms and (self.replay.enabled or self.reflection.enabled)
         return self.algorithm.keeps_history or recalls
 
@@ -133,8 +133,8 @@ class R3Config(R3Settings):
 
     @property
     def dual_clip(self) -> float | None:
-        """The bound on a ratio where the advantage is negative: openrlhf.actor.dual_clip, or replay.dual_clip where there is
-        replay. None: no bound."""
+        """The bound on a ratio where the advantage is negative: openrlhf.actor.dual_clip, or
+        replay.dual_clip where there is replay. None: no bound."""
         given = self.flag("actor.dual_clip")
         return self.replay.dual_clip if given is None and self.replay.enabled else given
 

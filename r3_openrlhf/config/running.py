@@ -21,8 +21,8 @@ class ClusterConfig:
     vllm_tensor_parallel_size: int = number(1, min=1)
     # share of a GPU's memory that an engine may use
     vllm_gpu_memory_utilization: float = number(0.6, above=0, below=1)
-    # sequences that an engine decodes at once; further ones wait. null: 1.25 times a step's rollouts of each engine, at least 128
-    # (vLLM's own) and at most 1024
+    # sequences that an engine decodes at once; further ones wait. null: 1.25 times a step's
+    # rollouts of each engine, at least 128 (vLLM's own) and at most 1024
     vllm_max_num_seqs: int | None = number(None, min=1)
     # offload vLLM while training and DeepSpeed while sampling
     enable_sleep: bool = True
@@ -51,11 +51,11 @@ class CheckpointConfig:
     save_steps: int = number(20, min=-1, instead="use 1 or more, or -1 for the final model only")
     # minutes after a checkpoint; the first step that ends later is saved. null: no limit
     save_minutes: float | None = number(None, above=0)
-    # newest checkpoints that are kept, and newest copies in Hugging Face format; the copy that is best on held-out problems is
-    # kept, too
+    # newest checkpoints that are kept, and newest copies in Hugging Face format; the copy that is
+    # best on held-out problems is kept, too
     max_num: int = number(3, min=1)
-    # resume although the checkpoint is another user's or was changed (its pickles never run code), or history.sqlite is not the
-    # file that it was written with
+    # resume although the checkpoint is another user's or was changed (its pickles never run code),
+    # or history.sqlite is not the file that it was written with
     force: bool = False
 
     def __post_init__(self) -> None:

@@ -11,8 +11,8 @@ from click.shell_completion import CompletionItem
 def complete_settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Keys, and the values of `experiment=`, `algo=` and of keys with a closed set of values.
 
-    bash cuts words at "=", so that there `experiment=qu` arrives as three words; zsh and fish send one.
-    """
+    bash cuts words at "=", so that there `experiment=qu` arrives as three words; zsh and fish send
+    one."""
     from r3_openrlhf.config.loading import experiments, presets
     from r3_openrlhf.config.map import settings
 

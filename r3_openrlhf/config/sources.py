@@ -36,8 +36,8 @@ def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, str]) -> list[di
 
     allowed: key -> its type, as config.DataConfig writes it.
 
-    Raises ConfigError: no path, a value of another type, a key that a source cannot have, a weight that is no number above 0, weights for some only, or
-    two sources of one name.
+    Raises ConfigError: no path, a value of another type, a key that a source cannot have, a weight
+    that is no number above 0, weights for some only, or two sources of one name.
     """
     entries = []
     for source in sources:

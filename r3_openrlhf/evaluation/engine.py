@@ -78,8 +78,8 @@ class Engine:
     def sample(self, requests: Sequence[Request]) -> Iterator[tuple[int, list[Completion]]]:
         """Number and responses of each request, in the order in which they are finished.
 
-        Every response is a request to vLLM, which is free to refill its batch with any of them. Raises R3Error when the engine
-        is dead.
+        Every response is a request to vLLM, which is free to refill its batch with any of them.
+        Raises R3Error when the engine is dead.
         """
         for number, (prompt_ids, seeds) in enumerate(requests):
             for index, seed in enumerate(seeds):

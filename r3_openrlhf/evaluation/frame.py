@@ -21,7 +21,8 @@ def evaluate(
     max_problems: int | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Sample a model on benchmarks and grade as in training. The same call again continues where it stopped.
+    """Sample a model on benchmarks and grade as in training. The same call again continues where it
+    stopped.
 
         evaluate(Run("runs/quickstart"), ["reasoning_gym:basic_arithmetic"], "data.reasoning_gym.seed=7", max_new_tokens=22)
 
@@ -39,8 +40,7 @@ def evaluate(
         each with `_low` and `_high`, its 95% bootstrap interval over problems, and `response_tokens_mean`.
 
     Raises:
-        R3Error: as `r3 eval`.
-    """
+        R3Error: as `r3 eval`."""
     request = Request(
         model=os.fspath(model),
         benchmarks=tuple(benchmarks),

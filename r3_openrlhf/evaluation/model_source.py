@@ -47,8 +47,8 @@ def find_model(model: str, *, step: int | None = None) -> ModelSource:
 def values_of(config: R3Config, benchmarks: Sequence[str]) -> dict[str, Any]:
     """Sections of a configuration as far as they decide about prompts, grading and the engine.
 
-    Where a benchmark is the reasoning-gym task of its held-out (or else its training) problems, their options too.
-    """
+    Where a benchmark is the reasoning-gym task of its held-out (or else its training) problems,
+    their options too."""
     data = {key: getattr(config.data, key) for key in (*PROMPT_KEYS, *COLUMN_KEYS, "chat_template_kwargs")}
     for section in (config.data, config.held_out):
         if section.path in benchmarks:
@@ -75,10 +75,10 @@ def _of_run(run: RunDirectory, step: int | None) -> ModelSource:
 
 
 def fingerprint(directory: str) -> str:
-    """Which weights these are: a hash of config.json and of name, size and both ends of each weight file.
+    """Which weights these are: a hash of config.json and of name, size and both ends of each weight
+    file.
 
-    A hub name is its own fingerprint: which revision the hub would give is not asked.
-    """
+    A hub name is its own fingerprint: which revision the hub would give is not asked."""
     path = Path(directory)
     if not path.is_dir():
         return directory

@@ -44,9 +44,9 @@ class EvaluationDirectory:
     def start(self, settings: dict[str, Any]) -> Iterator[SampleFile]:
         """Begin here, or continue; a lock keeps other processes out.
 
-        Raises ConfigError when it was sampled with other settings (the differing ones are named), when the directory
-        holds other files, cannot be written, or is being written by another process.
-        """
+        Raises ConfigError when it was sampled with other settings (the differing ones are named),
+        when the directory holds other files, cannot be written, or is being written by another
+        process."""
         if self.settings.is_file():
             self._check_same(settings)
         elif self.path.is_dir() and any(self.path.iterdir()):

@@ -29,14 +29,14 @@ def pass_at_k(num_graded: int, num_correct: int, *, k: int) -> float:
 
 
 def majority_at_k(votes: Sequence[tuple[str | None, bool]], *, k: int) -> float:
-    """maj@k: probability that the majority answer of k responses is correct, exactly, over all k-subsets of `votes`.
+    """maj@k: probability that the majority answer of k responses is correct, exactly, over all
+    k-subsets of `votes`.
 
-    votes: (final answer in one spelling, is it correct) of each graded response. The answer that most of the k
-    responses gave wins; of several with the same number of votes each wins with equal probability. A response without
-    an answer (None) takes one of the k places and has no vote; where no one votes, the subset is wrong. An answer whose
-    responses have different verdicts is correct with the share of the correct ones.
-    Raises ValueError when k is not in 1..len(votes).
-    """
+    votes: (final answer in one spelling, is it correct) of each graded response. The answer that
+    most of the k responses gave wins; of several with the same number of votes each wins with equal
+    probability. A response without an answer (None) takes one of the k places and has no vote;
+    where no one votes, the subset is wrong. An answer whose responses have different verdicts is
+    correct with the share of the correct ones. Raises ValueError when k is not in 1..len(votes)."""
     if not 1 <= k <= len(votes):
         raise ValueError(f"maj@{k} of {len(votes)} responses does not exist")
     sizes = Counter(answer for answer, _ in votes)
@@ -77,9 +77,9 @@ def _majority(answers: tuple[tuple[int, float], ...], num_blank: int, k: int) ->
 def bootstrap_interval(values: Sequence[float], *, seed: int) -> tuple[float, float] | None:
     """95% percentile interval of the mean, problems drawn with replacement NUM_RESAMPLES times.
 
-    Problems are the unit because responses to one problem are alike. None where all values are equal, as they are for a
-    single problem: every resample is then the same, which is no certainty (0 of 8 solved does not make it 0 of all).
-    """
+    Problems are the unit because responses to one problem are alike. None where all values are
+    equal, as they are for a single problem: every resample is then the same, which is no certainty
+    (0 of 8 solved does not make it 0 of all)."""
     array = np.asarray(values, dtype=np.float64)
     if array.min() == array.max():
         return None

@@ -1,9 +1,9 @@
-"""samples.jsonl -> results.json (plain data) and results.md (tables). Reads nothing and writes nothing.
+"""samples.jsonl -> results.json (plain data) and results.md (tables). Reads nothing and writes
+nothing.
 
 Absence is not zero. A response that could not be graded takes no part in any accuracy: the graded responses of a
 problem are the sample, and a problem with fewer than k of them has no Pass@k and no maj@k. Each estimate carries the
-number of problems, and the ungraded responses are counted and bounded.
-"""
+number of problems, and the ungraded responses are counted and bounded."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def summarise_benchmark(problems: Iterable[SampledProblem], options: BenchmarkCo
 
 
 def hard_uids(problems: Iterable[SampledProblem], benchmark: str) -> tuple[set[str], set[str]]:
-    """(hard, all) uids of a benchmark in a base model's evaluation: right at most HARD_AT_MOST times.
+    """(hard, all) uids of a benchmark in a base model's evaluation: right at most HARD_AT_MOST
+    times.
 
-    A response without a grade counts as right here: what may have been solved is not hard.
-    """
+    A response without a grade counts as right here: what may have been solved is not hard."""
     not_wrong = {
         problem.uid: sum(response.verdict is not Verdict.WRONG for response in problem.responses)
         for problem in problems

@@ -57,10 +57,10 @@ class Request:
 
 
 def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirectory]:
-    """Sample what is missing, then write results.json, results.md and the plots; returns results.json and where it is.
+    """Sample what is missing, then write results.json, results.md and the plots; returns
+    results.json and where it is.
 
-    Raises R3Error with one sentence for everything that a user can get wrong.
-    """
+    Raises R3Error with one sentence for everything that a user can get wrong."""
     options = request.options
     lengths = limits_of(request.lengths, options.max_new_tokens)
     source = find_model(request.model, step=request.step)

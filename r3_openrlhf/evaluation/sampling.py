@@ -52,8 +52,8 @@ def make_work(benchmark: str, label: Label, data: DataConfig, tokenizer: PreTrai
 
 
 def outstanding(work: Iterable[Work], file: SampleFile, *, n_samples: int) -> list[Work]:
-    """The part of `work` that `file` does not hold. Raises ConfigError when it holds another problem under the name of
-    one of them."""
+    """The part of `work` that `file` does not hold. Raises ConfigError when it holds another
+    problem under the name of one of them."""
     stored = {problem.key: (problem.content, len(problem.responses)) for problem in file.read()}
     missing = [item for item in work if item.key not in stored]
     for item in work:

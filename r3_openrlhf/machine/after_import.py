@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 
 def patch_after_import(patches: Mapping[str, Callable]) -> None:
-    """From now on each of `patches` (name of a module -> a function of it) is called when its module has been executed;
-    at once where that is so already."""
+    """From now on each of `patches` (name of a module -> a function of it) is called when its
+    module has been executed; at once where that is so already."""
     sys.meta_path.insert(0, _PostImport(patches))
     for name, patch in patches.items():
         if name in sys.modules:

@@ -1,10 +1,10 @@
-"""Locks that a killed build of DeepSpeed's operators leaves in torch's cache: every later run would wait for them for ever.
+"""Locks that a killed build of DeepSpeed's operators leaves in torch's cache: every later run would
+wait for them for ever.
 
 torch builds an extension under a file `lock` that it creates and removes (torch/utils/file_baton.py). A process that is
 killed meanwhile removes nothing, the file names no process, and the next process waits without a limit and without a word.
 But the builder keeps the file open, and the compilers work in its directory. So a lock that no process has is a stale one,
-as far as this machine can see.
-"""
+as far as this machine can see."""
 
 from __future__ import annotations
 

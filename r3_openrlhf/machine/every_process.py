@@ -1,5 +1,5 @@
-"""Settings of every process of a run, with GPUs or without. `install` is called in every Ray worker, through Ray's
-worker_process_setup_hook."""
+"""Settings of every process of a run, with GPUs or without. `install` is called in every Ray
+worker, through Ray's worker_process_setup_hook."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from r3_openrlhf.machine.after_import import patch_after_import
 from r3_openrlhf.machine.ports import free_port
 
 ENVIRONMENT = {
-    # torch's own is /tmp/torchinductor_USER (torch/_inductor/runtime/cache_dir_utils.py), which another user may make first, and
-    # what it finds there it unpickles and runs
+    # torch's own is /tmp/torchinductor_USER (torch/_inductor/runtime/cache_dir_utils.py), which
+    # another user may make first, and what it finds there it unpickles and runs
     "TORCHINDUCTOR_CACHE_DIR": os.path.expanduser("~/.cache/torchinductor"),
     # nothing is reported to anybody
     "TOKENIZERS_PARALLELISM": "false",

@@ -84,8 +84,8 @@ def _mib(number: str) -> int:
 
 
 def visible(gpus: Sequence[GpuMemory], setting: str | None) -> list[GpuMemory]:
-    """Keep those that CUDA_VISIBLE_DEVICES names, by number or by the beginning of their name; all where it is not set. A part of a
-    GPU (MIG) has no line of its own, so nothing is known of it."""
+    """Keep those that CUDA_VISIBLE_DEVICES names, by number or by the beginning of their name; all
+    where it is not set. A part of a GPU (MIG) has no line of its own, so nothing is known of it."""
     if setting is None:
         return list(gpus)
     names = [name.strip() for name in setting.split(",") if name.strip()]
@@ -98,8 +98,8 @@ def visible(gpus: Sequence[GpuMemory], setting: str | None) -> list[GpuMemory]:
 
 
 def taken_memory(gpus: Sequence[GpuMemory], *, share: float) -> list[tuple[str, bool]]:
-    """(a sentence, can no run start?) for each GPU of which other programs have memory. `share`: of a GPU, that an engine takes
-    when it starts; vLLM refuses to start where less is free."""
+    """(a sentence, can no run start?) for each GPU of which other programs have memory. `share`: of
+    a GPU, that an engine takes when it starts; vLLM refuses to start where less is free."""
     results = []
     for gpu in gpus:
         if gpu.used <= A_CONTEXT:

@@ -1,5 +1,5 @@
-"""A Ray that starts on a slow machine, too: `python -m r3_openrlhf.machine.ray_start start ...` is `ray start ...`, and a `ray.init` that
-starts a Ray does it in `patient_raylet()`.
+"""A Ray that starts on a slow machine, too: `python -m r3_openrlhf.machine.ray_start start ...` is
+`ray start ...`, and a `ray.init` that starts a Ray does it in `patient_raylet()`.
 
 A node's raylet starts two agents, Python programs with many imports, and waits until they have written down their ports: 15 s
 each time, a limit that cannot be set. Then it aborts, and `ray start` says that "the current node timed out during startup"

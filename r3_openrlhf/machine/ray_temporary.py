@@ -30,8 +30,8 @@ def bytes_of(path: Path | str) -> int:
 def private_directory(parent: Path) -> Iterator[Path]:
     """A directory for one Ray, removed after the block. `sweep` removes it when this process is killed before that.
 
-    Ray opens its own directory to everybody (ray/_common/utils.py:453 gives it mode 777), so that is one inside of a directory
-    of mode 700."""
+    Ray opens its own directory to everybody (ray/_common/utils.py:453 gives it mode 777), so that
+    is one inside of a directory of mode 700."""
     parent.mkdir(parents=True, exist_ok=True)  # as Ray does
     outer = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     unlocked = outer / "not_yet_in_use"

@@ -16,11 +16,11 @@ STACK_NAMES = (*SEMAPHORES, "psm_*", "sem.loky-*", "torch_*", "plasma*", "nccl-*
 
 
 def sweep(folder: Path = FOLDER, *, names: tuple[str, ...] = STACK_NAMES) -> list[str]:
-    """Remove this user's files of the stack that no process has open or mapped; returns their names.
+    """Remove this user's files of the stack that no process has open or mapped; returns their
+    names.
 
-    Another running job keeps its own, because its processes hold them. Where the processes of the node cannot be
-    seen (a container with process ids of its own) nothing is removed.
-    """
+    Another running job keeps its own, because its processes hold them. Where the processes of the
+    node cannot be seen (a container with process ids of its own) nothing is removed."""
     if not _node_is_visible():
         return []
     files = {

@@ -1,5 +1,5 @@
-"""Checks of settings. A field says what it may be; `check_fields` raises a ConfigError that names the key, the value and what to
-use instead.
+"""Checks of settings. A field says what it may be; `check_fields` raises a ConfigError that names
+the key, the value and what to use instead.
 
     k: int = number(2, min=1)
     mode: str = word("add", ReplayMode)

@@ -30,8 +30,8 @@ class ReflectionFate(Word):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefix:
-    """The first tokens of a stored response. ids: int32 [n]; logprobs: float32 [n], as they were once sampled with; state: why
-    they are continued, where a critic chose them."""
+    """The first tokens of a stored response. ids: int32 [n]; logprobs: float32 [n], as they were
+    once sampled with; state: why they are continued, where a critic chose them."""
 
     ids: np.ndarray
     logprobs: np.ndarray
@@ -57,10 +57,10 @@ class StepPrompt:
 
     Attributes:
         problem: as it was passed in; place: its index there, those of `states` after the problems.
-        context: why it is asked: PLAIN, REFLECTION (with a stored error), PREFIX (from a stored state).
+        context: why it is asked: PLAIN, REFLECTION (with a stored error), PREFIX (from a stored
+            state).
         prompt: what `PromptMaker` made of it.
-        prefix: the tokens that a response begins with; PREFIX only.
-    """
+        prefix: the tokens that a response begins with; PREFIX only."""
 
     problem: Any
     place: int
@@ -123,15 +123,15 @@ class PromptMaker(Protocol):
 
 
 class ChatPrompts:
-    """Prompts of text for a tokenizer of transformers; a reflection prompt is one user turn (method/core/reflection.py).
+    """Prompts of text for a tokenizer of transformers; a reflection prompt is one user turn
+    (method/core/reflection.py).
 
     Args:
         tokenizer: counts tokens, decodes stored attempts, and has a chat template unless `render` is given.
         max_prompt_tokens: of a whole prompt; an attempt is shortened until it fits, the problem never.
         max_attempt_tokens: of the attempt alone.
         message: problem -> the text of the user's turn; without it the attribute `problem`.
-        render: text of the user's turn -> prompt; without it the tokenizer's chat template.
-    """
+        render: text of the user's turn -> prompt; without it the tokenizer's chat template."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""R³ in one class (algorithm 1). Every training loop makes the same calls: the OpenRLHF adapter, the lab, and yours.
+"""R³ in one class (algorithm 1). Every training loop makes the same calls: the OpenRLHF adapter,
+the lab, and yours.
 
     r3 = R3(R3Settings(), history=HistoryStore.open("history.sqlite"), seed=0)
     prompts = r3.prompts(problems, step=step, epoch=epoch, render=ChatPrompts(tokenizer, max_prompt_tokens=2048))
@@ -6,9 +7,8 @@
     for row in batch.trained: ...                                  # row.rollout, row.advantage, row.old_logprobs
     r3.remember(rollouts, step=step, epoch=epoch)
 
-`step` counts the optimizer steps done so far, `epoch` the passes over the data from 1. A loop samples, grades and updates;
-it decides nothing of the method.
-"""
+`step` counts the optimizer steps done so far, `epoch` the passes over the data from 1. A loop
+samples, grades and updates; it decides nothing of the method."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ class R3:
         states: ChosenStates | None = None,
         of_states: Sequence[Any] = (),
     ) -> StepPrompts:
-        """Return the prompts of this step: one per problem, and further groups for hard ones (METHOD section 2).
+        """Return the prompts of this step: one per problem, and further groups for hard ones
+        (METHOD section 2).
 
         Args:
             problems: each has an attribute `uid` that is the same at every visit.
             render: makes the prompts; `ChatPrompts` for text.
             states: the result of `states`.
-            of_states: the problem of each prefix in `states`.
-        """
+            of_states: the problem of each prefix in `states`."""
         uids = [problem.uid for problem in problems]
         asked = [StepPrompt(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
         fates, places = self._hard_problems(uids, step=step, epoch=epoch)
@@ -133,8 +133,8 @@ class R3:
         return StepPrompts(asked, reflection=fates, state_metrics=chosen.metrics)
 
     def _hard_problems(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[ReflectionFate], list[int]]:
-        """The fate of every problem, and the places of those that get a reflection group: problems whose stored plain
-        rollouts are below the threshold, at most max_share of all by lot."""
+        """The fate of every problem, and the places of those that get a reflection group: problems
+        whose stored plain rollouts are below the threshold, at most max_share of all by lot."""
         settings = self.settings.reflection
         if not settings.enabled or self.history is None:
             return [ReflectionFate.OFF] * len(uids), []
@@ -258,8 +258,8 @@ class R3:
                 group.replay = group.absence
 
     def _uses_stored_logprobs(self, batch: MixedBatch, row: Row) -> bool:
-        """True if the row's ratio uses the log-probs from sampling (METHOD section 4). Only a recalled row has a choice,
-        and only if it was sampled from the prompt of its group."""
+        """True if the row's ratio uses the log-probs from sampling (METHOD section 4). Only a
+        recalled row has a choice, and only if it was sampled from the prompt of its group."""
         wanted = OldLogprobs.checked("replay.old_logprobs", self.settings.replay.old_logprobs)
         return row.recalled and wanted is OldLogprobs.BEHAVIOUR and batch.has_own_prompt(row)
 
@@ -327,12 +327,12 @@ class R3:
         return EntropyStatistics(peak=peak, global_=global_, source="exact")
 
     def mark_states(self, rollouts: Sequence[Rollout], values: Mapping[int, np.ndarray]) -> None:
-        """Set `state` of one failed response of each problem that this step did not solve: the state with the largest value among
-        the problem's responses (exploration.rrl).
+        """Set `state` of one failed response of each problem that this step did not solve: the
+        state with the largest value among the problem's responses (exploration.rrl).
 
         Args:
-            values: index of a rollout -> the critic's values, float [response tokens]. Values of given tokens are ignored.
-        """
+            values: index of a rollout -> the critic's values, float [response tokens]. Values of
+                given tokens are ignored."""
         solved = {one.uid for one in rollouts if one.verdict is Verdict.CORRECT}
         best: dict[str, tuple[float, Rollout, PromisingState]] = {}
         for place, values_T in values.items():
@@ -347,8 +347,8 @@ class R3:
             rollout.state = state
 
     def _places(self, rollout: Rollout) -> list[int]:
-        """Where a response may be cut: after the given tokens, before its last token (of a finished one the last before its
-        end mark) and its limit."""
+        """Where a response may be cut: after the given tokens, before its last token (of a finished
+        one the last before its end mark) and its limit."""
         length = rollout.num_tokens - (not rollout.truncated)
         last = min(length, self.max_response_tokens or length) - 1
         return list(range(rollout.prefix_tokens + 1, last + 1))

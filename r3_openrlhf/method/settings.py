@@ -64,11 +64,11 @@ class ReplaySettings:
     order: str = word("uniform", RECALL_ORDERS)
     # add: the group has G + k rows [P]; replace: recalled rows replace k of the group's rows, constant cost
     mode: str = word("add", ReplayMode)
-    # old log-probs of recalled rows. behaviour: those stored when sampled, so that eps_clip bounds the update; recompute: the
-    # current actor's, so that the ratio is 1 and nothing is clipped
+    # old log-probs of recalled rows. behaviour: those stored when sampled, so that eps_clip bounds
+    # the update; recompute: the current actor's, so that the ratio is 1 and nothing is clipped
     old_logprobs: str = word("behaviour", OldLogprobs)
-    # bound dual_clip |A| on the loss of a recalled row's token with A < 0, which eps_clip does not bound; null: only exp(20) bounds
-    # it, as in OpenRLHF (docs/method.md)
+    # bound dual_clip |A| on the loss of a recalled row's token with A < 0, which eps_clip does not
+    # bound; null: only exp(20) bounds it, as in OpenRLHF (docs/method.md)
     dual_clip: float | None = number(3.0, above=1)
     # recall failures into all-correct groups; [P] false: those groups stay as they are
     recall_failures: bool = True
@@ -89,8 +89,8 @@ class ReflectionSettings:
     threshold: float = number(0.1, above=0)
     # success_rate: share of right rollouts; reward: mean reward, a length reward included [P] reward
     hard_by: str = word("success_rate", HardBy)
-    # reflection groups of a step, at most, as a share of its problems (one group is always allowed). They cost
-    # tokens that plain groups need (docs/RESULTS.md)
+    # reflection groups of a step, at most, as a share of its problems (one group is always
+    # allowed). They cost tokens that plain groups need (docs/RESULTS.md)
     max_share: float = number(0.03125, above=0, max=1)
     # tokens of the stored attempt, at most; fewer if the context is too long
     max_attempt_tokens: int = number(2048, min=1)
@@ -115,11 +115,11 @@ class RankingSettings:
     )
     # rows that are ranked: truncated (algorithm 1) [P], or failed (the paper's abstract)
     scope: str = word("truncated", RankingScope)
-    # entropy: high peak and low global entropy [P]; logprob: the mean log-prob of the response's tokens when it was
-    # sampled; or package.module:function (method/core/ranking.py)
+    # entropy: high peak and low global entropy [P]; logprob: the mean log-prob of the response's
+    # tokens when it was sampled; or package.module:function (method/core/ranking.py)
     score: str = word("entropy", RANKING_SCORES)
-    # exact: entropy from the actor's own logits; topk: bounds from the engine's 20 largest logits per token; auto: exact only if
-    # the bounds do not decide
+    # exact: entropy from the actor's own logits; topk: bounds from the engine's 20 largest logits
+    # per token; auto: exact only if the bounds do not decide
     entropy_source: str = word("exact", EntropySource)
     # centred: the mean of a ranking is the reward of a failure that is not ranked, and a group whose only difference is a
     # ranking is not scaled to unit std; no_std: the second only; none: the paper's formulas [P]

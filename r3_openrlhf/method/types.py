@@ -1,5 +1,5 @@
-"""The records that every other file passes around, and the words that have a fixed set of values. Plain values; no
-framework but numpy."""
+"""The records that every other file passes around, and the words that have a fixed set of values.
+Plain values; no framework but numpy."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Verdict(Word):
 
 
 class Context(Word):
-    """Where a rollout began: after the problem alone, after the problem with a stored attempt and guidance (ISR), or after the
-    problem and the first tokens of a stored response (method/core/states.py).
-    """
+    """Where a rollout began: after the problem alone, after the problem with a stored attempt and
+    guidance (ISR), or after the problem and the first tokens of a stored response
+    (method/core/states.py)."""
 
     PLAIN = "plain"
     REFLECTION = "reflection"
@@ -89,8 +89,8 @@ class RankingGuard(Word):
 
 
 class EntropySource(Word):
-    """Where entropy statistics come from: the policy's own logits, the engine's top-k log-probs, or exact ones wherever
-    those do not decide."""
+    """Where entropy statistics come from: the policy's own logits, the engine's top-k log-probs, or
+    exact ones wherever those do not decide."""
 
     AUTO = "auto"
     EXACT = "exact"
@@ -101,8 +101,8 @@ class EntropySource(Word):
 class EntropyStatistics:
     """Peak and global token entropy of one response, in nats (METHOD section 6).
 
-    `source` is "exact" (the actor's own logits) or "topk" (lower bounds from the rollout engine's top-k log-probs, which
-    already decide the ranking)."""
+    `source` is "exact" (the actor's own logits) or "topk" (lower bounds from the rollout engine's
+    top-k log-probs, which already decide the ranking)."""
 
     peak: float
     global_: float
@@ -176,16 +176,16 @@ class Rollout:
         epoch: pass over the data, from 1.
         text: the decoded response, for people; only the token ids are trained.
         answer: the final answer in the response; None: there is none, or it is not known any more.
-        prefix_tokens: how many of the first tokens were given and not sampled, with the log-probs of their own sampling. 0 when
-            recalled, because all tokens are then trained.
+        prefix_tokens: how many of the first tokens were given and not sampled, with the log-probs
+            of their own sampling. 0 when recalled, because all tokens are then trained.
         state: of a failed response, the state that a critic's values name; None when recalled.
         turn: of a response to an environment.
-        turns: of a whole trajectory, whose response_ids are those of all turns, and whose prompt_ids are the first turn's.
+        turns: of a whole trajectory, whose response_ids are those of all turns, and whose
+            prompt_ids are the first turn's.
         extras: what the reward function returned with the reward; empty when recalled.
 
     Raises:
-        ValueError: the context or the verdict does not exist.
-    """
+        ValueError: the context or the verdict does not exist."""
 
     uid: str
     context: Context

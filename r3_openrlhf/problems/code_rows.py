@@ -1,8 +1,8 @@
-"""Rows of public sets of programming problems -> the one contract of task `code` (config/code_tests.py).
+"""Rows of public sets of programming problems -> the one contract of task `code`
+(config/code_tests.py).
 
-A table of shapes, each with one function. Rows of a stranger are read as data: nothing of them runs here, and a pickle is
-read as text, never unpickled.
-"""
+A table of shapes, each with one function. Rows of a stranger are read as data: nothing of them runs
+here, and a pickle is read as text, never unpickled."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ def problem_column(shape: Shape, columns: Sequence[str], *, path: str, problem_k
 
 
 def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tuple[str, Any, str]:
-    """(the tests as one JSON text, the cell of the problem with what the tests need to know, their form).
+    """(the tests as one JSON text, the cell of the problem with what the tests need to know, their
+    form).
 
-    NoAnswer: why the row cannot be trained on.
-    """
+    NoAnswer: why the row cannot be trained on."""
     row = plain_row(row)
     try:
         try:

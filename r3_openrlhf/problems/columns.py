@@ -8,8 +8,8 @@ from typing import Any
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.problems.table import Numeral, parse_json
 
-# The names that public data sets have (docs/works-with.md). The first group of which a file has one decides; a file with two of a
-# group must be told.
+# The names that public data sets have (docs/works-with.md). The first group of which a file has one
+# decides; a file with two of a group must be told.
 PROBLEM_COLUMNS = (("problem",), ("question", "prompt"), ("messages",))
 ANSWER_COLUMNS = (
     ("answer",),

@@ -107,11 +107,11 @@ def evaluation_line(
 ) -> dict[str, float | int | str | None]:
     """One line of evaluations.jsonl (docs/metrics.md) from every response to the held-out problems.
 
-    pass_at_1 is the mean over problems of the share of correct responses, pass_at_n the share of problems with a
-    correct one. An ungraded response counts in neither; a problem without any graded response has no value and leaves
-    both means, which are None when no problem has one. step: optimizer steps done. generated_tokens: sampled for
-    training so far; the evaluation's own are not among them.
-    """
+    pass_at_1 is the mean over problems of the share of correct responses, pass_at_n the share of
+    problems with a correct one. An ungraded response counts in neither; a problem without any
+    graded response has no value and leaves both means, which are None when no problem has one.
+    step: optimizer steps done. generated_tokens: sampled for training so far; the evaluation's own
+    are not among them."""
     verdicts: dict[str, list[bool]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.verdict is not Verdict.UNGRADED:

@@ -9,11 +9,11 @@ from r3_openrlhf.method.types import Context, Rollout, Verdict
 
 
 def source_metrics(sources: Sequence[str | None], rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """`r3/source/NAME/problems`, `ungraded`, and `accuracy` where one is graded: of the rollouts from the plain prompt.
+    """`r3/source/NAME/problems`, `ungraded`, and `accuracy` where one is graded: of the rollouts
+    from the plain prompt.
 
     Args:
-        sources: of each rollout, the name of its source.
-    """
+        sources: of each rollout, the name of its source."""
     of: dict[str, list[Rollout]] = defaultdict(list)
     for source, rollout in zip(sources, rollouts, strict=True):
         if source is not None and rollout.context is Context.PLAIN:

@@ -85,8 +85,8 @@ def check_references(
 ) -> list[Finding]:
     """Find what is wrong, or looks wrong, with the references of one source.
 
-    Refused is what cannot be meant: see the constants of this file for each threshold. A grader of the user's own may
-    compare anything, so there only a constant column is worth a word.
+    Refused is what cannot be meant: see the constants of this file for each threshold. A grader of
+    the user's own may compare anything, so there only a constant column is worth a word.
 
     Args:
         columns: all columns of the file.

@@ -93,8 +93,8 @@ def cells_of(cell: Any, *, key: str) -> list[str]:
 
 
 def without_float_tails(columns: Sequence[list[str]]) -> bool:
-    """Undo that every answer of a file became a float (pandas does that if one is missing). Two rows at least: a
-    single 2.0 may be what somebody wrote."""
+    """Undo that every answer of a file became a float (pandas does that if one is missing). Two
+    rows at least: a single 2.0 may be what somebody wrote."""
     texts = [text for texts in columns for text in texts]
     return len(texts) > 1 and all(map(_WHOLE_FLOAT.fullmatch, texts))
 

@@ -34,8 +34,8 @@ from r3_openrlhf.problems.references import (
 from r3_openrlhf.problems.table import plain_row
 
 REASONING_GYM = "reasoning_gym:"
-# Public data sets, DeepScaleR-Preview among them, hold a few rows without an answer and problems with two different ones.
-# More than this share means that the wrong column was named.
+# Public data sets, DeepScaleR-Preview among them, hold a few rows without an answer and problems
+# with two different ones. More than this share means that the wrong column was named.
 MAX_UNUSABLE_SHARE = 0.1
 # Of NuminaMath's rows a good tenth say "proof" or "notfound", and the others are as good as any.
 MAX_WITHOUT_ANSWER = 0.5
@@ -88,14 +88,14 @@ class Problems:
 
 
 def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -> Problems:
-    """Every usable problem once, of all sources; with weights the largest mixture of those shares in which none is twice.
+    """Every usable problem once, of all sources; with weights the largest mixture of those shares
+    in which none is twice.
 
     A problem that two sources answer differently is left out of both. Raises DataError as `load_source` does.
 
     Args:
         seed: draws which problems of a source the mixture leaves out.
-        with_rows: keep every column of a row, for a reward function.
-    """
+        with_rows: keep every column of a row, for a reward function."""
     if not data.sources:
         return load_source(data, with_rows=with_rows)
     weights = {entry["name"]: entry["weight"] for entry in data.sources}
@@ -141,11 +141,11 @@ def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -
 def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = False) -> Problems:
     """Every usable problem of one path once.
 
-    Which answer of two is right cannot be known here, so a problem with different answers is left out as a whole.
-    Raises DataError with one sentence: no such file, column or task, a file that cannot be read, a uid (data.uid_key)
-    with two contents, more than MAX_UNUSABLE_SHARE of unusable rows or MAX_WITHOUT_ANSWER without an answer, or
-    references that cannot be meant (reference_checks.py).
-    """
+    Which answer of two is right cannot be known here, so a problem with different answers is left
+    out as a whole. Raises DataError with one sentence: no such file, column or task, a file that
+    cannot be read, a uid (data.uid_key) with two contents, more than MAX_UNUSABLE_SHARE of unusable
+    rows or MAX_WITHOUT_ANSWER without an answer, or references that cannot be meant
+    (reference_checks.py)."""
     counts = SourceCounts(path=data.path, name=name, problem_key="question", answer_key="answer")  # of reasoning-gym
     labels: dict[str, Label] = {}
     num_rows_of: Counter[str] = Counter()
@@ -221,10 +221,10 @@ def _findings(
 
 
 def check_source(data: DataConfig, *, with_rows: bool = False) -> None:
-    """Everything about data.path that can be known without a tokenizer or the hub: file, columns, task, the answers.
+    """Everything about data.path that can be known without a tokenizer or the hub: file, columns,
+    task, the answers.
 
-    Raises DataError as `load_problems` does.
-    """
+    Raises DataError as `load_problems` does."""
     for part in data.parts.values():
         if part.path.startswith(REASONING_GYM):
             next(iter(_reasoning_gym_rows(part)))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def stops_of(
     tokenizer: PreTrainedTokenizerBase, data: DataConfig, texts: Sequence[str]
 ) -> tuple[list[int], list[str]]:
-    """(token ids, texts) at which a response ends. A text that is one special token is looked for by its id, which costs
-    nothing; for another one the engine has to turn every token into text."""
+    """(token ids, texts) at which a response ends. A text that is one special token is looked for
+    by its id, which costs nothing; for another one the engine has to turn every token into text."""
     # sources may differ in data.chat_template
     ends = {end_of_turn(tokenizer, part) for part in data.parts.values()}
     ids, others = [end for end in ends if end is not None], []

@@ -1,9 +1,9 @@
 """The rows of a data set, with every answer as it was written.
 
-JSON is read here, line by line, and not by the reader of `datasets`: that one gives a column one type, so that a single
-float or an integer beyond 64 bits turns 12345678901234567890123 into 1.2345678901234568e+22; it turns texts that look
-like dates into dates; and a row that is `null` ends the process. Here a number stays the text of the file.
-"""
+JSON is read here, line by line, and not by the reader of `datasets`: that one gives a column one
+type, so that a single float or an integer beyond 64 bits turns 12345678901234567890123 into
+1.2345678901234568e+22; it turns texts that look like dates into dates; and a row that is `null`
+ends the process. Here a number stays the text of the file."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Table:
 
 
 def read_json(path: Path, *, name: str, wanted: Iterable[str] | None, field: str | None = None) -> Table:
-    """JSON Lines, one list of objects, or one object of columns; `field`: the key of a whole document that holds them.
+    """JSON Lines, one list of objects, or one object of columns; `field`: the key of a whole
+    document that holds them.
 
-    name: how sentences call the file. Raises DataError with file and line for what is not JSON or not UTF-8. A row that
-    is no object is an unusable row.
-    """
+    name: how sentences call the file. Raises DataError with file and line for what is not JSON or
+    not UTF-8. A row that is no object is an unusable row."""
     wanted = None if wanted is None else tuple(wanted)
     columns: dict[str, None] = {}
     rows: list[tuple[str, dict[str, Any] | DataError]] = []
@@ -58,10 +58,10 @@ def read_json(path: Path, *, name: str, wanted: Iterable[str] | None, field: str
 
 
 def read_separated(path: Path, *, name: str, wanted: Iterable[str] | None, separator: str) -> Table:
-    """CSV and TSV with a line of names. Every cell is the text that is there: 007 is not 7, and None is no gap.
+    """CSV and TSV with a line of names. Every cell is the text that is there: 007 is not 7, and
+    None is no gap.
 
-    Raises DataError as `read_json` does.
-    """
+    Raises DataError as `read_json` does."""
     csv.field_size_limit(MAX_CELL)
     wanted = None if wanted is None else tuple(wanted)
     rows: list[tuple[str, dict[str, Any] | DataError]] = []

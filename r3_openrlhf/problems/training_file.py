@@ -1,8 +1,8 @@
 """The problems of a run -> one JSONL of final prompts, which OpenRLHF loads as it is.
 
-Each line is {"input": final prompt, "label": JSON of a Label, "datasource": name}. The label reaches the rollout
-executor unchanged, which is how a rollout knows its uid, its references and its grader.
-"""
+Each line is {"input": final prompt, "label": JSON of a Label, "datasource": name}. The label
+reaches the rollout executor unchanged, which is how a rollout knows its uid, its references and its
+grader."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class PreparedData:
 
 
 def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) -> PreparedData:
-    """Load, check, render and write all problems of a run. `output` appears whole or not at all; what was left out
-    is in counts.json.
+    """Load, check, render and write all problems of a run. `output` appears whole or not at all;
+    what was left out is in counts.json.
 
-    Raises DataError with one sentence: as `load_problems` does, fewer problems than one batch, an `output` of an earlier start with other problems. Raises ConfigError when no problem leaves room for a reflection
-    prompt.
-    """
+    Raises DataError with one sentence: as `load_problems` does, fewer problems than one batch, an
+    `output` of an earlier start with other problems. Raises ConfigError when no problem leaves room
+    for a reflection prompt."""
     data = config.data
     room = data.max_len - config.rollout.max_new_tokens  # tokens of a prompt, at most
     problems = load_problems(data, seed=config.train.seed, with_rows=config.reward.reads_rows)
@@ -145,8 +145,8 @@ def overlong_finding(
 def rendered(
     labels: Iterable[Label], data: DataConfig, tokenizer: PreTrainedTokenizerBase, *, room: int
 ) -> Iterator[tuple[Label, str | None, int]]:
-    """(problem, its final prompt, tokens of that) for each problem. The prompt is None where it has more than `room`
-    tokens."""
+    """(problem, its final prompt, tokens of that) for each problem. The prompt is None where it has
+    more than `room` tokens."""
     pending = iter(labels)
     while some := list(itertools.islice(pending, AT_ONCE)):
         prompts = [prompt_of(tokenizer, data, label) for label in some]

@@ -38,8 +38,8 @@ class Grade:
 
 
 def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
-    """The grade with its reward, the one place where score and length reward meet (METHOD section 3). What a user's own
-    function returned is the reward as it is."""
+    """The grade with its reward, the one place where score and length reward meet (METHOD section
+    3). What a user's own function returned is the reward as it is."""
     reward = outcome.reward
     if reward is None and outcome.score is not None:
         reward = outcome_reward(outcome.score, num_tokens, max_tokens=config.length_reward_max_tokens)

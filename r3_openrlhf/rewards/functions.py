@@ -40,10 +40,10 @@ class FunctionItem(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True):
-    """The values of one function. `trouble` is why it says nothing, in a word or two; `detail` is the traceback.
+    """The values of one function. `trouble` is why it says nothing, in a word or two; `detail` is
+    the traceback.
 
-    `absent`: None of a TRL function, which is "not mine" where there are several.
-    """
+    `absent`: None of a TRL function, which is "not mine" where there are several."""
 
     name: str
     reward: float | None = None
@@ -136,11 +136,11 @@ def _only(value: object) -> object:
 
 
 def openrlhf_value(answer: object) -> dict[str, Any]:
-    """OpenRLHF's {"rewards", "scores", "extra_logs"}, each a number, a tensor or a list of one, as a function of ours says it.
+    """OpenRLHF's {"rewards", "scores", "extra_logs"}, each a number, a tensor or a list of one, as
+    a function of ours says it.
 
     Raises:
-        ValueError: it is no such thing.
-    """
+        ValueError: it is no such thing."""
     if not isinstance(answer, Mapping) or "rewards" not in answer:
         raise ValueError(f'it returned {type(answer).__name__}, not a dict with "rewards"')
     logs = answer.get("extra_logs") or {}
@@ -185,11 +185,11 @@ def _number(value: object) -> float | None:
 
 
 def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: float) -> Outcome:
-    """The outcome of all functions: reward and score are sums by weight; from `correct_from` on the response is correct.
+    """The outcome of all functions: reward and score are sums by weight; from `correct_from` on the
+    response is correct.
 
-    One function without a value leaves the whole response ungraded: a part that is missing is not a part of 0. Only a TRL
-    function's None is "not mine", as there, while another one has a value.
-    """
+    One function without a value leaves the whole response ungraded: a part that is missing is not a
+    part of 0. Only a TRL function's None is "not mine", as there, while another one has a value."""
     present = [(part, weight) for part, weight in zip(parts, weights, strict=True) if not part.absent]
     for part in [part for part, _ in present if part.trouble] or ([] if present else list(parts)):
         return Outcome(

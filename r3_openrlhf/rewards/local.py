@@ -23,12 +23,12 @@ START_S = 120.0  # until programs can be run, on a busy machine
 class GradingPools:
     """Confined processes, `num_workers` for each task, started with its first item.
 
-    Those of a task that runs programs are not confined themselves: they start the processes that are.
+    Those of a task that runs programs are not confined themselves: they start the processes that
+    are.
 
     Args:
         timeout_s: For one item.
-        code: Limits for tasks that run programs.
-    """
+        code: Limits for tasks that run programs."""
 
     def __init__(self, *, num_workers: int, timeout_s: float, code: CodeConfig | None = None) -> None:
         self._num_workers, self._timeout_s = num_workers, timeout_s
@@ -38,11 +38,11 @@ class GradingPools:
         self._is_closed = False
 
     def submit(self, task: str, item: msgspec.Raw) -> Future[Outcome]:
-        """Queue one item of `task` (exchange.encode_request); a lost one is answered as ungraded, with its reason.
+        """Queue one item of `task` (exchange.encode_request); a lost one is answered as ungraded,
+        with its reason.
 
         Raises:
-            ConfigError: there is no such task.
-        """
+            ConfigError: there is no such task."""
         with self._lock:
             if task not in self._pools:
                 runs_programs = TASKS[task].runs_programs

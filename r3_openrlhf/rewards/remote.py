@@ -1,8 +1,8 @@
 """Grader on reward servers: one JSON request for one response, failover, retries.
 
-A server is one of ours (`POST /grade`), or of OpenRLHF's contract, as `--reward.remote_url http://HOST/get_reward` asks
-it (openrlhf/utils/agent.py, SingleTurnAgentExecutor). OpenRLHF logs a failure and continues without a reward; here the
-response is ungraded and counted.
+A server is one of ours (`POST /grade`), or of OpenRLHF's contract, as `--reward.remote_url
+http://HOST/get_reward` asks it (openrlhf/utils/agent.py, SingleTurnAgentExecutor). OpenRLHF logs a
+failure and continues without a reward; here the response is ungraded and counted.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class _OurContract:
 
 @dataclass(frozen=True, slots=True)
 class _OpenRLHFContract:
-    """POST /get_reward {"query", "prompts", "labels"}, lists of one -> {"rewards", "scores", "extra_logs"}.
+    """POST /get_reward {"query", "prompts", "labels"}, lists of one -> {"rewards", "scores",
+    "extra_logs"}.
 
-    The reward is what the server says; its `scores`, else the reward, decide what is correct.
-    """
+    The reward is what the server says; its `scores`, else the reward, decide what is correct."""
 
     correct_from: float
     path = "/get_reward"
@@ -146,11 +146,11 @@ class RemoteGrader:
         self.failing_since: float | None = None
 
     async def grade(self, request: GradeRequest) -> Grade:
-        """Grade one response; UNGRADED "unreachable", or `http_STATUS`, when no server answers in time.
+        """Grade one response; UNGRADED "unreachable", or `http_STATUS`, when no server answers in
+        time.
 
         Raises:
-            GradingError: the servers do not accept the token.
-        """
+            GradingError: the servers do not accept the token."""
         outcome = Outcome("ungraded", "closed")
         if not self._is_closed:
             body = msgspec.json.encode(self._contract.body(request))

@@ -22,14 +22,14 @@ def opened_thinking(prompt: str) -> str:
 
 
 def as_graded(prompt: str, response: str) -> str:
-    """The response with an open mark in front where its prompt ends with one, as if the model had written it: thinking that
-    never closes is then no answer."""
+    """The response with an open mark in front where its prompt ends with one, as if the model had
+    written it: thinking that never closes is then no answer."""
     return OPEN_THINKING + response if opened_thinking(prompt) else response
 
 
 def response_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """The text of a response for graders: without special tokens, but with those that are marks of thinking (Magistral's
-    [THINK]). Without its marks thinking would be graded as the answer."""
+    """The text of a response for graders: without special tokens, but with those that are marks of
+    thinking (Magistral's [THINK]). Without its marks thinking would be graded as the answer."""
     kept = _special_marks(tokenizer)
     if not kept:
         return tokenizer.decode(ids, skip_special_tokens=True)

@@ -112,8 +112,8 @@ def settings_of(config: R3Config) -> dict[str, Any]:
 
 
 def check(folder: Path, *, force: bool) -> CheckpointRecord | None:
-    """The record of a checkpoint from which a run may continue, the critic's included. ConfigError: another user wrote it, or its files are
-    not what was written."""
+    """The record of a checkpoint from which a run may continue, the critic's included. ConfigError:
+    another user wrote it, or its files are not what was written."""
     return [_checked(model, force=force) for model in _of_models(folder)][0]
 
 

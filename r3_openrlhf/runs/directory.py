@@ -1,8 +1,8 @@
-"""The directory of one run: what is where, and how lines get there so that a crash never costs more than one.
+"""The directory of one run: what is where, and how lines get there so that a crash never costs more
+than one.
 
-config.yaml, code_state.txt, metrics.jsonl, evaluations.jsonl, rollouts/, events.jsonl, history.sqlite, train.log, data/,
-tensorboard/, checkpoints/, final_model/.
-"""
+config.yaml, code_state.txt, metrics.jsonl, evaluations.jsonl, rollouts/, events.jsonl,
+history.sqlite, train.log, data/, tensorboard/, checkpoints/, final_model/."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ class RunDirectory:
     def check(self, config: R3Config) -> None:
         """Check that `create` may be called. Writes nothing.
 
-        Raises ConfigError when the directory holds a run with other settings (the differing keys are named), or files that are not
-        a run's.
+        Raises ConfigError when the directory holds a run with other settings (the differing keys
+        are named), or files that are not a run's.
         """
         self.check_place()
         if "runtime_resources" in self.path.parts:
@@ -135,10 +135,10 @@ class RunDirectory:
             )
 
     def create(self, config: R3Config) -> None:
-        """Start a run here, or continue with the one that is here. One that has not finished a step may be started anew.
+        """Start a run here, or continue with the one that is here. One that has not finished a step
+        may be started anew.
 
-        Raises ConfigError as `check` does, and when the directory cannot be written.
-        """
+        Raises ConfigError as `check` does, and when the directory cannot be written."""
         self.check(config)
         changes = self._changes(config) if self.has_steps else []
         if self.config.is_file() and not self.has_steps:
@@ -195,8 +195,8 @@ class RunDirectory:
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         """One line of metrics.jsonl, on disk when this returns. Needs "step".
 
-        JSON has no NaN and no infinity: such a value is written as null, and its key is listed under "not_finite".
-        """
+        JSON has no NaN and no infinity: such a value is written as null, and its key is listed
+        under "not_finite"."""
         bad = sorted(key for key, value in metrics.items() if isinstance(value, float) and not math.isfinite(value))
         if bad:
             metrics = {**metrics, **dict.fromkeys(bad), "not_finite": bad}
@@ -217,8 +217,8 @@ class RunDirectory:
         rollout_files.write_step(self.held_out_rollouts, step, rollouts[:MOST_HELD_OUT])
 
     def append_evaluation(self, evaluation: dict[str, Any]) -> None:
-        """One line of evaluations.jsonl, on disk when this returns. Needs "step". ValueError: a value of another kind than readers
-        take (files.EvaluationLine), NaN, infinity."""
+        """One line of evaluations.jsonl, on disk when this returns. Needs "step". ValueError: a
+        value of another kind than readers take (files.EvaluationLine), NaN, infinity."""
         check_line(evaluation, EvaluationLine)
         _append_lines(self.evaluations, [evaluation])
 
@@ -259,8 +259,8 @@ class RunDirectory:
                 )
 
     def _changes(self, config: R3Config) -> list[dict[str, Any]]:
-        """What differs from the run that is here, after its last step, as lines of changes.jsonl. Raises ConfigError when it
-        would be another run."""
+        """What differs from the run that is here, after its last step, as lines of changes.jsonl.
+        Raises ConfigError when it would be another run."""
         before, now = checkpoint_record.settings_of(self.load_config()), checkpoint_record.settings_of(config)
         folder = checkpoint_record.newest(self.checkpoints)
         saved = checkpoint_record.read(folder) if folder is not None else None
@@ -343,8 +343,8 @@ def _drop_torn_line(file: BinaryIO) -> None:
 
 
 def write_whole(path: Path, text: str | Iterable[str], *, mode: int = 0o666) -> None:
-    """The new content or the old one, never a part of it, whatever happens. mode: of a new file, less the umask; a text with the
-    password of a URL is its owner's alone."""
+    """The new content or the old one, never a part of it, whatever happens. mode: of a new file,
+    less the umask; a text with the password of a URL is its owner's alone."""
     parts = [text] if isinstance(text, str) else text
     if isinstance(text, str) and without_secrets(text) != text:
         mode = 0o600

@@ -34,8 +34,8 @@ HEARTBEAT_S = 8.0  # no one waits for more than ten seconds without a word, on a
 class Display(contextlib.AbstractContextManager["Display"]):
     """Phases, lines and counts on `stream`; nothing at all without one. Any thread may call.
 
-    A thread ticks five times a second, so that a call that takes minutes shows that it is alive; it calls `poll` each time.
-    """
+    A thread ticks five times a second, so that a call that takes minutes shows that it is alive; it
+    calls `poll` each time."""
 
     def __init__(
         self,
@@ -191,7 +191,8 @@ def duration(seconds: float) -> str:
 def to_go_s(
     metrics: Sequence[Mapping[str, Any]], *, num_steps: int | None, max_tokens: int | None = None
 ) -> float | None:
-    """Seconds until the last step ends: the steps that are left, each as long as the median of the last LAST.
+    """Seconds until the last step ends: the steps that are left, each as long as the median of the
+    last LAST.
 
     Args:
         metrics: lines of metrics.jsonl, of which the last LAST count.
@@ -199,8 +200,7 @@ def to_go_s(
         max_tokens: train.max_generated_tokens, which may end the run earlier.
 
     Returns:
-        None where no step has a time, or neither limit is known.
-    """
+        None where no step has a time, or neither limit is known."""
     seconds = [value for line in metrics[-LAST:] if (value := _step_s(line)) is not None]
     left = [] if num_steps is None else [float(num_steps - metrics[-1]["step"])] if metrics else []
     if metrics and max_tokens is not None:

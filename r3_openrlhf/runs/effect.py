@@ -1,9 +1,9 @@
 """The effect of the mechanisms on the groups of a run, from its rollouts alone.
 
-The question that a user has of replay is what a recall changed: how often is a problem right at its next visit, if its all-wrong
-group was repaired, and how often if it was not? A group is only repaired if its problem has been right before, so the two are
-compared at an equal number of earlier successes, between runs if a run has no such groups itself.
-"""
+The question that a user has of replay is what a recall changed: how often is a problem right at its
+next visit, if its all-wrong group was repaired, and how often if it was not? A group is only
+repaired if its problem has been right before, so the two are compared at an equal number of earlier
+successes, between runs if a run has no such groups itself."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Visit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedClass:
-    """The visits of problems with `successes` earlier successes or more, below the next of SUCCESS_CLASSES, and the mean
-    accuracy at their next visit."""
+    """The visits of problems with `successes` earlier successes or more, below the next of
+    SUCCESS_CLASSES, and the mean accuracy at their next visit."""
 
     successes: int
     repaired: int
@@ -68,15 +68,15 @@ class MatchedClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """Next accuracy after a repaired all-wrong group, less that after an all-wrong group that was not repaired.
+    """Next accuracy after a repaired all-wrong group, less that after an all-wrong group that was
+    not repaired.
 
     Attributes:
         repaired, other: visits that were compared.
         difference: weighted by the repaired visits of each class of SUCCESS_CLASSES.
         low, high: 95% interval by resampling problems; None with fewer than two problems on a side.
         unmatched: repaired visits of a class without any other visit; they are left out.
-        classes: what was compared, by earlier successes.
-    """
+        classes: what was compared, by earlier successes."""
 
     repaired: int
     other: int
@@ -170,8 +170,8 @@ def effect_of(run: RunDirectory, *, against: RunDirectory | None = None) -> Effe
 
     Args:
         run: a run with rollouts.
-        against: a run of the same problems without replay. Its all-wrong groups are what repaired ones are compared with;
-            default: those of `run` itself.
+        against: a run of the same problems without replay. Its all-wrong groups are what repaired
+            ones are compared with; default: those of `run` itself.
 
     Raises:
         R3Error: no rollouts, or `against` shares no problem with `run`.
@@ -300,12 +300,12 @@ def visits_of(groups: Iterable[tuple[str, int, int, int, bool]]) -> list[Visit]:
 
 
 def next_visits(visits: Sequence[Visit], compared: Sequence[Visit]) -> Matched | None:
-    """All-wrong groups of `visits` that were repaired against those of `compared` that were not, by SUCCESS_CLASSES.
+    """All-wrong groups of `visits` that were repaired against those of `compared` that were not, by
+    SUCCESS_CLASSES.
 
         difference = sum_c n_c (mean next accuracy of repaired in c - of the others in c) / sum_c n_c
 
-    n_c: repaired visits of the class c that has visits of both kinds. None: no class has.
-    """
+    n_c: repaired visits of the class c that has visits of both kinds. None: no class has."""
     tables = [
         _by_problem([visit for visit in of_side if _is_all_wrong(visit) and visit.repaired is repaired])
         for of_side, repaired in ((visits, True), (compared, False))

@@ -1,8 +1,8 @@
-"""The first page of a run: what is read, what the model reads, what the grader says, and what looks wrong.
+"""The first page of a run: what is read, what the model reads, what the grader says, and what looks
+wrong.
 
 A run on garbage looks like any other run for hours. Ten seconds on this page show what its numbers never would: a prompt
-without spaces, a reference that is no answer, a grader that accepts everything.
-"""
+without spaces, a reference that is no answer, a grader that accepts everything."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Example:
 
     Attributes:
         prompt: Decoded from the ids that the model reads.
-        read_as: For each reference, what the grader compares with; a user's own grader gets the reference itself.
-        said: (response, what the grader said to it): the reference in a box and in a sentence, then a wrong answer. For tests of
-            programs a program that does nothing.
-    """
+        read_as: For each reference, what the grader compares with; a user's own grader gets the
+            reference itself.
+        said: (response, what the grader said to it): the reference in a box and in a sentence, then
+            a wrong answer. For tests of programs a program that does nothing."""
 
     uid: str
     prompt: str

@@ -39,11 +39,11 @@ def tab_separated(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
-    """One record per group of a step, with its problem and references (None where the run has no problems file).
+    """One record per group of a step, with its problem and references (None where the run has no
+    problems file).
 
     Raises:
-        R3Error: the run has no rollouts of this step.
-    """
+        R3Error: the run has no rollouts of this step."""
     groups = groups_of(list(run.read_rollouts(step=step)), step=step)
     if not groups:
         raise R3Error(f"{run.path} has no rollouts of step {step}; its steps are {_steps(run)}")

@@ -57,11 +57,11 @@ def best_step(evaluations: Collection[dict[str, Any]], steps: Collection[int]) -
 
 
 def superseded(steps: Collection[int], *, newest: int, max_num: int, best: int | None) -> list[int]:
-    """Which copies go when that of step `newest` is there: all but the last `max_num` up to it, and the best.
+    """Which copies go when that of step `newest` is there: all but the last `max_num` up to it, and
+    the best.
 
-    Copies of later steps are none of this run's course: it continued from a checkpoint before them. They stay until they
-    are written anew.
-    """
+    Copies of later steps are none of this run's course: it continued from a checkpoint before them.
+    They stay until they are written anew."""
     ours = sorted(step for step in steps if step <= newest)
     return [step for step in ours[:-max_num] if step != best]
 

@@ -1,7 +1,7 @@
 """One process trains in a run directory at a time: a lease (method/history/lease.py) on run.lock.
 
-`r3 train` holds it. In a job of `r3 submit slurm` the first node's agent does, and its command is told so by R3_RUN_LEASE_TOKEN.
-"""
+`r3 train` holds it. In a job of `r3 submit slurm` the first node's agent does, and its command is
+told so by R3_RUN_LEASE_TOKEN."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def held(run: RunDirectory) -> Iterator[None]:
 
 
 def note_error(run: RunDirectory, sentence: str) -> None:
-    """Keep why a start failed for `r3 status`, in error.txt, which the next start removes. Nothing where there is neither a run
-    nor a job, or where somebody else trains."""
+    """Keep why a start failed for `r3 status`, in error.txt, which the next start removes. Nothing
+    where there is neither a run nor a job, or where somebody else trains."""
     if not (run.config.is_file() or run.cluster.is_dir()):
         return
     if _is_our_agents(run) or not last_holder(run.lock)[1]:

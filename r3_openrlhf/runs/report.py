@@ -57,11 +57,11 @@ LEVELS = (
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:
-    """Summarise a run for machines: sums of counts, means over the first and the last quarter of the steps, mean seconds
-    per step, the first and the last evaluation, files. A number that the run does not have is left out.
+    """Summarise a run for machines: sums of counts, means over the first and the last quarter of
+    the steps, mean seconds per step, the first and the last evaluation, files. A number that the
+    run does not have is left out.
 
-    Raises R3Error when the run has no finished step.
-    """
+    Raises R3Error when the run has no finished step."""
     metrics = run.read_metrics()
     if not metrics:
         raise R3Error(f"{run.path} has no finished step yet; its log is {run.log}")

@@ -1,7 +1,7 @@
 """The rollouts of a run: one compressed Parquet file per step, RUN/rollouts/step_000123.parquet.
 
-`datasets.load_dataset("parquet", data_files="RUN/rollouts/*.parquet")` loads them. A file is there whole or not at all, and
-continuing from a checkpoint deletes the files of later steps.
+`datasets.load_dataset("parquet", data_files="RUN/rollouts/*.parquet")` loads them. A file is there
+whole or not at all, and continuing from a checkpoint deletes the files of later steps.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def schema() -> pyarrow.Schema:
 def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -> Path:
     """The rollouts of one step, on disk when this returns. A file of the same step gives way.
 
-    A key that is left out is null. Raises ValueError for an unknown key, a value of another type, NaN, infinity, a row of
-    another step, and as many values per token as there are not tokens.
+    A key that is left out is null. Raises ValueError for an unknown key, a value of another type,
+    NaN, infinity, a row of another step, and as many values per token as there are not tokens.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -151,8 +151,8 @@ def steps_in(directory: Path) -> dict[int, Path]:
 
 
 def read_step(file: Path, *, uid_start: str = "", without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-    """Every rollout of one file whose problem begins with `uid_start`. The columns in `without` are not read (the texts are
-    most of a file), nor are those of TOKEN_COLUMNS.
+    """Every rollout of one file whose problem begins with `uid_start`. The columns in `without` are
+    not read (the texts are most of a file), nor are those of TOKEN_COLUMNS.
 
     Raises R3Error for a file that cannot be read or that no run has written.
     """
@@ -166,8 +166,8 @@ def read_step(file: Path, *, uid_start: str = "", without: Collection[str] = ())
 
 
 def read_columns(file: Path, names: Collection[str]) -> list[dict[str, Any]]:
-    """These columns of every rollout of one file, in a third of the time that `read_step` takes: columns have their types, and
-    single values are not checked.
+    """These columns of every rollout of one file, in a third of the time that `read_step` takes:
+    columns have their types, and single values are not checked.
 
     Raises R3Error as `read_step` does.
     """
@@ -175,10 +175,10 @@ def read_columns(file: Path, names: Collection[str]) -> list[dict[str, Any]]:
 
 
 def read_tokens(file: Path, *, uid_start: str = "") -> Iterator[dict[str, np.ndarray | None]]:
-    """TOKEN_COLUMNS of the rollouts that `read_step` gives, in the same order: arrays of uint16 or float16 [T], or None.
+    """TOKEN_COLUMNS of the rollouts that `read_step` gives, in the same order: arrays of uint16 or
+    float16 [T], or None.
 
-    Raises R3Error as `read_step` does, and for a row without as many values as it has tokens.
-    """
+    Raises R3Error as `read_step` does, and for a row without as many values as it has tokens."""
     table = _read(file, uid_start=uid_start, columns=["num_tokens", *TOKEN_COLUMNS])
     lengths = table.column("num_tokens").to_pylist()
     columns = {name: table.column(name) for name in TOKEN_COLUMNS}
@@ -233,8 +233,8 @@ def opened(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
     """The columns of texts come as dictionaries, for `unpacked_bytes`.
 
     Raises:
-        OSError: no regular file. ValueError: one whose few MB would fill the memory. ArrowException.
-    """
+        OSError: no regular file. ValueError: one whose few MB would fill the memory.
+            ArrowException."""
     import pyarrow.parquet as pq
 
     open_regular(file).close()
@@ -257,8 +257,8 @@ def _check_size(metadata: pyarrow.parquet.FileMetaData) -> None:
 
 
 def unpacked_bytes(part: pyarrow.Table, *, before: int = 0) -> int:
-    """`before`, and the bytes of the part's texts as Python will have them: a dictionary has a text once that many rows may have.
-    ValueError: they are more than MAX_TABLE_BYTES."""
+    """`before`, and the bytes of the part's texts as Python will have them: a dictionary has a text
+    once that many rows may have. ValueError: they are more than MAX_TABLE_BYTES."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -32,7 +32,8 @@ def records_of(
     token_values: TokenValues | str = TokenValues.NONE,
     token_chars: TokenChars | None = None,
 ) -> list[dict[str, Any]]:
-    """One dict per rollout of the step, ungraded and recalled ones included: group by group, recalled rows at the end of theirs.
+    """One dict per rollout of the step, ungraded and recalled ones included: group by group,
+    recalled rows at the end of theirs.
 
     Args:
         prompts: of the rollouts that the batch was made of, in their order.
@@ -42,8 +43,7 @@ def records_of(
         token_chars: counts the characters of the tokens of rows with any value per token.
 
     Raises:
-        ValueError: a word for token_values that does not exist.
-    """
+        ValueError: a word for token_values that does not exist."""
     wanted = TokenValues.checked("token_values", token_values)
     rows = [batch.rows[index] for group in batch.groups for index in group.rows]
     placed = {row.source for row in rows}
@@ -142,8 +142,8 @@ def _place(turn: TurnFacts | None) -> dict[str, Any]:
 
 
 def _measured(row: Row, statistics: EntropyStatistics | None) -> dict[str, Any]:
-    """What this step's policy says of a row. Peak and global entropy stay those that ranked it, or those of the step that
-    sampled it."""
+    """What this step's policy says of a row. Peak and global entropy stay those that ranked it, or
+    those of the step that sampled it."""
     if statistics is None:
         return {}
     # of a prefix nothing was measured, so there is not one value per token
@@ -165,16 +165,16 @@ def _float16(values: np.ndarray | None) -> np.ndarray | None:
 class TokenChars:
     """For one tokenizer. decode: token ids -> text, as the texts of the rollouts were decoded.
 
-    A token is decoded alone, once; tokens that are parts of one character are decoded together, and the last of them has it.
-    """
+    A token is decoded alone, once; tokens that are parts of one character are decoded together, and
+    the last of them has it."""
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._pieces: dict[int, str] = {}
 
     def of(self, ids: Sequence[int], text: str) -> np.ndarray | None:
-        """uint16 [T], together len(text). None where the pieces do not make up the text: a tokenizer that drops or joins
-        characters between tokens."""
+        """uint16 [T], together len(text). None where the pieces do not make up the text: a
+        tokenizer that drops or joins characters between tokens."""
         pieces: list[str] = []
         broken: list[int] = []  # tokens that are parts of characters, so far
         for token in ids:

@@ -117,8 +117,8 @@ def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:
 def grouped(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """(problem, context) -> the rows of its group, for the rows of one step.
 
-    A recalled row belongs to the group that it joined, whatever its prompt was. An ungraded row is in no group and is listed with
-    its problem and context.
+    A recalled row belongs to the group that it joined, whatever its prompt was. An ungraded row is
+    in no group and is listed with its problem and context.
     """
     rows = list(rows)
     keys = {

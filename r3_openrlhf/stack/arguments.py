@@ -1,7 +1,7 @@
 """Our configuration -> the flags of `python -m openrlhf.cli.train_ppo_ray` (OpenRLHF 0.11.2).
 
-The parser and the checks of the installed OpenRLHF judge the result (upstream_parser.py), so that a renamed flag fails
-before anything starts.
+The parser and the checks of the installed OpenRLHF judge the result (upstream_parser.py), so that a
+renamed flag fails before anything starts.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from r3_openrlhf.stack.work import work_of
 def platform_of(config: R3Config) -> str:
     """ "cuda" or "cpu". Raises ConfigError where cluster.device asks for CUDA and there is none.
 
-    The head of a Ray cluster often has no GPU: with an address, cluster.device=cuda is believed here, and the nodes are
-    looked at when Ray is there (ray_cluster.check_devices).
+    The head of a Ray cluster often has no GPU: with an address, cluster.device=cuda is believed
+    here, and the nodes are looked at when Ray is there (ray_cluster.check_devices).
     """
     import torch
 
@@ -54,12 +54,12 @@ def openrlhf_arguments(
     resume: bool = False,
     universal: bool = False,
 ) -> list[str]:
-    """The whole command line after `python -m openrlhf.cli.train_ppo_ray`. Pure: no disk, no environment.
+    """The whole command line after `python -m openrlhf.cli.train_ppo_ray`. Pure: no disk, no
+    environment.
 
-    platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded; universal: one that
-    was converted (other_ranks.py).
-    Raises ConfigError when config.openrlhf repeats a flag that is set here.
-    """
+    platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded; universal: one
+    that was converted (other_ranks.py). Raises ConfigError when config.openrlhf repeats a flag that
+    is set here."""
     flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume, universal=universal)
     set_here = {*flags, *ALSO_SET, *_critic_flags(config, "")} - MAY_BE_SET
     given = dict(_flat(config.openrlhf))
@@ -175,8 +175,8 @@ def _own_flags(
     }
     if config.logging.wandb_project:
         flags["logger.wandb.project"] = config.logging.wandb_project
-        # Upstream logs to wandb when a key is given, and prefers the one of `wandb login` or WANDB_API_KEY: a real key
-        # never belongs on a command line.
+        # Upstream logs to wandb when a key is given, and prefers the one of `wandb login` or
+        # WANDB_API_KEY: a real key never belongs on a command line.
         flags["logger.wandb.key"] = "from_the_environment"
     if config.replay.enabled:
         flags["actor.dual_clip"] = config.replay.dual_clip

@@ -1,9 +1,9 @@
 """Lay rows out over data-parallel ranks and micro-batches. Pure; no tensor.
 
-Every rank must run the same number of forward and backward passes, or ranks wait for each other for ever. Upstream
-assumes rollout counts that divide evenly; mixed groups do not. Rows are therefore completed by fillers (rows without
-any action, see convert.filler_experience) up to a multiple of ranks * windows: fewer than ranks * windows of them.
-A window is what one optimizer step sees.
+Every rank must run the same number of forward and backward passes, or ranks wait for each other for
+ever. Upstream assumes rollout counts that divide evenly; mixed groups do not. Rows are therefore
+completed by fillers (rows without any action, see convert.filler_experience) up to a multiple of
+ranks * windows: fewer than ranks * windows of them. A window is what one optimizer step sees.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def effective_ranks(args: SimpleNamespace) -> int:
 
 
 def num_windows(args: SimpleNamespace) -> int:
-    """Optimizer steps per training step. Fixed by the fresh rollouts, so that additional rows enlarge a window and
-    never add one: the learning-rate schedule keeps its length."""
+    """Optimizer steps per training step. Fixed by the fresh rollouts, so that additional rows
+    enlarge a window and never add one: the learning-rate schedule keeps its length."""
     return max(1, args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size)
 
 
@@ -54,12 +54,12 @@ def max_forward_tokens(args: SimpleNamespace) -> int:
 
 
 def balanced_batches(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> list[list[int]]:
-    """Rows, by their numbers, in micro-batches of at most `max_tokens` tokens or of one row, and a multiple of `ranks` of them.
+    """Rows, by their numbers, in micro-batches of at most `max_tokens` tokens or of one row, and a
+    multiple of `ranks` of them.
 
     Answers trainer/ppo_utils/experience_maker.py:62, which rounds their number down to a multiple of the ranks: 96 rows on 8
     ranks made micro-batches of 1.7 times the tokens. Here it is rounded up, and raised while one is too large: partitions are
-    balanced, which does not say that they fit where those of the first fit do.
-    """
+    balanced, which does not say that they fit where those of the first fit do."""
     fewest = get_minimum_num_micro_batch_size(lengths, max_tokens, 1, 1)
     most = max(1, len(lengths) // ranks) * ranks
     for count in range(min(most, -(-fewest // ranks) * ranks), most + 1, ranks):
@@ -72,9 +72,9 @@ def balanced_batches(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> 
 def num_tight(lengths: Sequence[int], micro_batch_size: int) -> int:
     """Into how many micro-batches to put padded rows of these lengths (tokens, ascending).
 
-    As few as the size allows, and up to MAX_ADDITIONAL more where that saves padding: eight reflection prompts among the
-    sixteen rows of a micro-batch would pad the other eight to their length.
-    """
+    As few as the size allows, and up to MAX_ADDITIONAL more where that saves padding: eight
+    reflection prompts among the sixteen rows of a micro-batch would pad the other eight to their
+    length."""
     fewest = -(-len(lengths) // micro_batch_size)
     most = min(fewest + MAX_ADDITIONAL, len(lengths))
     padded = {
@@ -91,11 +91,11 @@ def num_padded_tokens(lengths: Sequence[int], batches: list[slice]) -> int:
 
 
 def tight_micro_batches(lengths: Sequence[int], micro_batch_size: int, count: int) -> list[slice]:
-    """`count` micro-batches of at most `micro_batch_size` rows with as little padding as possible; `lengths` ascend.
+    """`count` micro-batches of at most `micro_batch_size` rows with as little padding as possible;
+    `lengths` ascend.
 
-    Exact, by dynamic programming over where a micro-batch ends. ValueError: `count` micro-batches cannot hold the rows, or
-    would not all have one.
-    """
+    Exact, by dynamic programming over where a micro-batch ends. ValueError: `count` micro-batches
+    cannot hold the rows, or would not all have one."""
     rows = len(lengths)
     if not -(-rows // micro_batch_size) <= count <= rows:
         raise ValueError(f"{rows} rows do not make {count} micro-batches of 1 to {micro_batch_size} rows")

@@ -1,9 +1,9 @@
 """Signals that were blocked for a process (stop_request.ignore_signals_in_children) stay blocked.
 
-Answers Lib/multiprocessing/resource_tracker.py:145-151 of CPython 3.11: the first process that is started with
-multiprocessing, such as vLLM's engine, unblocks SIGTERM in the thread that starts it, also if it was blocked before. Slurm's
-SIGTERM then ended the engine in the middle of the step that was to be saved.
-"""
+Answers Lib/multiprocessing/resource_tracker.py:145-151 of CPython 3.11: the first process that is
+started with multiprocessing, such as vLLM's engine, unblocks SIGTERM in the thread that starts it,
+also if it was blocked before. Slurm's SIGTERM then ended the engine in the middle of the step that
+was to be saved."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Upstream's Actor without logits: its head returns the log-probs of the labels, computed in chunks of tokens.
+"""Upstream's Actor without logits: its head returns the log-probs of the labels, computed in chunks
+of tokens.
 
 Answers models/actor.py:250-292, where the training pass keeps the logits of a whole micro-batch: about 10 bytes for each token
 and word (2 in bfloat16, 4 in float32, 4 for their gradient), 56 GB for one row of 36,864 tokens and 152k words.
 
-The chunks are inside the head's own forward pass, so that ZeRO 3 gathers its weight once for all of them, in either direction.
-B rows, T tokens, A = T - 1 action positions, H hidden, V vocabulary.
-"""
+The chunks are inside the head's own forward pass, so that ZeRO 3 gathers its weight once for all of
+them, in either direction. B rows, T tokens, A = T - 1 action positions, H hidden, V vocabulary."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Log-probs of labels from hidden states, without ever holding the logits of all tokens: forward and gradient.
+"""Log-probs of labels from hidden states, without ever holding the logits of all tokens: forward
+and gradient.
 
-Shapes: T tokens of a (packed) batch, H hidden, V vocabulary, C tokens of a chunk.
-"""
+Shapes: T tokens of a (packed) batch, H hidden, V vocabulary, C tokens of a chunk."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def chunked_logprobs(
         logprob_t = x_t[label_t] - ln sum_v exp(x_tv)
         d logprob_t / d x_tv = [v = label_t] - p_tv,          p_t = softmax(x_t)
 
-    The product is made for `chunk_tokens` tokens at a time, and again in the backward pass: buffers of [C, V] and never one of
-    [T, V]. The weight's gradient is summed over the chunks in float32 ([V, H] once), as one product of all tokens would be.
-    torch's own `linear_cross_entropy` in chunks computes the gradient of a mean or a sum in the forward pass; a policy loss
-    weighs each token only later.
+    The product is made for `chunk_tokens` tokens at a time, and again in the backward pass: buffers
+    of [C, V] and never one of [T, V]. The weight's gradient is summed over the chunks in float32
+    ([V, H] once), as one product of all tokens would be. torch's own `linear_cross_entropy` in
+    chunks computes the gradient of a mean or a sum in the forward pass; a policy loss weighs each
+    token only later.
 
     Raises:
-        ValueError: shapes that do not match, temperature <= 0, chunk_tokens below 1.
-    """
+        ValueError: shapes that do not match, temperature <= 0, chunk_tokens below 1."""
     _check(hidden_TH, weight_VH, labels_T, temperature, chunk_tokens)
     return _ChunkedLogprobs.apply(hidden_TH, weight_VH, labels_T, float(temperature), chunk_tokens)
 

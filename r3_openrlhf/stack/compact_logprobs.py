@@ -1,12 +1,12 @@
 """The log-probs of a response while it is sampled: four bytes each, and no Python object.
 
-vLLM turns each of a token's k + 1 log-probs into Python objects and keeps them in lists (vllm/logprobs.py:FlatLogprobs:
-log-prob, token id, rank, text): with k = 20 and 8,192 tokens some 19 MB and 34 ms of CPU a response, and a step has
-2,048 of them. R³ reads the log-probs alone, in the order in which they come: the sampled token, then the k most likely.
+vLLM turns each of a token's k + 1 log-probs into Python objects and keeps them in lists
+(vllm/logprobs.py:FlatLogprobs: log-prob, token id, rank, text): with k = 20 and 8,192 tokens some
+19 MB and 34 ms of CPU a response, and a step has 2,048 of them. R³ reads the log-probs alone, in
+the order in which they come: the sampled token, then the k most likely.
 
-Answers vllm/v1/engine/logprobs.py: `from_new_request` (:57), which makes the container of a new request, and
-`_update_sample_logprobs` (:72), which fills it.
-"""
+Answers vllm/v1/engine/logprobs.py: `from_new_request` (:57), which makes the container of a new
+request, and `_update_sample_logprobs` (:72), which fills it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def install() -> None:
 
 
 def _update_sample_logprobs(processor, logprobs_lists) -> None:
-    """The rows [tokens, width] as they come from the engine; wider than asked for where another request of the batch
-    asked for more."""
+    """The rows [tokens, width] as they come from the engine; wider than asked for where another
+    request of the batch asked for more."""
     if not isinstance(processor.logprobs, CompactLogprobs):
         return _update(processor, logprobs_lists)
     rows = logprobs_lists[1]

@@ -1,7 +1,7 @@
-"""Show a run's progress: a line per phase and per step, and something that moves; the rest is in train.log.
+"""Show a run's progress: a line per phase and per step, and something that moves; the rest is in
+train.log.
 
-How it looks is runs/display.py.
-"""
+How it looks is runs/display.py."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from r3_openrlhf.stack.phases import Phase, announce
 
 
 class Console:
-    """Context manager. Standard output and error of this process and its children go to a file meanwhile: to the
-    run's log once `attach` has named the run. `verbose` shows that file on the terminal too, `quiet` nothing at all.
-    """
+    """Context manager. Standard output and error of this process and its children go to a file
+    meanwhile: to the run's log once `attach` has named the run. `verbose` shows that file on the
+    terminal too, `quiet` nothing at all."""
 
     def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
         self.run: RunDirectory | None = None

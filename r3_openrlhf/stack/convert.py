@@ -16,8 +16,8 @@ from r3_openrlhf.problems.training_file import Label
 def rollout_from_response(
     response: dict, *, context: Context, step: int, epoch: int, prefix_logprobs: np.ndarray | None = None
 ) -> Rollout:
-    """The record of one executor response. prefix_logprobs: float32, of the tokens that it was given, of which the response
-    of the record has the ids too."""
+    """The record of one executor response. prefix_logprobs: float32, of the tokens that it was
+    given, of which the response of the record has the ids too."""
     (start, end) = response["action_ranges"][0]
     given = np.zeros(0, dtype=np.float32) if prefix_logprobs is None else prefix_logprobs
     begins = start - len(given)
@@ -50,9 +50,9 @@ def rollout_from_response(
 def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, sibling: Experience) -> Experience:
     """A recalled rollout as one more row, after the prompt of the group that it joins.
 
-    `sibling` is a fresh row of that group, of a rehearsed one any fresh row: every row of a batch needs the same fields and info keys (upstream's
-    Experience.concat_experiences looks at the first row only).
-    """
+    `sibling` is a fresh row of that group, of a rehearsed one any fresh row: every row of a batch
+    needs the same fields and info keys (upstream's Experience.concat_experiences looks at the first
+    row only)."""
     sequences_T = torch.from_numpy(np.concatenate([prompt_ids, rollout.response_ids]).astype(np.int64))
     action_mask_A = torch.zeros(len(sequences_T) - 1, dtype=torch.long)
     action_mask_A[len(prompt_ids) - 1 :] = 1
@@ -80,8 +80,8 @@ def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, siblin
 
 
 def filler_experience(sibling: Experience, pad_token_id: int) -> Experience:
-    """A row of two tokens without any action: it carries no loss and no gradient, and keeps data-parallel ranks in
-    step (every rank runs the same number of forward and backward passes)."""
+    """A row of two tokens without any action: it carries no loss and no gradient, and keeps
+    data-parallel ranks in step (every rank runs the same number of forward and backward passes)."""
     sequences = torch.full((1, 2), pad_token_id, dtype=torch.long)
     zero = torch.zeros((1, 1))
     return Experience(

@@ -1,10 +1,10 @@
 """The critic's Ray actor and its update (algo=ppo): upstream's, on any number of rows per rank.
 
-Answers trainer/ray/ppo_critic.py, which has the policy's faults once more: `drop_last=True` (:79) drops the rows of an
-incomplete micro-batch, a short batch never reaches DeepSpeed's boundary, and with a dynamic batch and ZeRO 2 (:181) only the last
-micro-batch's gradient survives (policy_update.py). Its status (:187) is a mean over micro-batches of numbers that are not
-means of a micro-batch, and of a gradient norm that is the last step's until the step is made.
-"""
+Answers trainer/ray/ppo_critic.py, which has the policy's faults once more: `drop_last=True` (:79)
+drops the rows of an incomplete micro-batch, a short batch never reaches DeepSpeed's boundary, and
+with a dynamic batch and ZeRO 2 (:181) only the last micro-batch's gradient survives
+(policy_update.py). Its status (:187) is a mean over micro-batches of numbers that are not means of
+a micro-batch, and of a gradient norm that is the last step's until the step is made."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def environment_of(config: R3Config, platform: str = "cuda") -> dict[str, str]:
 
 
 def on_cpu() -> bool:
-    """True if the job is on the CPU platform. The driver decides: a Ray actor without a GPU of its own sees no CUDA device on a
-    GPU cluster either."""
+    """True if the job is on the CPU platform. The driver decides: a Ray actor without a GPU of its
+    own sees no CUDA device on a GPU cluster either."""
     return os.environ.get(PLATFORM) == "cpu"
 
 

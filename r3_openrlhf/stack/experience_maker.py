@@ -1,8 +1,8 @@
-"""Between "responses are graded" and "one policy update": calls R3, and moves its results into tensors.
+"""Between "responses are graded" and "one policy update": calls R3, and moves its results into
+tensors.
 
-Answers trainer/ppo_utils/experience_maker.py: groups by `reshape(-1, n_samples_per_prompt)` (:284), which cannot
-hold mixed groups; micro-batches that need not divide evenly among ranks (:65-91).
-"""
+Answers trainer/ppo_utils/experience_maker.py: groups by `reshape(-1, n_samples_per_prompt)` (:284),
+which cannot hold mixed groups; micro-batches that need not divide evenly among ranks (:65-91)."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ SYNC_CLIP = "r3/sync/outside_clip_share"
 class StockExperienceMaker(RemoteExperienceMaker):
     """Upstream's estimators untouched; keeps the records and metrics that every run reports.
 
-    After each call of `make_experience_batch`: `metrics`, and `records`, one dict per rollout for the step's file.
-    `step` (optimizer steps done so far) is set by the trainer.
+    After each call of `make_experience_batch`: `metrics`, and `records`, one dict per rollout for
+    the step's file. `step` (optimizer steps done so far) is set by the trainer.
     """
 
     def __init__(self, *args, config: R3Config, r3: R3, **kwargs) -> None:
@@ -177,11 +177,11 @@ class StockExperienceMaker(RemoteExperienceMaker):
             )
 
     def _gaps(self, experiences: list[Experience], rollouts: Sequence[Rollout | None]) -> dict[str, float]:
-        """Measure the distance between actor and engine, as metrics. rollouts: of each row, None where it is not fresh.
+        """Measure the distance between actor and engine, as metrics. rollouts: of each row, None
+        where it is not fresh.
 
-        Where rollouts are sampled ahead, older weights explain a difference: the sync shows in rows of the current ones alone,
-        and is not reported of a step that has none.
-        """
+        Where rollouts are sampled ahead, older weights explain a difference: the sync shows in rows
+        of the current ones alone, and is not reported of a step that has none."""
         fresh = {
             index: self.step - rollout.policy_step for index, rollout in enumerate(rollouts) if rollout is not None
         }

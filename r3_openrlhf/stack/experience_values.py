@@ -65,8 +65,8 @@ def values_of_responses(experiences: list[Experience], rollouts: Sequence[Rollou
 
 
 def explained_variance(experiences: list[Experience]) -> dict[str, float]:
-    """1 - var(return - value) / var(return) over all action tokens, before the critic's update. Empty without a critic, and where
-    all returns are equal."""
+    """1 - var(return - value) / var(return) over all action tokens, before the critic's update.
+    Empty without a critic, and where all returns are equal."""
     if experiences[0].values is None:
         return {}
     masks = [experience.action_mask.bool() for experience in experiences]

@@ -29,8 +29,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL = re.compile(
     r"No space left on device|Disk quota exceeded|inline_container\.cc.*(unexpected pos|failed writing)"
 )
-# What its neighbours say of a process that ended and is no actor of Ray: gloo, NCCL, and vLLM of its engine core
-# (vllm/v1/engine/exceptions.py)
+# What its neighbours say of a process that ended and is no actor of Ray: gloo, NCCL, and vLLM of
+# its engine core (vllm/v1/engine/exceptions.py)
 _BROKEN = re.compile(
     r"gloo.*Connection (?:closed|reset) by peer|remote process exited|EngineCore encountered an issue"
 )
@@ -68,8 +68,8 @@ def memory_kills() -> int:
 
 
 def r3_error(error: BaseException, run: RunDirectory, *, killed_before: int) -> R3Error:
-    """The R3Error inside an error that crossed Ray's processes, or one sentence about another one. killed_before:
-    `memory_kills()` of when the run started."""
+    """The R3Error inside an error that crossed Ray's processes, or one sentence about another one.
+    killed_before: `memory_kills()` of when the run started."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:

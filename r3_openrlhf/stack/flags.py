@@ -2,9 +2,9 @@
 
     python tools/openrlhf_flags.py        prints docs/openrlhf-flags.md
 
-A flag is set from our configuration, passed through to OpenRLHF, whose parser and checks judge its value, or refused with
-a reason: it would be ignored, or break the run later. A test compares this table with the installed parser.
-"""
+A flag is set from our configuration, passed through to OpenRLHF, whose parser and checks judge its
+value, or refused with a reason: it would be ignored, or break the run later. A test compares this
+table with the installed parser."""
 
 from __future__ import annotations
 
@@ -257,10 +257,10 @@ def check_flag(name: str, value: Any, config: R3Config) -> None:
 
 
 def check_together(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
-    """Raises ConfigError for flags that do nothing, or break the run, together with each other and the configuration.
+    """Raises ConfigError for flags that do nothing, or break the run, together with each other and
+    the configuration.
 
-    given: flag -> value, each of which `check_flag` has let pass.
-    """
+    given: flag -> value, each of which `check_flag` has let pass."""
     for name, need in NEEDS.items():
         value = given.get(name)
         if value is not None and value is not False and not _is_one(value) and not need.is_met(config, given):
@@ -316,8 +316,8 @@ def _check_loss(given: dict[str, Any], config: R3Config) -> None:
 
 
 def _check_states(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
-    """Refuse what DeepSpeed's optimizers of ZeRO 0 and 1 cannot do (deepspeed/runtime/engine.py:2064-2107), found out by upstream
-    when the model is loaded."""
+    """Refuse what DeepSpeed's optimizers of ZeRO 0 and 1 cannot do
+    (deepspeed/runtime/engine.py:2064-2107), found out by upstream when the model is loaded."""
     stage, sums = config.train.zero_stage, given.get("ds.grad_accum_dtype")
     in_fp32 = sums in ("fp32", "float32")
     if stage == 0 and in_fp32:

@@ -88,10 +88,10 @@ NO_COUNTERPART = {
 
 
 def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """(key -> value, [(flag, why it has no counterpart)]) for the words after `python -m openrlhf.cli.train_ppo_ray`.
+    """(key -> value, [(flag, why it has no counterpart)]) for the words after `python -m
+    openrlhf.cli.train_ppo_ray`.
 
-    Raises ConfigError where OpenRLHF's parser refuses them.
-    """
+    Raises ConfigError where OpenRLHF's parser refuses them."""
     values, given = parsed_flags(list(arguments))
     base = flatten(R3Config(run_dir="run"))
     found: dict[str, Any] = {}

@@ -1,4 +1,5 @@
-"""Runs `openrlhf.cli.train_ppo_ray` as its own main module, with R³'s classes instead of some of its own.
+"""Runs `openrlhf.cli.train_ppo_ray` as its own main module, with R³'s classes instead of some of
+its own.
 
 Upstream's parser, checks and `train()` stay in charge. `train()` and `create_vllm_engines` look these names up in
 their home modules when they need them, so replacing them there before the module runs is enough:
@@ -8,8 +9,7 @@ their home modules when they need them, so replacing them there before the modul
     openrlhf.trainer.ray.ppo_actor.PolicyModelActor   (imported by cli/train_ppo_ray.py:14)
     openrlhf.trainer.ray.ppo_critic.CriticModelActor  (:15; algo=ppo)
     openrlhf.trainer.ray.vllm_engine.RolloutRayActor  (used by create_vllm_engines, vllm_engine.py:294)
-    the rollout executor                              (--train.agent_func_path)
-"""
+    the rollout executor                              (--train.agent_func_path)"""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ MODULE = "openrlhf.cli.train_ppo_ray"
 def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> RunDirectory:
     """Prepare the data, start Ray if none is given, train, and end every process.
 
-    What the stack prints goes to train.log in the run directory; `verbose` shows it too, `quiet` shows nothing at all.
-    Raises R3Error.
+    What the stack prints goes to train.log in the run directory; `verbose` shows it too, `quiet`
+    shows nothing at all. Raises R3Error.
     """
     every_process.set_environment()
     with Console(verbose=verbose, quiet=quiet) as console, contextlib.ExitStack() as block:
@@ -161,8 +161,8 @@ class Plan(NamedTuple):
 def plan(config: R3Config) -> Plan:
     """Make the plan of a run.
 
-    Does every check of `train` that needs neither the hub nor a model that is yet to be built. Writes nothing that stays.
-    """
+    Does every check of `train` that needs neither the hub nor a model that is yet to be built.
+    Writes nothing that stays."""
     every_process.set_environment()
     # A plan may be made on a machine without GPUs for one that has them.
     platform = "cuda" if config.cluster.device == Device.CUDA else platform_of(config)
@@ -194,8 +194,8 @@ def plan(config: R3Config) -> Plan:
 
 
 def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platform: str) -> list[str]:
-    """OpenRLHF's command line, after every check that reads and writes nothing of the run: the same for a plan and for
-    a start. Raises R3Error."""
+    """OpenRLHF's command line, after every check that reads and writes nothing of the run: the same
+    for a plan and for a start. Raises R3Error."""
     work_of(config).check(config)
     run.check(config)
     folder = checkpoint_record.newest(run.checkpoints)

@@ -1,4 +1,5 @@
-"""LoRA (`openrlhf.ds.lora.rank`): the engines and every saved model get merged weights under the names of the base model.
+"""LoRA (`openrlhf.ds.lora.rank`): the engines and every saved model get merged weights under the
+names of the base model.
 
 Upstream trains the adapter (models/actor.py:177-188), and then uses PEFT's own names everywhere:
 
@@ -6,9 +7,8 @@ Upstream trains the adapter (models/actor.py:177-188), and then uses PEFT's own 
                                             `*.lora_A.default.weight`, which vLLM refuses after a whole step
     utils/deepspeed/deepspeed.py:571-587    a save keeps only the adapter with a config.json, which no vLLM loads
 
-A merged weight is W + scaling * B A, made when it is asked for, one layer at a time. The weights that are trained stay as they
-are. B rows of a layer's output, A of its rank, W [out, in].
-"""
+A merged weight is W + scaling * B A, made when it is asked for, one layer at a time. The weights
+that are trained stay as they are. B rows of a layer's output, A of its rank, W [out, in]."""
 
 from __future__ import annotations
 

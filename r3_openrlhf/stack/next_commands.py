@@ -22,7 +22,8 @@ OF_THE_ARM = (
 def next_commands(
     experiment: str, settings: Sequence[str], config: R3Config, *, last_step: int, program: str = "r3"
 ) -> list[str]:
-    """Shell commands for a run that has ended, for the directory in which its own command was typed.
+    """Shell commands for a run that has ended, for the directory in which its own command was
+    typed.
 
     The first opens it in a browser. An evaluation is suggested where problems are known that need no hub which the run did not
     need. A second algorithm is suggested with the command that compares the two, if the run has held-out problems.
@@ -31,8 +32,7 @@ def next_commands(
         experiment: NAME of experiment=NAME.
         settings: the other settings of the run's command line.
         last_step: the run's last.
-        program: how `r3` was called.
-    """
+        program: how `r3` was called."""
     run = _short(config.run_dir)
     commands = [["view", run], ["show", run, "--step", str(last_step)]]
     if words := _evaluation(config):

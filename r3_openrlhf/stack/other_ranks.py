@@ -1,9 +1,9 @@
 """A checkpoint of one number of GPUs in a run of another: DeepSpeed's universal checkpoints.
 
-Answers deepspeed/runtime/engine.py:4414 (`latest_universal` names the folder) and :4374, and checkpoint/ds_to_universal.py, the
-program that makes one. It is made when the run continues and removed when every rank has loaded it; what the run saves then
-is an ordinary checkpoint of its new number of GPUs.
-"""
+Answers deepspeed/runtime/engine.py:4414 (`latest_universal` names the folder) and :4374, and
+checkpoint/ds_to_universal.py, the program that makes one. It is made when the run continues and
+removed when every rank has loaded it; what the run saves then is an ordinary checkpoint of its new
+number of GPUs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ FOLDER = "_universal"  # next to _actor: OpenRLHF counts every folder in there a
 
 
 def must_convert(config: R3Config, run: RunDirectory) -> bool:
-    """True if another number of ranks saved the newest checkpoint. Raises ConfigError if so and this run
-    could not load it."""
+    """True if another number of ranks saved the newest checkpoint. Raises ConfigError if so and
+    this run could not load it."""
     tag = _tag(run)
     saved = len(list((run.checkpoints / ACTOR / tag).glob(SHARDS))) if tag else 0
     ds = config.openrlhf.get("ds") or {}

@@ -1,8 +1,8 @@
-"""Where a run is: its processes append an event to events.jsonl when a phase begins, and the console reads them.
+"""Where a run is: its processes append an event to events.jsonl when a phase begins, and the
+console reads them.
 
-An event is {"time": seconds since 1970, "phase": one of Phase, "step": the step under way or null}, and "warning" where a
-sentence is to be shown.
-"""
+An event is {"time": seconds since 1970, "phase": one of Phase, "step": the step under way or null},
+and "warning" where a sentence is to be shown."""
 
 from __future__ import annotations
 

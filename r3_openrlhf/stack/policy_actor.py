@@ -1,5 +1,5 @@
-"""The policy's Ray actor: exact token entropy in the pass that computes the old log-probs, and the policy update of
-policy_update.py.
+"""The policy's Ray actor: exact token entropy in the pass that computes the old log-probs, and the
+policy update of policy_update.py.
 
 B rows, T tokens, A = T - 1 action positions, V vocabulary.
 """
@@ -51,8 +51,8 @@ class EntropyPass(NamedTuple):
 
 
 class StockPolicyActor(UpstreamPolicyActor):
-    """Upstream's, but that it says when DeepSpeed compiles operators, that logits may be made in chunks, and that an adapter
-    is merged for engines and saved models (lora.py)."""
+    """Upstream's, but that it says when DeepSpeed compiles operators, that logits may be made in
+    chunks, and that an adapter is merged for engines and saved models (lora.py)."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
         """As upstream's (ppo_actor.py:495). The model is a ChunkedActor where train.logits_chunk_tokens is set."""

@@ -1,7 +1,7 @@
-"""The update on any number of rows per rank: what replaces upstream's replay buffer and its actor trainer (critic_actor.py: the critic's).
+"""The update on any number of rows per rank: what replaces upstream's replay buffer and its actor
+trainer (critic_actor.py: the critic's).
 
-B rows.
-"""
+B rows."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _num_tokens(item) -> int:
 
 
 class R3ReplayBuffer(NaiveReplayBuffer):
-    """Hands out whole micro-batches, so that no row is dropped and no rank has more of them than another.
+    """Hands out whole micro-batches, so that no row is dropped and no rank has more of them than
+    another.
 
     Answers trainer/ppo_utils/replay_buffer.py:92 and ppo_actor.py:166 (`drop_last=True` drops the rows of an
     incomplete last micro-batch), and replay_buffer.py:108-112 (dynamic batching takes exactly train.batch_size rows
     per optimizer step and leaves the rest out). Expects the same number of rows on every rank, a multiple of the
-    number of windows; the experience maker ensures it.
-    """
+    number of windows; the experience maker ensures it."""
 
     windows: list[list[slice]]
     items: list[Any]  # upstream's; one row each
@@ -41,13 +41,13 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         seed: int | None,
         most: Callable[[int], int] = lambda count: count,
     ) -> int:
-        """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are). Returns how many make
-        up one optimizer step; `most` turns this rank's wish into the largest of all ranks.
+        """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are).
+        Returns how many make up one optimizer step; `most` turns this rank's wish into the largest
+        of all ranks.
 
         Which rows share a micro-batch does not change a window's gradient. Where micro-batches are padded, rows of similar
         length share one, or a few reflection prompts make all of them long. Packed ones stay mixed: then it would be the
-        largest micro-batch, and the memory it needs, that grows.
-        """
+        largest micro-batch, and the memory it needs, that grows."""
         if len(self.items) % windows:
             raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
         if seed is not None:
@@ -101,16 +101,16 @@ class R3ReplayBuffer(NaiveReplayBuffer):
 
 
 class AnyNumberOfRows:
-    """Let upstream's update loop, the policy's or the critic's, run on windows of any number of micro-batches. Before
-    upstream's class in the order of classes.
+    """Let upstream's update loop, the policy's or the critic's, run on windows of any number of
+    micro-batches. Before upstream's class in the order of classes.
 
-    Upstream lets DeepSpeed count micro-batches (gradient accumulation steps fixed at start-up). Here a step's windows
-    have as many as its rows need, so the count and the accumulation boundary are set for each step. With dynamic
-    batching upstream tells DeepSpeed that there is nothing to accumulate and calls `step` once a window
-    (deepspeed.py:541, ppo_actor.py:366); with ZeRO 2 only the last micro-batch's gradient survives then. A batch that is
-    short, as at the end of an epoch, never reaches upstream's boundary: its gradients join those of the next step, and
-    every later update is out of step with its rollouts.
-    """
+    Upstream lets DeepSpeed count micro-batches (gradient accumulation steps fixed at start-up).
+    Here a step's windows have as many as its rows need, so the count and the accumulation boundary
+    are set for each step. With dynamic batching upstream tells DeepSpeed that there is nothing to
+    accumulate and calls `step` once a window (deepspeed.py:541, ppo_actor.py:366); with ZeRO 2 only
+    the last micro-batch's gradient survives then. A batch that is short, as at the end of an epoch,
+    never reaches upstream's boundary: its gradients join those of the next step, and every later
+    update is out of step with its rollouts."""
 
     replay_buffer: R3ReplayBuffer
     args: Any
@@ -169,8 +169,8 @@ class AnyNumberOfRows:
 class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
     """Upstream's update loop on windows of any number of micro-batches.
 
-    A step makes `train.max_epochs` passes over its rows (ppo_actor.py:175), each with the old log-probs from before the
-    first (:244).
+    A step makes `train.max_epochs` passes over its rows (ppo_actor.py:175), each with the old
+    log-probs from before the first (:244).
     """
 
     def ppo_train(self, kl_ctl: float):

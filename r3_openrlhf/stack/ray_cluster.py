@@ -22,8 +22,8 @@ from r3_openrlhf.stack.arguments import ray_address
 from r3_openrlhf.stack.environment import THREADS, environment_of
 
 LEAVING_S = 10.0
-# Of the user's environment, to Ray's workers on every node. The last two choose between two parts of vLLM
-# (docs/first-gpu-run.md).
+# Of the user's environment, to Ray's workers on every node. The last two choose between two parts
+# of vLLM (docs/first-gpu-run.md).
 PASSED_ON = (
     DEADLINE,
     "OMP_NUM_THREADS",
@@ -73,8 +73,8 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
 
 
 def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
-    """`ray.shutdown()`, which waits for no one, and the end of the raylet's workers and of what they have started: by
-    themselves for `patience_s` seconds."""
+    """`ray.shutdown()`, which waits for no one, and the end of the raylet's workers and of what
+    they have started: by themselves for `patience_s` seconds."""
     raylets = [child for child in psutil.Process().children() if child.name() == "raylet"]
     family = [process for raylet in raylets for process in (raylet, *raylet.children(recursive=True))]
     ray.shutdown()
@@ -145,8 +145,8 @@ def ray_options(config: R3Config, platform: str) -> dict:
 def check_devices(nodes: list[dict], config: R3Config, platform: str) -> list[str]:
     """Return sentences about the GPUs of Ray's nodes (`ray.nodes()`).
 
-    Raises ConfigError where the run would take the CPU platform on a cluster of GPUs. Ray names the kind of a GPU that it finds
-    itself ("accelerator_type:H100"); "GPU" alone may be bookkeeping.
+    Raises ConfigError where the run would take the CPU platform on a cluster of GPUs. Ray names the
+    kind of a GPU that it finds itself ("accelerator_type:H100"); "GPU" alone may be bookkeeping.
     """
     resources = [node["Resources"] for node in nodes if node["Alive"]]
     kinds = sorted(

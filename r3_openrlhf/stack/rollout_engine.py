@@ -46,9 +46,9 @@ def keep_files_in(session_dir: str) -> None:
 
 
 class R3RolloutActor(UpstreamRolloutActor):
-    """Answers trainer/ray/vllm_engine.py:283-288 (`create_vllm_engines`): `max_logprobs` is 1 there and
-    `logprobs_mode` only set with importance-sampling correction, otherwise the engine's log-probs are taken before
-    the temperature and do not describe the sampling policy."""
+    """Answers trainer/ray/vllm_engine.py:283-288 (`create_vllm_engines`): `max_logprobs` is 1 there
+    and `logprobs_mode` only set with importance-sampling correction, otherwise the engine's
+    log-probs are taken before the temperature and do not describe the sampling policy."""
 
     policy_step: int | None = None  # optimizer steps of the weights in here; None: the caller knows
 

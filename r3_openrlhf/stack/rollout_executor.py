@@ -1,12 +1,12 @@
 """Samples one response, grades it, and keeps what R³ needs of the engine's log-probs.
 
-OpenRLHF loads this file by path (`--train.agent_func_path`, trainer/ray/vllm_engine.py:_load_agent_executor) and
-calls `execute` for each response. Answers utils/agent.py:SingleTurnAgentExecutor, which asks for one log-prob a token
-only with importance-sampling correction on, cuts over-long prompts from the left, and continues with reward None when
-a reward cannot be fetched.
+OpenRLHF loads this file by path (`--train.agent_func_path`,
+trainer/ray/vllm_engine.py:_load_agent_executor) and calls `execute` for each response. Answers
+utils/agent.py:SingleTurnAgentExecutor, which asks for one log-prob a token only with
+importance-sampling correction on, cuts over-long prompts from the left, and continues with reward
+None when a reward cannot be fetched.
 
-The returned dict has the upstream keys; everything else is under "r3".
-"""
+The returned dict has the upstream keys; everything else is under "r3"."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Draws prompts, adds those of R3.prompts, and keeps a record and a count of every rollout.
 
-Answers trainer/ppo_utils/samples_generator.py: it has no problem id, returns groups in order of completion, and
-slices its output to batch_size * n_samples_per_prompt rows (:128-130), which would push the additional groups of
-reflection prompts into the next step. Dynamic filtering (:171-195) compares the mean *score* with 0 and 1, which partial
-credit keeps above 0 in an all-wrong group, drops groups without a trace, and asks until the problems run out.
-"""
+Answers trainer/ppo_utils/samples_generator.py: it has no problem id, returns groups in order of
+completion, and slices its output to batch_size * n_samples_per_prompt rows (:128-130), which would
+push the additional groups of reflection prompts into the next step. Dynamic filtering (:171-195)
+compares the mean *score* with 0 and 1, which partial credit keeps above 0 in an all-wrong group,
+drops groups without a trace, and asks until the problems run out."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ class R3SamplesGenerator(SamplesGenerator):
     def generate_samples(self, **generate_kwargs):
         """The rollouts of the next step, group by group, in the order of their prompts.
 
-        Returns, as upstream's (samples_generator.py:89): rows, none at train.max_steps or when the token budget is
-        spent; the percentage of groups that dynamic filtering kept, or None; prompts taken; is the epoch over?
-        """
+        Returns, as upstream's (samples_generator.py:89): rows, none at train.max_steps or when the
+        token budget is spent; the percentage of groups that dynamic filtering kept, or None;
+        prompts taken; is the epoch over?"""
         self.prompts = NO_PROMPTS
         self.states = self.r3.states(count=self.config.rollout.batch_size, step=self.step)
         self.seconds = 0.0
@@ -180,8 +180,8 @@ class R3SamplesGenerator(SamplesGenerator):
         self._cut_short = True
 
     def _rows_that_divide(self, rows: list[Experience]) -> list[Experience]:
-        """A stock algorithm's short batch at an epoch's end without the groups that would give ranks different numbers
-        of rows. R³ and agents add fillers instead (experience_maker.py)."""
+        """A stock algorithm's short batch at an epoch's end without the groups that would give
+        ranks different numbers of rows. R³ and agents add fillers instead (experience_maker.py)."""
         if self.config.algorithm.own_advantages or len(rows) == self.config.rows_per_step:
             return rows
         unit = effective_ranks(self.args) * num_windows(self.args)

@@ -21,8 +21,8 @@ from r3_openrlhf.stack.arguments import ray_address
 
 
 def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
-    """Check that the run may continue from this checkpoint, with its metrics and history, before anything starts. The trainer checks again.
-    R3Error."""
+    """Check that the run may continue from this checkpoint, with its metrics and history, before
+    anything starts. The trainer checks again. R3Error."""
     if config.algorithm.has_critic and not (folder.parent.with_name(checkpoint_record.CRITIC) / folder.name).is_dir():
         raise ConfigError(
             f"the checkpoint {folder} has no critic with it; restore {checkpoint_record.CRITIC} from a copy, or choose another run_dir"
@@ -39,8 +39,8 @@ def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
 
 
 def check_context(config: R3Config, model: str, *, platform: str) -> None:
-    """ConfigError: data.max_len is more than the positions of the model, or its layers do not do what the settings ask of
-    them. model: a directory, or a name on the hub."""
+    """ConfigError: data.max_len is more than the positions of the model, or its layers do not do
+    what the settings ask of them. model: a directory, or a name on the hub."""
     from transformers import AutoConfig
 
     check_own_code(config.model, model)
@@ -67,8 +67,8 @@ def check_context(config: R3Config, model: str, *, platform: str) -> None:
 
 
 def check_layers(config: R3Config, model_config: Any, *, platform: str) -> None:
-    """ConfigError: a kind of model with which the installed OpenRLHF, transformers and vLLM would compute something else, silently.
-    model_config: its configuration, as transformers loads it."""
+    """ConfigError: a kind of model with which the installed OpenRLHF, transformers and vLLM would
+    compute something else, silently. model_config: its configuration, as transformers loads it."""
     text = model_config.get_text_config()
     if platform == "cuda" and getattr(text, "num_experts_per_tok", None):
         raise ConfigError(

@@ -34,8 +34,8 @@ def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
 
 
 def extra_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """r3/reward/NAME: the mean of each number that a reward function returned with its reward, over the rollouts that have
-    it; texts are in rollouts/ alone."""
+    """r3/reward/NAME: the mean of each number that a reward function returned with its reward, over
+    the rollouts that have it; texts are in rollouts/ alone."""
     values: dict[str, list[float]] = {}
     for rollout in rollouts:
         for name, value in rollout.extras.items():

@@ -24,9 +24,9 @@ KEYS = ("step", LENGTH, CUT, ENTROPY, ASLEEP)
 
 
 def early_warnings(rollouts: Sequence[Rollout], *, step: int) -> dict[str, str]:
-    """Kind of trouble -> a sentence about it, for the rollouts of one step (`step` is from 1). After FIRST_STEPS only what could
-    not be graded is worth one. Nothing stops here: a hard problem set looks like a broken grader, and only a person can tell.
-    """
+    """Kind of trouble -> a sentence about it, for the rollouts of one step (`step` is from 1).
+    After FIRST_STEPS only what could not be graded is worth one. Nothing stops here: a hard problem
+    set looks like a broken grader, and only a person can tell."""
     found, total = {}, len(rollouts)
     graded = [rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED]
     correct = [rollout.graded_reward for rollout in graded if rollout.verdict is Verdict.CORRECT]

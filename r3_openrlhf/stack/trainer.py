@@ -1,7 +1,7 @@
-"""OpenRLHF's PPO trainer (async_trainer.py: the asynchronous one) with R³'s generator and experience maker, the history store, and a run that can be read.
+"""OpenRLHF's PPO trainer (async_trainer.py: the asynchronous one) with R³'s generator and
+experience maker, the history store, and a run that can be read.
 
-Answers trainer/ppo_trainer.py. The loop (`fit`), the update and the checkpoints are upstream's.
-"""
+Answers trainer/ppo_trainer.py. The loop (`fit`), the update and the checkpoints are upstream's."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ ADDED_SECONDS = (
 
 
 class RecordedSteps(ppo_trainer.BasePPOTrainer):
-    """Records steps beside upstream's controller, whichever of its classes that is; comes before it in the order of bases.
-    `algo` other than r3 keeps upstream's estimators and only records."""
+    """Records steps beside upstream's controller, whichever of its classes that is; comes before it
+    in the order of bases. `algo` other than r3 keeps upstream's estimators and only records."""
 
     samples_generator: R3SamplesGenerator
 
@@ -143,8 +143,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
     def train_step(self, rollout_samples, global_step: int):
         """Upstream's step (:213), then the history's commit of it and R³'s metrics.
 
-        Returns (metrics, number of the step); "loss" and "grad_norm" are the policy's, in a step that updates it. TrainingStopped: no
-        rollouts, or a loss or gradient norm not finite.
+        Returns (metrics, number of the step); "loss" and "grad_norm" are the policy's, in a step
+        that updates it. TrainingStopped: no rollouts, or a loss or gradient norm not finite.
         """
         if not rollout_samples:
             raise TrainingStopped("the rollout engine returned no rollouts for a step")
@@ -198,8 +198,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         RunInterrupted, once all is saved: a stop was asked for, or the deadline allows no other step.
         """
         if client_states and self._next_epoch > client_states["episode"] + 1:
-            # the epoch ended with this step. Upstream's loader state would be that of a finished iterator, which on
-            # resume starts the same epoch over
+            # the epoch ended with this step. Upstream's loader state would be that of a finished
+            # iterator, which on resume starts the same epoch over
             client_states |= {"episode": client_states["episode"] + 1, "data_loader_state_dict": {}}
         numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
         self.run.write_rollouts(global_step, self.experience_maker.records)
@@ -270,8 +270,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         return all(line["step"] != step for line in self.run.read_evaluations())
 
     def _evaluate(self) -> None:
-        """Ask the held-out problems. Upstream's `evaluate` (:513) takes its accuracy from rewards, in which length
-        counts and an ungraded response has no place."""
+        """Ask the held-out problems. Upstream's `evaluate` (:513) takes its accuracy from rewards,
+        in which length counts and an ungraded response has no place."""
         step, settings = self.samples_generator.step, self.config.held_out
         announce(self.run, Phase.EVALUATION, step=step or None)
         so_far = ([{"epoch": 1, "generated_tokens_total": 0}] + self.run.read_metrics())[-1]
@@ -299,8 +299,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             tracker.log_eval(step, numbers)
 
     def _forget_what_no_checkpoint_needs(self, global_step: int) -> None:
-        """The history keeps evicted rows until no checkpoint can ask for them. Without any checkpoint a run that is
-        started again starts from nothing."""
+        """The history keeps evicted rows until no checkpoint can ask for them. Without any
+        checkpoint a run that is started again starts from nothing."""
         if self.history is None:
             return
         kept = [

@@ -1,7 +1,7 @@
 """The parser and the checks of the installed OpenRLHF (cli/train_ppo_ray.py), run on our arguments.
 
-They are under `__main__` in a module that imports ray, vllm and deepspeed: its source is read, not imported.
-"""
+They are under `__main__` in a module that imports ray, vllm and deepspeed: its source is read, not
+imported."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def check_arguments(arguments: list[str], *, source: Path | None = None) -> Simp
     """The nested namespace that the installed OpenRLHF makes of `arguments`, after its own checks.
 
     source: the file with the parser; None: openrlhf/cli/train_ppo_ray.py of the installed package.
-    Raises ConfigError with the parser's or the check's own words, and with the nearest flag for one that does not exist.
-    """
+    Raises ConfigError with the parser's or the check's own words, and with the nearest flag for one
+    that does not exist."""
     source = source or installed_source()
     parser, steps = _upstream(source)
     known = [option for action in parser._actions for option in action.option_strings]
@@ -48,11 +48,11 @@ def check_arguments(arguments: list[str], *, source: Path | None = None) -> Simp
 
 
 def parsed_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
-    """(the value of every flag of the installed OpenRLHF, the flags that `arguments` name), before OpenRLHF's own checks.
+    """(the value of every flag of the installed OpenRLHF, the flags that `arguments` name), before
+    OpenRLHF's own checks.
 
     Raises:
-        ConfigError: as `check_arguments`.
-    """
+        ConfigError: as `check_arguments`."""
     parser, _ = _upstream(installed_source())
     known = [option for action in parser._actions for option in action.option_strings]
     named = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]

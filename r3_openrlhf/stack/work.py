@@ -27,10 +27,10 @@ class Work(NamedTuple):
     Attributes:
         executor: the file that OpenRLHF loads to sample one rollout (--train.agent_func_path).
         check: checks the source and writes nothing. R3Error: it is of no use.
-        prepare: writes the training file and the held-out one, and makes the first page. R3Error: they are of no use.
+        prepare: writes the training file and the held-out one, and makes the first page. R3Error:
+            they are of no use.
         prompts: makes what renders plain and reflection prompts.
-        evaluated: one record per rollout that an evaluation counts.
-    """
+        evaluated: one record per rollout that an evaluation counts."""
 
     executor: Path
     check: Callable[[R3Config], None]

@@ -1,4 +1,5 @@
-"""`r3 view`: what the method did, down to one token. Pages of run directories and evaluations, which are only read.
+"""`r3 view`: what the method did, down to one token. Pages of run directories and evaluations,
+which are only read.
 
 library.py     the open runs and evaluations
 run_reader.py  one run directory: curves, steps, rollouts;  evaluation.py: one of `r3 eval`, and its pages
@@ -6,5 +7,4 @@ responses.py   the rows of a group;  tokens.py: the tokens of a response, with w
 search.py      rollouts by a text, their columns and an order, in the steps' files themselves
 overview.py, step_page.py, group_page.py, tokens_page.py, problem_page.py, files_page.py, report.py: the content of each page;
 rendering.py and templates/ make HTML of it
-app.py         the pages over HTTP
-"""
+app.py         the pages over HTTP"""

@@ -186,8 +186,8 @@ def _json(value: object) -> Response:
 class _Gate:
     """Turns away what is not for us, and puts HEADERS on every answer.
 
-    A page of another site may have its name point to 127.0.0.1; its requests then carry that name as their Host.
-    """
+    A page of another site may have its name point to 127.0.0.1; its requests then carry that name
+    as their Host."""
 
     def __init__(self, app: ASGIApp, *, token: str | None) -> None:
         self._app = app

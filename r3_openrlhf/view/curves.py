@@ -50,10 +50,10 @@ _DRAWN = {key for section in PICTURES.sections for chart in section.charts for k
 
 
 def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, Any]:
-    """Return what the overview draws, as plain JSON: the pictures of which some run has values, and each run's columns.
+    """Return what the overview draws, as plain JSON: the pictures of which some run has values, and
+    each run's columns.
 
-    `every`: also a picture for each other key of metrics.jsonl.
-    """
+    `every`: also a picture for each other key of metrics.jsonl."""
     columns = [_columns(run, every) for run in runs]
     present = {key for run in columns for key in run["series"]}
     sections = []
@@ -74,12 +74,12 @@ def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, An
 
 
 def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The columns of each arm: means over its runs, and the ends of Student's interval where two or more have a value.
+    """The columns of each arm: means over its runs, and the ends of Student's interval where two or
+    more have a value.
 
     Args:
         names: name of a run -> its arm.
-        runs: columns of runs, as `curves_of` gives them.
-    """
+        runs: columns of runs, as `curves_of` gives them."""
     members: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         members.setdefault(names[run["name"]], []).append(run)

@@ -122,8 +122,8 @@ def start_of(text: str | None, length: int = 90) -> str:
 
 
 def strip(group: StepGroup) -> Markup:
-    """A chip per rollout, below them the advantages as bars, and the same in words. A full-size step has thousands of chips:
-    too many for a macro. Nothing of it is a text of a model."""
+    """A chip per rollout, below them the advantages as bars, and the same in words. A full-size
+    step has thousands of chips: too many for a macro. Nothing of it is a text of a model."""
     chips: list[str] = []
     up: list[str] = []
     down: list[str] = []

@@ -1,7 +1,7 @@
-"""One run directory, read as a page needs it. What was read is kept, within bounds, until its file changes.
+"""One run directory, read as a page needs it. What was read is kept, within bounds, until its file
+changes.
 
-Nothing is written. A run that is still training is read as far as it has come.
-"""
+Nothing is written. A run that is still training is read as far as it has come."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ class RunReader(Reader):
         return list(rollout_files.steps_in(self.directory.rollouts))
 
     def rows(self, step: int) -> list[Row]:
-        """The rollouts of a step without their texts, in the order of the file; `at` is their place in it. Raises R3Error
-        where there are none."""
+        """The rollouts of a step without their texts, in the order of the file; `at` is their place
+        in it. Raises R3Error where there are none."""
         return self._rows_of(*self._file_of(step))
 
     def groups(self, step: int) -> list[StepGroup]:

@@ -1,9 +1,9 @@
 """The tokens of a response: their texts, and what is stored about each of them.
 
-Texts come from a tokenizer.json, read with `tokenizers` alone; no model is loaded. Values come from the step's file
-(`logging.token_values` decides which rows have them) and from the history store, which has the sampling log-probs of every
-rollout that it still holds; rows and rollouts are matched by what both know.
-"""
+Texts come from a tokenizer.json, read with `tokenizers` alone; no model is loaded. Values come from
+the step's file (`logging.token_values` decides which rows have them) and from the history store,
+which has the sampling log-probs of every rollout that it still holds; rows and rollouts are matched
+by what both know."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class TokenTexts:
         self._known: dict[int, str] = {}  # the text of each token that was met
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """One text per token; together they are the whole text. A character of several tokens belongs to the last of them,
-        and the others have ""."""
+        """One text per token; together they are the whole text. A character of several tokens
+        belongs to the last of them, and the others have ""."""
         from tokenizers.decoders import DecodeStream
 
         for token in set(ids) - self._known.keys():
@@ -141,10 +141,10 @@ class TokenValues:
 def token_values(
     run: RunReader, rows: Sequence[Row], columns: Sequence[dict[str, Any]], *, step: int, texts: TokenTexts | None
 ) -> tuple[list[TokenValues | None], str | None]:
-    """One per row of a group, and a sentence where some are missing. `columns`: what the step's file has of each row.
+    """One per row of a group, and a sentence where some are missing. `columns`: what the step's
+    file has of each row.
 
-    A recalled row is looked up in the history at the step that sampled it.
-    """
+    A recalled row is looked up in the history at the step that sampled it."""
     stored, why = stored_rollouts(run, rows, step=step, texts=texts)
     known = [_values(*parts, texts) for parts in zip(rows, columns, stored, strict=True)]
     lacking = [row["verdict"] for row, values in zip(rows, known, strict=True) if values is None]

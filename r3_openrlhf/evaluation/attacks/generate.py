@@ -168,8 +168,8 @@ _JOINERS = (", ", " ", "\n", " or ", "", " ∧ ", " and ", " & ")
 def scorer_attacks(entry: dict[str, Any]) -> Attacks:
     """Attacks on the scorer of any data set.
 
-    Data sets with many solutions, whose scorers play a solution through, get no distorted solutions:
-    one more move may be as right.
+    Data sets with many solutions, whose scorers play a solution through, get no distorted
+    solutions: one more move may be as right.
     """
     name, answer = entry["metadata"]["source_dataset"], str(entry.get("answer") or "")
     words = _words_of_entry(entry, answer)

@@ -129,8 +129,8 @@ def _after_import(name: str):
 
 @_after_import("openrlhf.models.actor")
 def _patch_actor(module) -> None:
-    """cli/train_ppo_ray.py sets attn_implementation to flash_attention_2 whenever samples are packed; transformers'
-    sdpa reads the same packed position ids and masks between sequences."""
+    """cli/train_ppo_ray.py sets attn_implementation to flash_attention_2 whenever samples are
+    packed; transformers' sdpa reads the same packed position ids and masks between sequences."""
     init = module.Actor.__init__
 
     def __init__(self, pretrain_or_model, attn_implementation="flash_attention_2", **kwargs):
@@ -200,8 +200,8 @@ def _patch_replay_buffer(module) -> None:
 
 @_after_import("openrlhf.utils.distributed_util")
 def _patch_weight_sync_group(module) -> None:
-    """SILENT: utils/distributed_util.py:14. Without NCCL vLLM's PyNccl disables itself, `broadcast` returns at once
-    and the engine loads uninitialised memory."""
+    """SILENT: utils/distributed_util.py:14. Without NCCL vLLM's PyNccl disables itself, `broadcast`
+    returns at once and the engine loads uninitialised memory."""
     module.stateless_init_process_group = gloo_broadcaster
 
 

@@ -11,9 +11,9 @@ cpu_platform.install()
 
 
 def _linear_on_live_weight(layer, remove_weight):
-    """SILENT: vllm/model_executor/layers/utils.py:434 packs every weight once, when the model is loaded. Later
-    `load_weights` calls succeed, the parameter's checksum changes, and the computation continues with the old copy.
-    Here `layer.weight` is the only copy."""
+    """SILENT: vllm/model_executor/layers/utils.py:434 packs every weight once, when the model is
+    loaded. Later `load_weights` calls succeed, the parameter's checksum changes, and the
+    computation continues with the old copy. Here `layer.weight` is the only copy."""
     layer.cpu_linear = torch.nn.functional.linear
 
 

@@ -1,9 +1,9 @@
-"""A process from which others are forked on request, so that what they need is loaded once; and their clock.
+"""A process from which others are forked on request, so that what they need is loaded once; and
+their clock.
 
 It is a new interpreter: nothing of its owner (CUDA, Ray, threads) is in it or in what it forks, and it never sees what
 these work on. It ends when its owner does, and the kernel ends what it forked together with it. Both ends are here.
-Standard library only: it is loaded where programs of a model run.
-"""
+Standard library only: it is loaded where programs of a model run."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ LOOK_S = 1.0
 class Clock:
     """The own time of a process: wall clock, less the time in which it waited for a processor.
 
-    So whether it is late does not depend on how busy the machine is. Read once per LOOK_S or more often.
+    So whether it is late does not depend on how busy the machine is. Read once per LOOK_S or more
+    often.
 
     Args:
-        tasks: Names in /proc of processes or threads that wait for each other: the time that any of them waited does
-            not count.
-    """
+        tasks: Names in /proc of processes or threads that wait for each other: the time that any of
+            them waited does not count."""
 
     def __init__(self, *tasks: int | str) -> None:
         self._waited = {task: waited_s(task) for task in tasks}  # when it was last known
@@ -67,8 +67,8 @@ class Clock:
 def waited_s(task: int | str) -> float:
     """Return how long a task waited for a processor.
 
-    0.0 where the kernel does not count it (no CONFIG_SCHED_INFO), and when the process has just ended.
-    """
+    0.0 where the kernel does not count it (no CONFIG_SCHED_INFO), and when the process has just
+    ended."""
     try:
         with open(f"/proc/{task}/schedstat", "rb") as file:  # nanoseconds running, nanoseconds waiting, turns
             return int(file.read().split()[1]) / 1e9
@@ -80,8 +80,8 @@ class ForkServer:
     """The owner's end. `fork` may be called by several threads.
 
     Args:
-        program: Python that sends a JSON object through standard input when it is ready, then calls `serve`. An
-            "error" in the object says why it cannot.
+        program: Python that sends a JSON object through standard input when it is ready, then calls
+            `serve`. An "error" in the object says why it cannot.
         arguments: of the program.
         command: that starts the interpreter.
 
@@ -185,14 +185,14 @@ def serve(
 ) -> None:
     """Fork a process for each request, until the owner closes its end of `channel` or ends.
 
-    A request has descriptors, with which `run` is called in the process. It is answered with a number and a pidfd; when
-    the process has ended, a message has the number, its status, and what it used.
+    A request has descriptors, with which `run` is called in the process. It is answered with a
+    number and a pidfd; when the process has ended, a message has the number, its status, and what
+    it used.
 
     Args:
         owner: pid of the process that started this one, where it can be seen.
         adopts: what a process started and left is killed when it has ended.
-        on_idle: called when no process is left.
-    """
+        on_idle: called when no process is left."""
     libraries = _children_of_this() if adopts else set()  # what they have started
     gc.collect()
     gc.freeze()  # so that the collector does not touch, and thereby copy, the pages of the libraries

@@ -1,4 +1,5 @@
-"""A pool of processes that can be killed: one item that hangs, crashes or misbehaves costs only itself.
+"""A pool of processes that can be killed: one item that hangs, crashes or misbehaves costs only
+itself.
 
     pool = ProcessPool("my_module:make_worker", num_workers=4, timeout_s=5.0)
     pool.submit({"text": "..."}).result()
@@ -6,9 +7,8 @@
 `make_worker(**options)` is called once, in a process that every worker is then forked from (worker.py). What it returns is
 called with each item in a worker; items and answers are plain data. There is one thread per worker here.
 
-Neither `concurrent.futures`, loky nor pebble is used. They read pickles from their workers, which would let a worker that
-has been taken over run code in this process, and they have no sessions.
-"""
+Neither `concurrent.futures`, loky nor pebble is used. They read pickles from their workers, which
+would let a worker that has been taken over run code in this process, and they have no sessions."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ AnswerT = TypeVar("AnswerT")
 class ItemLost(Exception):
     """An item has no answer.
 
-    reason: "timeout", "crashed" (its process ended), "talkative" (an answer above MAX_ANSWER_BYTES), "raised" (`detail` says
+    reason: "timeout", "crashed" (its process ended), "talkative" (an answer above
+    MAX_ANSWER_BYTES), "raised" (`detail` says
         what), "unavailable" (no process could be started) or "closed".
-    seconds: the time that it had.
-    """
+    seconds: the time that it had."""
 
     def __init__(self, reason: str, detail: str = "", *, seconds: float = 0.0) -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -146,14 +146,14 @@ class ProcessPool(Generic[AnswerT]):
         target: import path "package.module:make_worker".
         options: plain values, keyword arguments of `make_worker`.
         answer_type: what answers are decoded as (msgspec); an answer of another form is a crash.
-        timeout_s: for one item, of its own time: waiting in the queue or for a processor does not count.
+        timeout_s: for one item, of its own time: waiting in the queue or for a processor does not
+            count.
         attempts: at an item whose process ends while it is at work, which may be somebody else's doing.
-        memory_bytes: address space of one worker, which is then confined as well (sandbox.py), and has no environment
-            variables; None: neither.
+        memory_bytes: address space of one worker, which is then confined as well (sandbox.py), and
+            has no environment variables; None: neither.
         on_lost: what an item without an answer is answered with; None: its future raises ItemLost.
 
-    `lost` counts reasons; a second attempt counts as well.
-    """
+    `lost` counts reasons; a second attempt counts as well."""
 
     def __init__(
         self,
@@ -364,10 +364,10 @@ class Session(Generic[AnswerT]):
             raise
 
     def submit(self, item: object, *, then: Callable[[AnswerT], Any] = lambda answer: answer) -> Future[Any]:
-        """Ask, one item at a time; the future has `then` of the answer. After a lost item another process is next.
+        """Ask, one item at a time; the future has `then` of the answer. After a lost item another
+        process is next.
 
-        TypeError: it is no plain data.
-        """
+        TypeError: it is no plain data."""
         job = _Job(encode(item))
         job.future.set_running_or_notify_cancel()
         with self._lock:

@@ -1,7 +1,7 @@
 """Confine a grading process before it sees the first item. Linux; nothing here needs privileges.
 
-Layers, each active where the kernel has it; `confine` reports which are:
-limits (memory, file size, descriptors, no core file), Landlock (files: read the libraries, write nothing; no TCP; no signals
+Layers, each active where the kernel has it; `confine` reports which are: limits (memory, file size,
+descriptors, no core file), Landlock (files: read the libraries, write nothing; no TCP; no signals
 to outsiders), seccomp (no new program, process, socket or tracing), and an audit hook that notices
 code compiled at run time. Times are enforced from outside, by pool.py.
 """
@@ -77,7 +77,8 @@ def set_limits(*, memory_bytes: int, file_bytes: int, open_files: int) -> None:
 
 
 class Barriers:
-    """Landlock's rules and seccomp's filter, made once; each process that is forked afterwards can enter them.
+    """Landlock's rules and seccomp's filter, made once; each process that is forked afterwards can
+    enter them.
 
     Args:
         readable: files and directories that may be read.
@@ -87,8 +88,7 @@ class Barriers:
         programs: this process may become another program (execve).
 
     Raises:
-        OSError: the kernel has Landlock, but takes no rules.
-    """
+        OSError: the kernel has Landlock, but takes no rules."""
 
     def __init__(
         self,
@@ -190,8 +190,8 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 _ARCHITECTURES = {
     "x86_64": (
         0xC000003E,
-        # socket, clone, fork, vfork, execve, kill, ptrace, tkill, process_vm_readv/writev, seccomp, bpf, execveat,
-        # io_uring_setup, pidfd_send_signal, clone3
+        # socket, clone, fork, vfork, execve, kill, ptrace, tkill, process_vm_readv/writev, seccomp,
+        # bpf, execveat, io_uring_setup, pidfd_send_signal, clone3
         (41, 56, 57, 58, 59, 62, 101, 200, 310, 311, 317, 321, 322, 425, 424, 435)
         # tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, unshare, setns, pidfd_open, pidfd_getfd, kcmp, socketpair
         + (234, 129, 297, 272, 308, 434, 438, 312, 53)

@@ -1,7 +1,7 @@
 """Messages between a pool and its processes: a number, a length, MessagePack.
 
-Never pickle: a process may handle hostile text, and unpickling what it sends back would run its code here.
-"""
+Never pickle: a process may handle hostile text, and unpickling what it sends back would run its
+code here."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def frame(number: int, body: bytes | msgspec.Raw) -> bytes:
 
 
 def take_frame(buffer: bytearray, *, max_bytes: int) -> tuple[int, bytes] | None:
-    """Remove one complete message, (number, body), from the front of `buffer`; None while it is incomplete.
+    """Remove one complete message, (number, body), from the front of `buffer`; None while it is
+    incomplete.
 
     Raises:
-        ValueError: a message of more than max_bytes is announced.
-    """
+        ValueError: a message of more than max_bytes is announced."""
     if len(buffer) < _HEADER.size:
         return None
     number, length = _HEADER.unpack_from(buffer)

@@ -21,17 +21,17 @@ def group_advantages(
 
         A_i = (R_i - mean(R)) / (alpha * std(R) + lam)          eq. 3, mean and std over the mixed group
 
-    std divides by n - 1, as torch.std does: with alpha 1, lam 1e-9 and nothing recalled this is OpenRLHF's
-    "group_norm". A group whose rewards are all equal, and a group of one row, get exactly 0.0: rounding noise in
-    the mean is never divided by lam.
+    std divides by n - 1, as torch.std does: with alpha 1, lam 1e-9 and nothing recalled this is
+    OpenRLHF's "group_norm". A group whose rewards are all equal, and a group of one row, get
+    exactly 0.0: rounding noise in the mean is never divided by lam.
 
-    `off_policy_only`: alpha damps the rows whose `recalled[i]` is true, and the others are scaled as with alpha 1.
-    `std_norm=False`: A_i = R_i - mean(R). alpha and lam play no part; a small difference stays small.
+    `off_policy_only`: alpha damps the rows whose `recalled[i]` is true, and the others are scaled
+    as with alpha 1. `std_norm=False`: A_i = R_i - mean(R). alpha and lam play no part; a small
+    difference stays small.
 
     Raises:
-        ValueError: no rewards, a reward that is not finite, alpha <= 0, lam < 0, `recalled` missing or of another
-            length.
-    """
+        ValueError: no rewards, a reward that is not finite, alpha <= 0, lam < 0, `recalled` missing
+            or of another length."""
     values = finite_values("rewards", rewards)
     alpha, lam = finite_value("alpha", alpha), finite_value("lam", lam)
     if alpha <= 0:

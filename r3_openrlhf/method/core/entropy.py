@@ -1,7 +1,7 @@
-"""Logits or top-k log-probs -> entropy per token -> statistics per rollout (METHOD section 6). All in nats.
+"""Logits or top-k log-probs -> entropy per token -> statistics per rollout (METHOD section 6). All
+in nats.
 
-Shapes: T tokens of one response (or of a packed batch), V vocabulary, k most likely tokens.
-"""
+Shapes: T tokens of one response (or of a packed batch), V vocabulary, k most likely tokens."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def entropy_statistics(
 
 
 def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper bound of H_t from the log-probs (natural log) of the k most likely tokens at each position.
+    """Lower and upper bound of H_t from the log-probs (natural log) of the k most likely tokens at
+    each position.
 
         m_t     = 1 - sum_i p_ti                                   mass of the V - k tokens that were not returned
         lower_t = -sum_i p_ti ln p_ti - m_t ln m_t                 all of it on one token
@@ -60,9 +61,8 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
     lists, numpy arrays or CPU tensors; computes in float32 for float32 (and narrower) input, else in float64, and
     returns numpy arrays [T] of that type. lower_t <= upper_t always, and they are equal when V = k.
 
-    ValueError: no tokens, k of 0 or above vocab_size, NaN, log-probs above 0, probabilities that sum to more than 1
-    (one token returned twice).
-    """
+    ValueError: no tokens, k of 0 or above vocab_size, NaN, log-probs above 0, probabilities that
+    sum to more than 1 (one token returned twice)."""
     logprobs_Tk = _array("logprobs_Tk", logprobs_Tk, num_dims=2)
     k = logprobs_Tk.shape[1]
     vocab_size = whole_number("vocab_size", vocab_size, minimum=1)

@@ -1,7 +1,7 @@
 """Classify one prompt's group, decided on verdicts alone (METHOD section 3).
 
-Rewards cannot decide it: the length reward makes an all-correct group unequal, a ranking reward an all-wrong one.
-"""
+Rewards cannot decide it: the length reward makes an all-correct group unequal, a ranking reward an
+all-wrong one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""One training step's rollouts as mixed groups: who collapsed, who was recalled, who was ranked, which advantage.
+"""One training step's rollouts as mixed groups: who collapsed, who was recalled, who was ranked,
+which advantage.
 
-Algorithm 1 of the paper between "responses are graded" and "one policy update", on plain values: no tensor, no
-framework, no I/O but the `recall` function that is passed in:
+Algorithm 1 of the paper between "responses are graded" and "one policy update", on plain values: no
+tensor, no framework, no I/O but the `recall` function that is passed in:
 
     batch = MixedBatch(rollouts, group_ids)          # ungraded rollouts leave their group here
     batch.recall(...)                                # CCR
@@ -9,8 +10,7 @@ framework, no I/O but the `recall` function that is passed in:
     batch.advantages(...)                            # eq. 3
     batch_metrics(batch, ...)                        # method/core/batch_metrics.py
 
-The class R3 (method/r3.py) makes these calls as its settings say.
-"""
+The class R3 (method/r3.py) makes these calls as its settings say."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Row:
         trained: False where the row gives way to a recalled one (replay.mode = replace).
         outcome_reward: what the grader's verdict is worth.
         ranking_reward: what replaces it in a ranked failure; None: not ranked.
-        reward: the value that the advantage was made of: the ranking reward, centred where the guard says so, else the
-            outcome reward.
-        old_logprobs: what the row's ratio is taken against, float32 [response tokens]; None: the current policy's own.
-    """
+        reward: the value that the advantage was made of: the ranking reward, centred where the
+            guard says so, else the outcome reward.
+        old_logprobs: what the row's ratio is taken against, float32 [response tokens]; None: the
+            current policy's own."""
 
     index: int
     rollout: Rollout
@@ -133,8 +133,8 @@ UNASKED = (RecallFate.NOT_COLLAPSED, RecallFate.OFF, RecallFate.FAILURES_OFF, Re
 class MixedBatch:
     """The graded rollouts of one step, in groups.
 
-    An ungraded rollout leaves its group: it is neither trained on nor part of the statistics. A group with fewer
-    than two graded rollouts cannot be normalised and is left out as a whole.
+    An ungraded rollout leaves its group: it is neither trained on nor part of the statistics. A
+    group with fewer than two graded rollouts cannot be normalised and is left out as a whole.
 
     Args:
         rollouts: everything that was sampled this step.
@@ -189,8 +189,8 @@ class MixedBatch:
         return [row for row in self.rows if row.trained]
 
     def first_of(self, row: Row) -> Row:
-        """Return the first row of the same group, always a fresh one: its prompt is the group's. For a rehearsed row, which is in
-        no group, the first row of the batch."""
+        """Return the first row of the same group, always a fresh one: its prompt is the group's.
+        For a rehearsed row, which is in no group, the first row of the batch."""
         return self.rows[0 if row.rehearsed else self.groups[row.group].rows[0]]
 
     def has_own_prompt(self, row: Row) -> bool:
@@ -206,18 +206,18 @@ class MixedBatch:
     def recall(
         self, recall: RecallFunction, *, mode: ReplayMode | str, rng: random.Random, failures: bool = True
     ) -> None:
-        """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4), or with failures=False only to
-        all-wrong groups. A group that starts from a state gets none, because stored rollouts do not start there. Neither does
-        a group of trajectories that saw an earlier attempt, because stored ones keep their own prompts.
+        """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4),
+        or with failures=False only to all-wrong groups. A group that starts from a state gets none,
+        because stored rollouts do not start there. Neither does a group of trajectories that saw an
+        earlier attempt, because stored ones keep their own prompts.
 
-        With `mode` "replace", as many fresh rows leave the ranking and the update as were recalled, never all of them. They
-        stay in the group's statistics with their outcome reward.
+        With `mode` "replace", as many fresh rows leave the ranking and the update as were recalled,
+        never all of them. They stay in the group's statistics with their outcome reward.
 
         `group.replay` says what became of each group; it is NOT_CHOSEN where nothing was recalled.
 
         Raises:
-            ValueError: the mode does not exist.
-        """
+            ValueError: the mode does not exist."""
         mode = ReplayMode.checked("mode", mode)
         for index, group in enumerate(self.groups):
             verdict = opposite_verdict(group.state)
@@ -248,11 +248,11 @@ class MixedBatch:
     # ── SERR ──
 
     def rows_to_rank(self, *, scope: RankingScope | str) -> dict[int, list[int]]:
-        """Return group index -> indices of the fresh rows to rank: truncated (or all failed) rows of all-wrong groups.
+        """Return group index -> indices of the fresh rows to rank: truncated (or all failed) rows
+        of all-wrong groups.
 
         Raises:
-            ValueError: the scope does not exist.
-        """
+            ValueError: the scope does not exist."""
         scope = RankingScope.checked("scope", scope)
         found = {}
         for index, group in enumerate(self.groups):
@@ -279,8 +279,8 @@ class MixedBatch:
         *,
         max_reward: float,
     ) -> None:
-        """Set the ranking reward of the rows of each group in `ranked` (METHOD section 6). `entropy` is called only if the score
-        needs it.
+        """Set the ranking reward of the rows of each group in `ranked` (METHOD section 6).
+        `entropy` is called only if the score needs it.
 
         Raises:
             ValueError: the score does not return one finite number per row.
@@ -311,20 +311,20 @@ class MixedBatch:
     ) -> list[float]:
         """Compute eq. 3 in every group: one value per row, also stored in `row.advantage`.
 
-        Correct responses of different lengths have different rewards, so eq. 3 also separates the rows of an all-correct
-        group. A ranking reward is added to the mean outcome reward of the ranked rows, which is 0 unless a reward function pays
-        failures.
+        Correct responses of different lengths have different rewards, so eq. 3 also separates the
+        rows of an all-correct group. A ranking reward is added to the mean outcome reward of the
+        ranked rows, which is 0 unless a reward function pays failures.
 
         Args:
             alpha: see `group_advantages`, as for lam. `scope`: the rows that alpha damps.
-            guard: for groups whose only difference is a ranking (no correct row). "no_std": R_i - mean, not divided by the std.
-                "centred": also shifts the rankings to mean 0, the reward of any other failure; otherwise being truncated is
-                worth R_max / 2 on average.
+            guard: for groups whose only difference is a ranking (no correct row). "no_std": R_i -
+                mean, not divided by the std. "centred": also shifts the rankings to mean 0, the
+                reward of any other failure; otherwise being truncated is worth R_max / 2 on
+                average.
             success_scale: see `amplify_successes`.
 
         Raises:
-            ValueError: the scope or the guard does not exist.
-        """
+            ValueError: the scope or the guard does not exist."""
         scope, guard = AdvantageScope.checked("scope", scope), RankingGuard.checked("guard", guard)
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]

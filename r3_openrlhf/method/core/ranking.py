@@ -1,17 +1,17 @@
-"""Structural entropy ranking reward, SERR (METHOD section 6): ranks failures by how much they look like focused reasoning.
+"""Structural entropy ranking reward, SERR (METHOD section 6): ranks failures by how much they look
+like focused reasoning.
 
 A response whose few decision points are uncertain (high peak entropy) while the rest is confident (low global
 entropy) ranks above one that is the other way round. The order is partial: most pairs do not dominate each other.
 
-What ranks is one number per response, the higher the better: for SERR how many others it dominates. RANKING_SCORES is the
-table of them; a function of one's own joins it by import path:
+What ranks is one number per response, the higher the better: for SERR how many others it dominates.
+RANKING_SCORES is the table of them; a function of one's own joins it by import path:
 
     def shortest(rollouts):                      # ranking.score=my_scores.py:shortest
         return [-rollout.num_tokens for rollout in rollouts]
 
     def calm(rollouts, entropies):               # asks for the entropies of the ranked rows too
-        return [-entropy.global_ for entropy in entropies]
-"""
+        return [-entropy.global_ for entropy in entropies]"""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def ranking_rewards(peak: Sequence[float], global_: Sequence[float], *, max_rewa
     """SERR's reward of each ranked failure, in [0, max_reward]: `score_rewards` of S_i.
 
     Raises:
-        ValueError: no rows, unequal lengths, a value that is not finite, max_reward below 0, or 1 and more.
-    """
+        ValueError: no rows, unequal lengths, a value that is not finite, max_reward below 0, or 1
+            and more."""
     return score_rewards(dominated_counts(peak, global_), max_reward=max_reward)
 
 
@@ -50,11 +50,11 @@ def score_rewards(scores: Sequence[float], *, max_reward: float) -> list[float]:
 
         R_(k) = max_reward * (1 - k / (N - 1)),   k = 0 .. N-1 the place in the order of falling scores
 
-    Rows with equal scores share the average of their places, so that the order of the rows never matters and the sum is
-    always N / 2 * max_reward. A single row gets 0.0: nothing was ranked.
+    Rows with equal scores share the average of their places, so that the order of the rows never
+    matters and the sum is always N / 2 * max_reward. A single row gets 0.0: nothing was ranked.
 
-    ValueError: no rows, a score that is not finite, max_reward below 0, or 1 and more (a ranked failure must never
-    reach a correct answer).
+    ValueError: no rows, a score that is not finite, max_reward below 0, or 1 and more (a ranked
+    failure must never reach a correct answer).
     """
     max_reward = finite_value("max_reward", max_reward)
     if not 0 <= max_reward < 1:
@@ -77,11 +77,11 @@ def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
 
         s = (1 / L) sum_t ln p(y_t | y_<t)          at most 0, however long the response is
 
-    In the lab it predicts better than SERR's entropies which truncated responses become right when they may continue
-    (docs/RESULTS.md, control b). The mean is taken in float64 over the sorted values: their order changes nothing.
+    In the lab it predicts better than SERR's entropies which truncated responses become right when
+    they may continue (docs/RESULTS.md, control b). The mean is taken in float64 over the sorted
+    values: their order changes nothing.
 
-    ValueError: no tokens, not one-dimensional, a value that is not finite.
-    """
+    ValueError: no tokens, not one-dimensional, a value that is not finite."""
     values_T = np.sort(np.asarray(logprobs_T, dtype=np.float64))
     if values_T.ndim != 1 or values_T.size == 0:
         raise ValueError(f"logprobs has shape {values_T.shape}; it must have one dimension and one value or more")
@@ -95,8 +95,8 @@ def centre_rankings(rewards: Sequence[float], ranked: Sequence[bool]) -> list[fl
 
         R_i - mean(R_j, j ranked)   where row i is ranked,   R_i elsewhere
 
-    A ranking then says which truncated failure is better, and nothing about being truncated: left as it is, that is
-    worth max_reward / 2 on average. Without a ranked row nothing changes.
+    A ranking then says which truncated failure is better, and nothing about being truncated: left
+    as it is, that is worth max_reward / 2 on average. Without a ranked row nothing changes.
 
     ValueError: no rewards, a reward that is not finite, `ranked` of another length.
     """
@@ -146,9 +146,9 @@ def bounds_decide(
 class RankingScore:
     """Ranks the failures of one group.
 
-    `score`: (rollouts of the group that are ranked, their EntropyStatistics) -> one finite number each; without
-    `needs_entropy` it is called with the rollouts alone, and no entropy is measured for it.
-    """
+    `score`: (rollouts of the group that are ranked, their EntropyStatistics) -> one finite number
+    each; without `needs_entropy` it is called with the rollouts alone, and no entropy is measured
+    for it."""
 
     score: Callable[..., Sequence[float]]
     needs_entropy: bool = False

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from r3_openrlhf.method.core.checks import finite_value, whole_number
 from r3_openrlhf.method.errors import quoted
 
-# The paper names the parts of the exemplar (problem, failed attempt, structured guidance) and not their words: the
-# words are ours. The whole exemplar is one user turn, because reasoning chat templates drop the thinking part of
-# earlier assistant turns.
+# The paper names the parts of the exemplar (problem, failed attempt, structured guidance) and not
+# their words: the words are ours. The whole exemplar is one user turn, because reasoning chat
+# templates drop the thinking part of earlier assistant turns.
 ATTEMPT_INTRODUCTION = "Below is an earlier attempt at this problem. Its final answer is wrong."
 ATTEMPT_BEGINS = "--- earlier attempt begins ---"
 ATTEMPT_ENDS = "--- earlier attempt ends ---"
@@ -25,8 +25,8 @@ MIN_VISIBLE_CHARACTERS = 64  # an attempt of which less is left cannot be diagno
 
 
 def is_hard(mean: float | None, *, threshold: float) -> bool:
-    """True if the mean of what the problem's stored rollouts got (reward, or 1 where right) is below tau. None (no history yet)
-    is not hard.
+    """True if the mean of what the problem's stored rollouts got (reward, or 1 where right) is
+    below tau. None (no history yet) is not hard.
 
     ValueError: a number that is not finite.
     """
@@ -37,10 +37,10 @@ def is_hard(mean: float | None, *, threshold: float) -> bool:
 def reflection_message(problem: str, attempt: str) -> str:
     """The user turn of a reflection prompt: original problem + one stored error + guidance.
 
-    `problem` is the user turn of the plain prompt, instructions about the answer's format included, word for word.
+    `problem` is the user turn of the plain prompt, instructions about the answer's format included,
+    word for word.
 
-    ValueError: a blank problem.
-    """
+    ValueError: a blank problem."""
     if not problem.strip():
         raise ValueError(f"problem is {quoted(problem)}; a reflection prompt needs the text of the problem")
     attempt = attempt.strip() or "(the attempt is empty)"
@@ -55,7 +55,8 @@ def fit_attempt(
     max_prompt_tokens: int,
     max_attempt_tokens: int,
 ) -> str | None:
-    """The stored attempt, shortened until the whole reflection prompt fits; None when it cannot fit.
+    """The stored attempt, shortened until the whole reflection prompt fits; None when it cannot
+    fit.
 
     Text in, text out, because the prompt is text: the ids of decoded text are other ids, and more or fewer of them.
     `num_prompt_tokens(text)` renders the *whole* prompt (message, chat template) around that attempt, tokenises it and
@@ -65,8 +66,7 @@ def fit_attempt(
     A shortened attempt keeps its beginning and its end, half of the visible characters each, with CUT between them.
     The problem is never cut: when not even MIN_VISIBLE_CHARACTERS of the attempt fit next to it, there is no reflection.
 
-    ValueError: a limit below 1.
-    """
+    ValueError: a limit below 1."""
     max_prompt_tokens = whole_number("max_prompt_tokens", max_prompt_tokens, minimum=1)
     max_attempt_tokens = whole_number("max_attempt_tokens", max_attempt_tokens, minimum=1)
     visible = len(attempt)

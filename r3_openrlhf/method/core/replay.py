@@ -1,10 +1,10 @@
-"""Choose the past rollouts that join a collapsed group, and the rows that give way to them (CCR, METHOD section 4).
+"""Choose the past rollouts that join a collapsed group, and the rows that give way to them (CCR,
+METHOD section 4).
 
 RECALL_ORDERS is the table of orders; a function of one's own joins it by import path:
 
     def best(candidates, k, rng):               # replay.order=my_orders.py:best
-        return sorted(candidates, key=lambda one: one.reward, reverse=True)[:k]
-"""
+        return sorted(candidates, key=lambda one: one.reward, reverse=True)[:k]"""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def choose(
 ) -> list[CandidateT]:
     """Up to k distinct candidates, as `order` chooses them.
 
-    The order sees the candidates sorted by falling policy_step, then by `key`, so that the result depends on which
-    rollouts there are and on `rng`, never on how they were stored.
+    The order sees the candidates sorted by falling policy_step, then by `key`, so that the result
+    depends on which rollouts there are and on `rng`, never on how they were stored.
 
-    ValueError: k below 1, or an order of a user that gives something else than up to k of the candidates.
-    ConfigError: an order that does not exist.
+    ValueError: k below 1, or an order of a user that gives something else than up to k of the
+    candidates. ConfigError: an order that does not exist.
     """
     k = whole_number("k", k, minimum=1)
     newest_first = sorted(candidates, key=lambda candidate: (-candidate.policy_step, key(candidate)))
@@ -112,10 +112,10 @@ RECALL_ORDERS: OpenTable[RecallOrder] = OpenTable(
 
 
 def rows_to_replace(n_rows: int, k: int, rng: random.Random) -> list[int]:
-    """Places, ascending, of the k rows of a group that give way to k recalled rows, drawn uniformly.
+    """Places, ascending, of the k rows of a group that give way to k recalled rows, drawn
+    uniformly.
 
-    ValueError: n_rows below 1, k below 0 or above n_rows.
-    """
+    ValueError: n_rows below 1, k below 0 or above n_rows."""
     n_rows, k = whole_number("n_rows", n_rows, minimum=1), whole_number("k", k, minimum=0)
     if k > n_rows:
         raise ValueError(f"k is {k}; a group of {n_rows} rows cannot give up more than it has")

@@ -6,10 +6,10 @@ from r3_openrlhf.method.core.checks import finite_value, whole_number
 
 
 def length_reward(num_tokens: int, *, max_tokens: int) -> float:
-    """r_len = max(0, 1 - l / L_max): what a correct response of l = num_tokens tokens earns for being short.
+    """r_len = max(0, 1 - l / L_max): what a correct response of l = num_tokens tokens earns for
+    being short.
 
-    ValueError: num_tokens below 0, max_tokens below 1.
-    """
+    ValueError: num_tokens below 0, max_tokens below 1."""
     num_tokens = whole_number("num_tokens", num_tokens, minimum=0)
     max_tokens = whole_number("max_tokens", max_tokens, minimum=1)
     return max(0.0, 1.0 - num_tokens / max_tokens)
@@ -18,9 +18,9 @@ def length_reward(num_tokens: int, *, max_tokens: int) -> float:
 def outcome_reward(score: float, num_tokens: int, *, max_tokens: int | None) -> float:
     """R of a graded response: 0 when wrong, 1 + r_len when correct (score 1).
 
-    R is 0 or in [1, 2], nothing between: partial credit (0 < score < 1, which some tasks give) stays in the score. As
-    a reward it would give groups without any correct answer a spread that eq. 3 scales up to full size.
-    A rollout that could not be graded has no score and no reward.
+    R is 0 or in [1, 2], nothing between: partial credit (0 < score < 1, which some tasks give)
+    stays in the score. As a reward it would give groups without any correct answer a spread that
+    eq. 3 scales up to full size. A rollout that could not be graded has no score and no reward.
 
     Raises:
         ValueError: score outside [0, 1] or None, num_tokens below 0, max_tokens below 1.

@@ -62,16 +62,16 @@ class StoredState:
 
 
 def state_by_value(values: Sequence[float] | np.ndarray, *, places: Sequence[int] | None = None) -> int | None:
-    """Return how long the promising state of a failed response is: the n with the largest V_n, the shortest of equal ones. None
-    where there is no place to cut.
+    """Return how long the promising state of a failed response is: the n with the largest V_n, the
+    shortest of equal ones. None where there is no place to cut.
 
     Args:
-        values: [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307), so V_n of the prefix of n tokens.
+        values: [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307), so V_n of
+            the prefix of n tokens.
         places: where a cut may be, ascending, from 1 to T - 1; None: anywhere.
 
     Raises:
-        ValueError: a place that does not exist, a value that is no number.
-    """
+        ValueError: a place that does not exist, a value that is no number."""
     known = finite_values("values", values) if len(values) else []
     cuts = list(range(1, len(known)) if places is None else places)
     if any(not 1 <= cut < len(known) for cut in cuts) or cuts != sorted(set(cuts)):
@@ -87,9 +87,9 @@ def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredS
 
         w = (rank of V) / m * 1 / (1 + tries) * 2^(-age / AGE_HALF_LIFE)
 
-    The rank is the number of the m states with no larger value, so that the scale of rewards does not matter. Drawn without
-    replacement: the order of log w + a standard Gumbel number (Kool et al., arXiv 1903.06059).
-    """
+    The rank is the number of the m states with no larger value, so that the scale of rewards does
+    not matter. Drawn without replacement: the order of log w + a standard Gumbel number (Kool et
+    al., arXiv 1903.06059)."""
     ascending = sorted(state.value for state in states)
     last = {value: place for place, value in enumerate(ascending, start=1)}
 
@@ -105,12 +105,12 @@ def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredS
 def choose_states(
     states: Sequence[StoredState], *, count: int, max_failures: int, rng: random.Random
 ) -> tuple[list[StoredState], Counter[StateFate]]:
-    """Up to `count` states to continue, the first of each problem as `promising` orders them, and how many states met which fate.
+    """Up to `count` states to continue, the first of each problem as `promising` orders them, and
+    how many states met which fate.
 
     A state with `max_failures` continuations or more, none of them right, has left.
 
-    ValueError: a count below 0, max_failures below 1.
-    """
+    ValueError: a count below 0, max_failures below 1."""
     count, limit = whole_number("count", count, minimum=0), whole_number("max_failures", max_failures, minimum=1)
     alive = [state for state in states if state.known.successes or state.known.tries < limit]
     chosen: dict[str, StoredState] = {}
@@ -129,9 +129,9 @@ def choose_states(
 
 
 def value_against_outcome(states: Sequence[StoredState]) -> dict[str, float]:
-    """Compare the critic with outcomes, over the states with continuations, as metrics: how many there are, the mean value of those that ever
-    succeeded and of those that never did, and the correlation (Pearson) of value and success rate. What cannot be
-    computed is left out."""
+    """Compare the critic with outcomes, over the states with continuations, as metrics: how many
+    there are, the mean value of those that ever succeeded and of those that never did, and the
+    correlation (Pearson) of value and success rate. What cannot be computed is left out."""
     tried = [state for state in states if state.known.tries]
     found = {"r3/rrl/tried": float(len(tried))}
     for name, wanted in (("value_of_succeeded", True), ("value_of_failed", False)):

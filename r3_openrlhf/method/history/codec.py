@@ -1,10 +1,10 @@
 """Arrays to bytes and back, and the hashes that name them.
 
-An array of 32-bit values is stored as all lower halves, then all upper halves (of which there are few different ones),
-in one zstd frame with a checksum. Round trips are bit for bit: token ids are int32, log-probs float32. Less than
-float32 is hard to defend: the ratio of a recalled rollout is exp(new - old) per token, and half precision (11 bits)
-would put an error of up to 0.8 % into it for log-probs beyond -16.
-"""
+An array of 32-bit values is stored as all lower halves, then all upper halves (of which there are
+few different ones), in one zstd frame with a checksum. Round trips are bit for bit: token ids are
+int32, log-probs float32. Less than float32 is hard to defend: the ratio of a recalled rollout is
+exp(new - old) per token, and half precision (11 bits) would put an error of up to 0.8 % into it for
+log-probs beyond -16."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ class StepWriter:
         continued: Sequence[Rollout],
         sweep: bool,
     ) -> None:
-        """`drafts` come ordered by uid, verdict, context; `continued`: the graded rollouts that began with a prefix, none
-        merged; `sweep`: enforce the cap on every problem of the store."""
+        """`drafts` come ordered by uid, verdict, context; `continued`: the graded rollouts that
+        began with a prefix, none merged; `sweep`: enforce the cap on every problem of the store."""
         problems = self._problem_ids([*(draft.rollout.uid for draft in drafts), *(r.uid for r in ungraded)])
         for rollout in ungraded:
             key = problems[rollout.uid], CONTEXT_CODES[rollout.context], VERDICT_CODES[Verdict.UNGRADED]
@@ -286,9 +286,9 @@ class StepWriter:
     def _make_room(self) -> None:
         """Evicts rows of the richest sets (eviction.py) ahead of need.
 
-        An evicted row keeps its bytes until the rollback floor passes it. So there must always be room for what comes
-        until then, taken to be a quarter more than what came since the floor moved last, and at most half of the store.
-        """
+        An evicted row keeps its bytes until the rollback floor passes it. So there must always be
+        room for what comes until then, taken to be a quarter more than what came since the floor
+        moved last, and at most half of the store."""
         arrived = Usage.arrived_since_floor(self._connection) + self._arrived_bytes
         most = live_bytes(self._limits.max_bytes - self._usage.fixed, arrived=arrived)
         surplus = self._usage.live - most

@@ -107,8 +107,8 @@ def reading(path: str | Path, doing: str = "read") -> Iterator[sqlite3.Connectio
 def open_for_reading(path: str) -> sqlite3.Connection:
     """A connection that cannot change the store, safe while a run writes to it.
 
-    It is opened read-write where permissions allow, because only such a connection may undo what a killed writer left
-    unfinished; `query_only` then forbids every change of content.
+    It is opened read-write where permissions allow, because only such a connection may undo what a
+    killed writer left unfinished; `query_only` then forbids every change of content.
     """
     file = Path(path)
     if not file.is_file():

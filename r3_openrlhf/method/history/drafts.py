@@ -45,9 +45,9 @@ class Draft:
 def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     """Graded rollouts as drafts, ordered by uid, verdict, context and content.
 
-    Duplicates have the same uid, context, prompt, response and verdict. The sample of the newest weights is
-    kept; among equals a fixed order of their contents decides, so that the choice does not depend on arrival.
-    Raises HistoryError for a rollout that cannot be stored as it is.
+    Duplicates have the same uid, context, prompt, response and verdict. The sample of the newest
+    weights is kept; among equals a fixed order of their contents decides, so that the choice does
+    not depend on arrival. Raises HistoryError for a rollout that cannot be stored as it is.
     """
     same: dict[tuple[Any, ...], list[Draft]] = {}
     prompts: dict[int, tuple[np.ndarray, bytes]] = {}  # the samples of a group usually share one array

@@ -59,8 +59,8 @@ def rows_over(candidates: Sequence[Candidate], *, cap: int) -> list[Candidate]:
 def richest_first(connection: sqlite3.Connection, *, surplus: int, live: int) -> Iterator[tuple[int, int]]:
     """(id, bytes) of recallable rows in the order in which they leave, until none is left.
 
-    The caller evicts each row before it asks for the next, and stops when enough have left. `surplus` of the `live`
-    bytes have to go; it only decides how many rows are looked up at a time.
+    The caller evicts each row before it asks for the next, and stops when enough have left.
+    `surplus` of the `live` bytes have to go; it only decides how many rows are looked up at a time.
     """
     sizes = connection.execute(_SIZES).fetchall()
     rows = sum(size * sets for size, sets in sizes)
@@ -73,10 +73,10 @@ def richest_first(connection: sqlite3.Connection, *, surplus: int, live: int) ->
 
 
 def _level(sizes: list[tuple[int, int]], *, rows: int) -> int:
-    """The largest size to which the sets can be cut so that `rows` leave; 0 when all of them have to.
+    """The largest size to which the sets can be cut so that `rows` leave; 0 when all of them have
+    to.
 
-    sizes: (rows in the set, how many sets have as many), largest first.
-    """
+    sizes: (rows in the set, how many sets have as many), largest first."""
     level, found, sets = sizes[0][0] if sizes else 0, 0, 0
     count = dict(sizes)
     while level > 0 and found < rows:

@@ -1,13 +1,13 @@
 """One writer at a time, across nodes: `filelock.SoftFileLease` on a file next to the protected one.
 
-The file is made with O_EXCL, which NFS has, and names host and process. Its holder touches it every few seconds. Who finds it
+The file is made with O_EXCL, which NFS has, and names host and process. Its holder touches it every
+few seconds. Who finds it
 
 * is refused at once when the holder lives on this host, and takes over at once when it has died here;
 * watches it when the holder is on another host, and takes over when it was not touched for LEASE_S seconds.
 
-Silence is no proof of death, so a writer asks `is_held` before each change: one that was suspended finds another token in the
-file and stops.
-"""
+Silence is no proof of death, so a writer asks `is_held` before each change: one that was suspended
+finds another token in the file and stops."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Lease:
             name: what is protected, for messages.
 
         Raises:
-            HistoryError: another writer is there (with its process and host), or the file cannot be written.
-        """
+            HistoryError: another writer is there (with its process and host), or the file cannot be
+                written."""
         lock = SoftFileLease(path, lease_duration=LEASE_S, heartbeat_interval=BEAT_S, thread_local=False)
         try:
             try:
@@ -108,8 +108,8 @@ def _watch(lock: SoftFileLease, path: Path) -> None:
     except Timeout:
         if lock.owner is not None or path.stat().st_size > 0:
             raise
-        # The process that made it was killed before it wrote its name, and filelock would wait for it for ever. Should it
-        # only have been suspended, `is_held` stops it.
+        # The process that made it was killed before it wrote its name, and filelock would wait for
+        # it for ever. Should it only have been suspended, `is_held` stops it.
         path.unlink(missing_ok=True)
         lock.acquire(timeout=0)
 

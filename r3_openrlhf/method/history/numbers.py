@@ -115,10 +115,10 @@ def attempts(path: Path, uid: str) -> dict[str, Any]:
 
 
 def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
-    """The rows of a problem that were committed with `step`, token ids and log-probs included; [] where none are kept.
+    """The rows of a problem that were committed with `step`, token ids and log-probs included; []
+    where none are kept.
 
-    Equal responses of a step are one row.
-    """
+    Equal responses of a step are one row."""
     with reading(path) as connection, snapshot(connection):
         # by way of the responses, which have an index by problem: the rollouts have one of the recallable rows only
         rows = connection.execute(

@@ -1,8 +1,8 @@
 """Choosing stored rollouts and reading them back.
 
-The choice is core.replay's, among candidates known by a hash of their content, with a generator seeded by
-hash(seed, step, uid, verdict): the same on every machine, for every order in which the rows arrived.
-"""
+The choice is core.replay's, among candidates known by a hash of their content, with a generator
+seeded by hash(seed, step, uid, verdict): the same on every machine, for every order in which the
+rows arrived."""
 
 from __future__ import annotations
 

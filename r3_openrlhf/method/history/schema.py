@@ -1,12 +1,12 @@
 """Tables of the store.
 
-A row is written once. What changes later (evicted, or replaced by a newer sample of the same response) is the single
-column `evicted_at`, so that undoing everything after step s means: delete rows of later steps, clear later
-`evicted_at`, put back the counters that `counters_before` kept. Rows are removed for good only when the rollback
-floor has passed their `evicted_at`.
+A row is written once. What changes later (evicted, or replaced by a newer sample of the same
+response) is the single column `evicted_at`, so that undoing everything after step s means: delete
+rows of later steps, clear later `evicted_at`, put back the counters that `counters_before` kept.
+Rows are removed for good only when the rollback floor has passed their `evicted_at`.
 
-SQLite checks types and ranges at each write, and in `PRAGMA integrity_check`; references only in `PRAGMA foreign_key_check`,
-because a step's rows are written before the step.
+SQLite checks types and ranges at each write, and in `PRAGMA integrity_check`; references only in
+`PRAGMA foreign_key_check`, because a step's rows are written before the step.
 """
 
 from __future__ import annotations

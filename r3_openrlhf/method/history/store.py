@@ -100,8 +100,8 @@ class HistoryStore:
     def commit_step(self, step: int, epoch: int, rollouts: Iterable[Rollout]) -> None:
         """Store everything that a step sampled and evict what exceeds the limits, in one transaction.
 
-        When it returns, the step survives a power failure; before, nothing of it is visible. Ungraded rollouts are counted
-        but not stored."""
+        When it returns, the step survives a power failure; before, nothing of it is visible.
+        Ungraded rollouts are counted but not stored."""
         step, epoch = whole_number(step, name="the step"), whole_number(epoch, name="the epoch")
         rollouts = list(rollouts)
         for rollout in rollouts:
@@ -188,8 +188,8 @@ class HistoryStore:
     ) -> list[StoredRollout]:
         """Return up to k different stored rollouts with step - policy_step <= max_policy_lag.
 
-        The result depends only on the store's content, the seed and the arguments. `order`: "uniform", or "newest" by the
-        weights that sampled the rollout."""
+        The result depends only on the store's content, the seed and the arguments. `order`:
+        "uniform", or "newest" by the weights that sampled the rollout."""
         request = RecallRequest(
             uid=uid,
             verdict=verdict,
@@ -215,8 +215,8 @@ class HistoryStore:
             return recall.absence(connection, request)
 
     def continuations(self, uid: str) -> dict[bytes, Continuations]:
-        """Return how often each state of a problem was continued, and with what success, by the digest of its token ids
-        (codec.state_digest)."""
+        """Return how often each state of a problem was continued, and with what success, by the
+        digest of its token ids (codec.state_digest)."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT s.state, sum(s.tries), sum(s.successes) FROM continuations s "
@@ -281,8 +281,8 @@ class HistoryStore:
                 yield uid, graded
 
     def success_rates(self) -> dict[str, float]:
-        """Return uid -> share of right rollouts among all graded ones of its plain prompt, evicted ones included, for every
-        problem with a right one, ordered by uid."""
+        """Return uid -> share of right rollouts among all graded ones of its plain prompt, evicted
+        ones included, for every problem with a right one, ordered by uid."""
         correct, wrong = VERDICT_CODES[Verdict.CORRECT], VERDICT_CODES[Verdict.WRONG]
         with self._reading() as connection:
             rows = connection.execute(

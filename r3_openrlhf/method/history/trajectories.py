@@ -1,7 +1,7 @@
 """The turns of a stored trajectory: their prompts as one array, everything else as JSON.
 
-The row of a trajectory in `rollouts` has the responses of all turns, joined, and the prompt of the first.
-"""
+The row of a trajectory in `rollouts` has the responses of all turns, joined, and the prompt of the
+first."""
 
 from __future__ import annotations
 

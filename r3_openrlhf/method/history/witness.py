@@ -95,8 +95,8 @@ def check_against(connection: sqlite3.Connection, records: list[StoreRecord], *,
 
 
 def check_checkpoint(store: Path, checkpoints: Path, *, step: int, record: StoreRecord | None = None) -> None:
-    """Raises HistoryError when the store at `store` is not the one that the checkpoint of `step` was written with. record: what
-    that checkpoint itself says; it counts for more than the file."""
+    """Raises HistoryError when the store at `store` is not the one that the checkpoint of `step`
+    was written with. record: what that checkpoint itself says; it counts for more than the file."""
     why: str | None = "it is not there"
     if store.is_file():
         try:

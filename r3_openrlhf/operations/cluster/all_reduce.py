@@ -2,9 +2,9 @@
 
     python -m r3_openrlhf.operations.cluster.all_reduce HOST:PORT RANK WORLD TIMEOUT_S
 
-NCCL between the first GPUs where there are GPUs, gloo elsewhere: what training itself will use. A firewall, a wrong
-network interface or a broken cable shows here within the deadline and not as a hang in the first step.
-"""
+NCCL between the first GPUs where there are GPUs, gloo elsewhere: what training itself will use. A
+firewall, a wrong network interface or a broken cable shows here within the deadline and not as a
+hang in the first step."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NUM_VALUES = 1 << 20  # 4 MB: more than one packet, done at once
 
 
 def all_reduce(*, address: str, rank: int, world: int, timeout_s: float, cuda: bool) -> float:
-    """Seconds for the sum, with the connection. RuntimeError: no connection, a wrong sum, or not within `timeout_s`.
+    """Seconds for the sum, with the connection. RuntimeError: no connection, a wrong sum, or not
+    within `timeout_s`.
 
-    address: HOST:PORT of rank 0.
-    """
+    address: HOST:PORT of rank 0."""
     import torch
     import torch.distributed as dist
 

@@ -1,7 +1,8 @@
-"""The agent of a node of a Slurm job: `srun ... python -m r3_openrlhf.operations.cluster.node_agent`, one per node.
+"""The agent of a node of a Slurm job: `srun ... python -m
+r3_openrlhf.operations.cluster.node_agent`, one per node.
 
-Task 0 is the head. It checks the nodes, has Ray started on all of them (none where the job has one node: the run starts its
-own), runs the job's command, and watches everything to the end:
+Task 0 is the head. It checks the nodes, has Ray started on all of them (none where the job has one
+node: the run starts its own), runs the job's command, and watches everything to the end:
 
     a signal              is passed to the command, which saves and ends with code 85 (stop_request.GO_ON)
     the command ends      every node is tidied, and all agents end with the command's code
@@ -14,8 +15,7 @@ which another Ray runs; `ray stop` ends that other Ray; and it goes on when the 
 The agents meet in a folder of the run directory, RUN_DIR/cluster/JOB.START, which thereby proves that all nodes see the same
 file system: head.json has the head's address and the job's secret, RANK.json what a node looks like, `code` ends the job.
 Slurm signals every process of a step, in any session. The agents and the command listen; Ray and what it starts
-do not (stop_request.ignore_signals_in_children), so that the step which is to be saved can end.
-"""
+do not (stop_request.ignore_signals_in_children), so that the step which is to be saved can end."""
 
 from __future__ import annotations
 
@@ -214,8 +214,8 @@ class Agent:
         raise Ended(BAD_NODE, "; ".join(f"{node}: {why}" for node, why in sorted(faults.items())))
 
     def _check_sums(self) -> None:
-        """An all-reduce over all nodes. Where it fails, one of the head with each node: a pair that fails names its node; if
-        every pair fails, it is the first node."""
+        """An all-reduce over all nodes. Where it fails, one of the head with each node: a pair that
+        fails names its node; if every pair fails, it is the first node."""
         if not self._sum(0, rank=self.rank, world=self.num_nodes):
             return
         faults = {}
@@ -311,8 +311,8 @@ class Agent:
             self.lease.release()
 
     def _state(self, state: str, **more: object) -> None:
-        """Replace state.json, which `r3 status` reads: what the job does now, its nodes, the time, and `more`. It belongs to
-        the holder of the run directory."""
+        """Replace state.json, which `r3 status` reads: what the job does now, its nodes, the time,
+        and `more`. It belongs to the holder of the run directory."""
         if self.lease is None:
             return
         nodes = sorted({self.node, *(look["node"] for look in self.looks)})

@@ -102,8 +102,8 @@ def _machine_faults(seen: dict[str, Any]) -> list[str]:
 
 
 def describe(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -> list[str]:
-    """A line about each node, for the log, and a warning about one with few CPUs: each GPU has an engine and a rank that want a
-    core, and Ray wants two."""
+    """A line about each node, for the log, and a warning about one with few CPUs: each GPU has an
+    engine and a rank that want a core, and Ray wants two."""
     sentences = []
     for node, seen in sorted(looks.items()):
         here = "no nvidia-smi" if seen["gpus"] is None else f"{len(seen['gpus'])} GPUs"

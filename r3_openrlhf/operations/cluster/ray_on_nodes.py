@@ -28,8 +28,8 @@ MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants.OB
 
 
 def node_address(name: str | None = None) -> str:
-    """The address under which the other nodes reach this one: R3_NODE_IP, else the node name's, else the default
-    route's. A loopback address does not count: Ray's clients would replace it."""
+    """The address under which the other nodes reach this one: R3_NODE_IP, else the node name's,
+    else the default route's. A loopback address does not count: Ray's clients would replace it."""
     for candidate in filter(None, (os.environ.get("R3_NODE_IP"), name, socket.gethostname())):
         with contextlib.suppress(OSError):  # a node name that is no host name
             address = socket.gethostbyname(candidate)
@@ -75,8 +75,8 @@ def object_store_bytes(shared_memory: int, memory: int) -> int:
 def main() -> None:
     """Print a line when the nodes of these labels have joined the Ray at HOST:PORT; end with another when one is gone.
 
-    Never in an agent's process: Ray's client puts C handlers of its own in the place of all that Python had set, also
-    from a thread, and SIGTERM would end the agent."""
+    Never in an agent's process: Ray's client puts C handlers of its own in the place of all that
+    Python had set, also from a thread, and SIGTERM would end the agent."""
     import ray
 
     address, wanted = sys.argv[1], set(sys.argv[2:])

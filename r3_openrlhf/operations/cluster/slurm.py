@@ -23,8 +23,8 @@ from r3_openrlhf.operations.cluster import ClusterError
 from r3_openrlhf.operations.cluster.site import Site
 
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
-# What a job must have of the environment in which it was submitted, whatever the site's sbatch exports. Keys and tokens
-# are none of them: the script is a file in the run directory.
+# What a job must have of the environment in which it was submitted, whatever the site's sbatch
+# exports. Keys and tokens are none of them: the script is a file in the run directory.
 FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH", "NCCL_", "WANDB_", "R3_", "GLOO_SOCKET_IFNAME")
 
 
@@ -69,8 +69,8 @@ def check_values(job: SlurmJob) -> None:
 
 
 def render(job: SlurmJob, config: R3Config) -> str:
-    """The job script. Pure but for reading the template. Raises ConfigError for a template that does not render, and for a value
-    that sbatch would not take."""
+    """The job script. Pure but for reading the template. Raises ConfigError for a template that
+    does not render, and for a value that sbatch would not take."""
     check_values(job)
     run_dir = Path(config.run_dir)
     cuda = config.cluster.device == Device.CUDA
@@ -119,8 +119,8 @@ def job_name(config: R3Config) -> str:
 
 
 def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a job needs (FORWARDED), by name. No secrets, no deadline, which is another job's, and none that bash
-    cannot export."""
+    """The variables that a job needs (FORWARDED), by name. No secrets, no deadline, which is
+    another job's, and none that bash cannot export."""
     return {
         name: value
         for name, value in sorted(environment.items())

@@ -49,8 +49,8 @@ class RunStatus:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Run directories below `folder`, itself included: those with a configuration, a job script or a submission. An array of
-    seeds is its runs."""
+    """Run directories below `folder`, itself included: those with a configuration, a job script or
+    a submission. An array of seeds is its runs."""
     marks = {path.parent for path in folder.rglob("config.yaml")}
     for name in ("job.sh", FILE):
         marks |= {path.parent.parent for path in folder.rglob(f"cluster/{name}")}

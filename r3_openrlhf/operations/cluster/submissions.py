@@ -1,8 +1,8 @@
 """What was submitted for a run: submitted.jsonl in its folder cluster/, one line per submission.
 
-A line is {"job": Slurm's id, "12" or "12_3" for a task of an array}, or {"ray_job": Ray's id, "address": the dashboard's}.
-The directory above the runs of an array has {"job": "12", "seeds": [1, 3]}.
-"""
+A line is {"job": Slurm's id, "12" or "12_3" for a task of an array}, or {"ray_job": Ray's id,
+"address": the dashboard's}. The directory above the runs of an array has {"job": "12", "seeds": [1,
+3]}."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SlurmId = Annotated[str, Meta(pattern=r"\A\d+(_\d+)?\Z")]
 
 
 class Submission(TypedDict):
-    """A line of submitted.jsonl. For an address with another scheme Ray imports the module of that name
-    (ray/dashboard/modules/dashboard_sdk.py, `parse_cluster_info`)."""
+    """A line of submitted.jsonl. For an address with another scheme Ray imports the module of that
+    name (ray/dashboard/modules/dashboard_sdk.py, `parse_cluster_info`)."""
 
     job: NotRequired[SlurmId]
     seeds: NotRequired[list[Count]]

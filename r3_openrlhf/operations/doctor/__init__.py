@@ -1,9 +1,9 @@
 """`r3 doctor`: what this machine and its installation have, and what a run needs.
 
-It is for installations that do not work, so nothing here imports more than Python's standard library at its top: without the
-stack, without click and rich, `python -m r3_openrlhf.operations.doctor` in a checkout says what is missing. What is heavy or may be
-broken (torch, vLLM, DeepSpeed, Ray) is imported in another process.
-"""
+It is for installations that do not work, so nothing here imports more than Python's standard
+library at its top: without the stack, without click and rich, `python -m
+r3_openrlhf.operations.doctor` in a checkout says what is missing. What is heavy or may be broken
+(torch, vLLM, DeepSpeed, Ray) is imported in another process."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WIDTH = 120  # where the terminal does not say
 def run(settings: tuple[str, ...], *, stack: Stack | None, as_json: bool) -> int:
     """Print the table, or one JSON object with the same lines, to stdout. Returns the exit code: 1 where a line fails.
 
-    settings: experiment=NAME and key=value, or nothing. stack: None takes the experiment's cluster.device where that is
-    cuda, else what the machine has."""
+    settings: experiment=NAME and key=value, or nothing. stack: None takes the experiment's
+    cluster.device where that is cuda, else what the machine has."""
     config, lines = checks.configuration(settings)
     driver = checks.nvidia_driver()
     if stack is None:  # a bare Python runs this: config.words needs omegaconf

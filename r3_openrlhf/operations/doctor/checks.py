@@ -202,11 +202,11 @@ def cuda_version() -> str:
 
 # ── the machine ──
 
-# Ray's object store has 0.5 GiB there on CPUs (stack/ray_cluster.py), vLLM's and torch's queues need some too. For GPUs
-# OpenRLHF starts its container with --shm-size=10g.
+# Ray's object store has 0.5 GiB there on CPUs (stack/ray_cluster.py), vLLM's and torch's queues
+# need some too. For GPUs OpenRLHF starts its container with --shm-size=10g.
 SHARED_MEMORY: dict[Stack, int] = {"cpu": 1 * GiB, "gpu": 10 * GiB}
-# A file that is written counts twice until it has its final name; Ray writes no objects to a disk that is 95% full
-# (RAY_local_fs_capacity_threshold).
+# A file that is written counts twice until it has its final name; Ray writes no objects to a disk
+# that is 95% full (RAY_local_fs_capacity_threshold).
 MIN_DISK = 5 * GiB
 MAX_DISK_USE = 0.95
 MIN_OPEN_FILES = 8192  # what Ray recommends (ray/_private/worker.py:1753)

@@ -80,8 +80,8 @@ def stats(store: Path, as_json: bool) -> None:
 def show(store: Path, as_json: bool, uid: str) -> None:
     """A problem's attempts over time: verdict, reward, length, entropy.
 
-    Rows with a step under `evicted` cannot be recalled any more; they wait until no checkpoint needs them.
-    """
+    Rows with a step under `evicted` cannot be recalled any more; they wait until no checkpoint
+    needs them."""
     _print(attempts(store, uid), as_json, _show_lines)
 
 

@@ -20,11 +20,11 @@ _CHUNK = 64  # rows in memory at a time
 
 
 def export(path: Path, output: Path, *, format: str, progress: Callable[[int], None] = lambda done: None) -> int:
-    """Writes every recallable rollout of the newest step at the time of the call; returns their number.
+    """Writes every recallable rollout of the newest step at the time of the call; returns their
+    number.
 
     The file appears under its name when it is complete. In JSON Lines a log-prob that is not finite becomes null;
-    Parquet keeps every bit. Raises HistoryError when `output` exists or cannot be written.
-    """
+    Parquet keeps every bit. Raises HistoryError when `output` exists or cannot be written."""
     if format not in FORMATS:
         raise HistoryError(f"cannot export as '{format}'; use one of {', '.join(FORMATS)}")
     if output.exists():

@@ -1,5 +1,5 @@
-"""Check the store's invariants. SQLite checks pages, types, ranges and references; here is what only we can know: that counters
-agree with the rows, and that every array decodes."""
+"""Check the store's invariants. SQLite checks pages, types, ranges and references; here is what
+only we can know: that counters agree with the rows, and that every array decodes."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ class Verification:
 def verify(path: Path, *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verification:
     """Have SQLite check the file, compare counters with rows, and decode every array.
 
-    Safe while a run writes: the checks of one kind see one state of the store. SQLite's check of the whole file would keep
-    the run from committing for as long as it takes, so it is left out then.
-    Raises HistoryError when the file cannot be read at all.
+    Safe while a run writes: the checks of one kind see one state of the store. SQLite's check of
+    the whole file would keep the run from committing for as long as it takes, so it is left out
+    then. Raises HistoryError when the file cannot be read at all.
     """
     result = Verification(path=str(path))
     with reading(path, "verify") as connection:

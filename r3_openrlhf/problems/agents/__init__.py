@@ -1,4 +1,5 @@
-"""Tasks of many turns: environments, the prompt that a memory gives, trajectories and their advantages. No framework.
+"""Tasks of many turns: environments, the prompt that a memory gives, trajectories and their
+advantages. No framework.
 
 One episode of a policy of your own, `respond(prompt) -> text` (tests/problems/agents/test_episode.py plays it):
 
@@ -8,5 +9,4 @@ One episode of a policy of your own, `respond(prompt) -> text` (tests/problems/a
         episode.advance(environment.step(episode.act(respond(prompt), truncated=False)))
     trajectory = episode.trajectory()
 
-and of the trajectories of one task: `advantages_of_task(trajectories, config.agents)`.
-"""
+and of the trajectories of one task: `advantages_of_task(trajectories, config.agents)`."""

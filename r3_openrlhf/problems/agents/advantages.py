@@ -14,7 +14,8 @@ from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 
 
 def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfig) -> list[list[float] | None]:
-    """One advantage per turn of each trajectory; None for a lost one, which takes no part in any group.
+    """One advantage per turn of each trajectory; None for a lost one, which takes no part in any
+    group.
 
         A_t = A_episode                                        grpo
         A_t = A_hierarchy(depth 0) + A_episode                 gigpo (arXiv 2505.10978)
@@ -25,8 +26,7 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
     discounted with agents.gamma. A task of one graded trajectory has advantages 0.0.
 
     Raises:
-        ValueError: trajectories of several tasks.
-    """
+        ValueError: trajectories of several tasks."""
     if len({trajectory.task_uid for trajectory in trajectories}) > 1:
         raise ValueError("the trajectories are of several tasks; advantages compare those of one")
     graded = [one for one in trajectories if one.end is not End.LOST]

@@ -98,8 +98,8 @@ def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
     """An environment by its name; `options` are the keyword arguments of its class.
 
     Raises:
-        ConfigError: as `environment_class` does; an option that it does not have, or a value that it refuses
-            (ValueError).
+        ConfigError: as `environment_class` does; an option that it does not have, or a value that
+            it refuses (ValueError).
     """
     made = environment_class(name)
     try:

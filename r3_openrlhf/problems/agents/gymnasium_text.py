@@ -11,12 +11,12 @@ from r3_openrlhf.problems.agents.environment import Observation, Step
 
 
 class FrozenLake:
-    """A lake with holes: walk from the corner to the goal. Each seed is a map of its own, with a way through.
+    """A lake with holes: walk from the corner to the goal. Each seed is a map of its own, with a
+    way through.
 
-    The state is the map with the walker in it. Reward 1 at the goal; a hole ends the episode. `is_slippery`: the walker may
-    slide to a side, in the same way whenever the same actions follow the same seed.
-    ValueError: `size` below 2.
-    """
+    The state is the map with the walker in it. Reward 1 at the goal; a hole ends the episode.
+    `is_slippery`: the walker may slide to a side, in the same way whenever the same actions follow
+    the same seed. ValueError: `size` below 2."""
 
     ACTIONS = ("left", "down", "right", "up")  # gymnasium's order
 
@@ -72,9 +72,9 @@ class FrozenLake:
 class Taxi:
     """Fetch a passenger and bring him to his stop, on five by five fields with walls.
 
-    The state says where the taxi, the passenger and the destination are. gymnasium's rewards: -1 a step, 20 for the right
-    drop. An action that changes nothing (a wall, no one to pick up) is not valid; the world's own reward for it (-1 or -10)
-    is, and `agents.invalid_penalty` comes on top.
+    The state says where the taxi, the passenger and the destination are. gymnasium's rewards: -1 a
+    step, 20 for the right drop. An action that changes nothing (a wall, no one to pick up) is not
+    valid; the world's own reward for it (-1 or -10) is, and `agents.invalid_penalty` comes on top.
     """
 
     ACTIONS = ("south", "north", "east", "west", "pick up", "drop off")  # gymnasium's order

@@ -1,8 +1,8 @@
 """Steps of trajectories -> advantages over a hierarchy of groups (HGPO, arXiv 2602.22817).
 
-Steps at the same state whose memories differ are not quite comparable. So a step is compared in nested groups: with the
-steps of its task at the same state, with those that also agree in the state before, and so on up to `depth`.
-"""
+Steps at the same state whose memories differ are not quite comparable. So a step is compared in
+nested groups: with the steps of its task at the same state, with those that also agree in the state
+before, and so on up to `depth`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ComparedSteps(NamedTuple):
 def step_returns(rewards: Sequence[float], *, gamma: float) -> list[float]:
     """Discounted sum of the rewards from each step to the end: R_t = r_t + gamma R_{t+1}.
 
-    Both lists have one entry per step of one trajectory, in order. ValueError: a value that is not finite, or a gamma
-    outside 0 ... 1.
+    Both lists have one entry per step of one trajectory, in order. ValueError: a value that is not
+    finite, or a gamma outside 0 ... 1.
     """
     gamma = finite_value("gamma", gamma)
     if not 0 <= gamma <= 1:
@@ -55,9 +55,10 @@ def hierarchy_advantages(
         A_k(s_t) = (R_t - mean_k) / (std_k + eps)                     mean and std over the steps whose C_k is that of s_t
         C_k(s_t) = (s_{t-k}, ..., s_t)
 
-    states[i][t]: the state of trajectory i that step t acts in; any hashable values that are equal where states are.
-    returns[i][t]: the step's return (`step_returns`). The result has their shape. A step without a weight at any level,
-    and one whose groups all have equal returns, gets exactly 0.0.
+    states[i][t]: the state of trajectory i that step t acts in; any hashable values that are equal
+    where states are. returns[i][t]: the step's return (`step_returns`). The result has their shape.
+    A step without a weight at any level, and one whose groups all have equal returns, gets exactly
+    0.0.
 
     `depth` is K, the number of earlier states that the finest group agrees in.
     depth 0 is GiGPO's step-level advantage; trajectories of one step from one state get the advantages of GRPO. Where the
@@ -65,8 +66,7 @@ def hierarchy_advantages(
     and an advantage of exactly 0 has a weight. The paper does not say which std; it is the sample's, as everywhere here.
 
     Raises:
-        ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0.
-    """
+        ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0."""
     compared = compared_steps(states, returns, depth=depth, alpha=alpha, eps=eps)
     return weighted_means(compared, [len(mine) for mine in returns])
 
@@ -93,10 +93,10 @@ def compared_steps(
     alpha: float = 1.0,
     eps: float = 1e-6,
 ) -> list[ComparedSteps]:
-    """The groups of `hierarchy_advantages` and what each says of its members, level by level. A step that is alone is in none.
+    """The groups of `hierarchy_advantages` and what each says of its members, level by level. A
+    step that is alone is in none.
 
-    Arguments and errors as there.
-    """
+    Arguments and errors as there."""
     same_length(states=list(states), returns=list(returns))
     for i, (mine, theirs) in enumerate(zip(states, returns, strict=True)):
         named: dict[str, list[Any]] = {f"states[{i}]": list(mine), f"returns[{i}]": list(theirs)}
@@ -116,8 +116,8 @@ def compared_steps(
 
 
 def groups_of_steps(states: Sequence[Sequence[Hashable]], k: int) -> Iterator[list[tuple[int, int]]]:
-    """The (i, t) of steps that agree in their state and the k states before it: groups of two and more. A step with fewer
-    states before it agrees with steps whose whole past is the same."""
+    """The (i, t) of steps that agree in their state and the k states before it: groups of two and
+    more. A step with fewer states before it agrees with steps whose whole past is the same."""
     groups: dict[tuple[Hashable, ...], list[tuple[int, int]]] = defaultdict(list)
     for i, mine in enumerate(states):
         for t in range(len(mine)):

@@ -12,9 +12,9 @@ from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 def trajectory_metrics(trajectories: Sequence[Trajectory], *, depth: int) -> dict[str, float]:
     """Counts, and means over the trajectories that were not lost; 0.0 where there is none.
 
-    A trajectory of an environment without a word for success succeeds with a positive sum of rewards. `depth`: of
-    `r3/agents/alone_k`, the share of turns whose group of level k holds no other turn.
-    """
+    A trajectory of an environment without a word for success succeeds with a positive sum of
+    rewards. `depth`: of `r3/agents/alone_k`, the share of turns whose group of level k holds no
+    other turn."""
     played = [one for one in trajectories if one.end is not End.LOST]
     turns = [turn for one in played for turn in one.turns]
     sums = [sum(one.rewards()) for one in played]

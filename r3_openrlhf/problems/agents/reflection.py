@@ -1,7 +1,7 @@
-"""Reflection on a failed trajectory: what a policy is shown of it (METHOD section 5, for tasks of many turns).
+"""Reflection on a failed trajectory: what a policy is shown of it (METHOD section 5, for tasks of
+many turns).
 
-It follows the goal in the prompt of every turn: no other turn's text outlives the memory.
-"""
+It follows the goal in the prompt of every turn: no other turn's text outlives the memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class TurnPrompts(ChatPrompts):
     """A reflection prompt of a task of many turns: the lines for the prompts of its turns, which stack/agents/executor.py makes."""
 
     def reflection(self, _problem: Any, error: Rollout) -> str | None:
-        """Short enough for the longest prompt of that attempt, so that a memory seldom gives way to them. None:
-        not even a shortened attempt is."""
+        """Short enough for the longest prompt of that attempt, so that a memory seldom gives way to
+        them. None: not even a shortened attempt is."""
         turns = error.turns or ()
         longest = max((len(turn.prompt_ids) for turn in turns), default=0)
         shortened = self.fit(attempt_text(turns), lambda text: longest + self.count(attempt_section(text)))

@@ -21,8 +21,8 @@ from r3_openrlhf.problems.agents.trajectory import End, Trajectory, Turn
 def kept_rollouts(trajectories: Iterable[Trajectory], turns: Iterable[Rollout]) -> list[Rollout]:
     """One Rollout per trajectory of a step, in their order, of the rollouts of its turns.
 
-    A lost one is ungraded, which a history counts and does not keep. One without any turn (no prompt fits) is left out: there
-    is nothing of it to train on.
+    A lost one is ungraded, which a history counts and does not keep. One without any turn (no
+    prompt fits) is left out: there is nothing of it to train on.
 
     Raises:
         ValueError: a graded trajectory of which turns are missing.
@@ -81,8 +81,8 @@ def _whole(mine: Sequence[Rollout], turns: Sequence[Turn] | None) -> Rollout:
 def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -> tuple[Trajectory, list[Rollout]]:
     """A kept trajectory as one of a step again, and the rollout of each of its turns.
 
-    Its returns are those that today's agents.gamma and agents.invalid_penalty give. `name`: of no other trajectory of the task
-    in this step.
+    Its returns are those that today's agents.gamma and agents.invalid_penalty give. `name`: of no
+    other trajectory of the task in this step.
 
     Raises:
         ValueError: a rollout that is no trajectory.

@@ -17,11 +17,11 @@ SUFFIXES = (".z8", ".ulx")
 class TextWorld:
     """A quest in a house. The state is the room's description and what is carried.
 
-    directory: made games are kept there and found again (the compiler takes seconds); None: $XDG_CACHE_HOME/r3_openrlhf/
-    textworld. games: a directory of .z8 or .ulx games of one's own, in the order of their names; a seed beyond the last
-    begins again. rooms, objects, quest_length: of a made game.
-    Rewards are the game's points over its highest score. ValueError: a directory without games.
-    """
+    directory: made games are kept there and found again (the compiler takes seconds); None:
+    $XDG_CACHE_HOME/r3_openrlhf/ textworld. games: a directory of .z8 or .ulx games of one's own, in
+    the order of their names; a seed beyond the last begins again. rooms, objects, quest_length: of
+    a made game. Rewards are the game's points over its highest score. ValueError: a directory
+    without games."""
 
     def __init__(
         self,

@@ -86,11 +86,11 @@ def find_action(response: str, *, truncated: bool = False) -> str:
 
 
 class Episode:
-    """One trajectory while it grows: `next_prompt`, `act` and `advance` in turn, until `next_prompt` is None.
+    """One trajectory while it grows: `next_prompt`, `act` and `advance` in turn, until
+    `next_prompt` is None.
 
     Raises:
-        ValueError: a call out of turn.
-    """
+        ValueError: a call out of turn."""
 
     def __init__(
         self,

@@ -1,13 +1,13 @@
-"""A small world of our own: fetch the right keys, then open the gate. Pure Python, the same for the same seed.
+"""A small world of our own: fetch the right keys, then open the gate. Pure Python, the same for the
+same seed.
 
 A hall has a door to one room per colour, and a gate. In each room is a key of its colour. The goal names the keys that
 the gate needs. Opening it with all of them is success; opening it without one ends the episode in failure.
 
-`shows_keys=False`: an observation is the place alone. The hall is one state, reached with different histories, and what
-is best there depends on the keys that were taken before.
-`shows_keys=True`: an observation lists the keys at hand. What is best depends on the current state alone.
-Everything else is the same in the two.
-"""
+`shows_keys=False`: an observation is the place alone. The hall is one state, reached with different
+histories, and what is best there depends on the keys that were taken before. `shows_keys=True`: an
+observation lists the keys at hand. What is best depends on the current state alone. Everything else
+is the same in the two."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Exact value of an arithmetic answer such as "1,234.5", "-\\frac{3}{4}" or "1.6\\times10^{-19}".
 
-A parser of its own: the text is hostile, so nothing is evaluated, and every size is bounded before it is computed.
-"""
+A parser of its own: the text is hostile, so nothing is evaluated, and every size is bounded before
+it is computed."""
 
 from __future__ import annotations
 
@@ -169,10 +169,10 @@ _DECIMAL = re.compile(
 
 
 def stated_precision(text: str) -> tuple[int, Fraction] | None:
-    """Significant digits that a decimal states and half a unit of its last place; None where the notation is exact.
+    """Significant digits that a decimal states and half a unit of its last place; None where the
+    notation is exact.
 
-    "0.0605" has 3 digits and 1/20000; "1.602\\times10^{-19}" has 4 and 5e-23.
-    """
+    "0.0605" has 3 digits and 1/20000; "1.602\\times10^{-19}" has 4 and 5e-23."""
     match = _DECIMAL.fullmatch(text.replace(",", "").strip())
     if match is None:
         return None

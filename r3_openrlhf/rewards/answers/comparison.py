@@ -138,9 +138,9 @@ def _several_units(answer: str) -> Number | None:
 def numbers_agree(a: Number, b: Number) -> bool:
     """Equal, or one is a decimal to which the other rounds, of enough digits to be no accident.
 
-    The evaluator that the paper uses (Qwen2.5-Math) takes any relative difference up to 1e-4, so also 10001 for 10000;
-    here two exact notations must agree exactly. As the field does, 28% agrees with 28 and with 0.28.
-    """
+    The evaluator that the paper uses (Qwen2.5-Math) takes any relative difference up to 1e-4, so
+    also 10001 for 10000; here two exact notations must agree exactly. As the field does, 28% agrees
+    with 28 and with 0.28."""
     if a.unit and b.unit and a.unit != b.unit:
         factor = conversion(a.unit, b.unit)
         return factor is not None and a.value * factor == b.value

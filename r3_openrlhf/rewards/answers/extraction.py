@@ -49,10 +49,10 @@ class FinalAnswer:
 def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
     """The places of an answer in common use, in this order, after the thinking part:
 
-    an explicit "final answer is ..." after the last box, the last box that is not taken back, the last <answer> tag, the line after the last
-    "####" (GSM8K), the last statement with "answer", the end of the response. The last two are guesses, not made for
-    a truncated response: the number at which the limit struck is no answer.
-    """
+    an explicit "final answer is ..." after the last box, the last box that is not taken back, the
+    last <answer> tag, the line after the last "####" (GSM8K), the last statement with "answer", the
+    end of the response. The last two are guesses, not made for a truncated response: the number at
+    which the limit struck is no answer."""
     text = after_thinking(response)
     if text is None:
         return None
@@ -124,8 +124,8 @@ def _stated(snippet: str) -> str | None:
 def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
     """Why a number at the end of a text is not its answer; None when nothing speaks against it.
 
-    "several": it is the last of an enumeration, 7 of "it is 5 or 7". "no_answer": the words before it make it another
-    number or none, as in "The answer exceeds 8", "See equation 8".
+    "several": it is the last of an enumeration, 7 of "it is 5 or 7". "no_answer": the words before
+    it make it another number or none, as in "The answer exceeds 8", "See equation 8".
     """
     last = None if final.exact else _LAST_NUMBER.search(final.text)
     if last is None:
@@ -179,11 +179,11 @@ def _overrides_a_box(text: str, start: int) -> bool:
 
 
 def after_thinking(response: str) -> str | None:
-    """The part after the last mark that closes thinking; the whole response without marks; None when it never stops.
+    """The part after the last mark that closes thinking; the whole response without marks; None
+    when it never stops.
 
     Marks are <think>, <Think >, <thinking>, <thought>, [THINK], ◁think▷ and their closing forms. Where the prompt has opened
-    the thinking already, the caller puts `OPEN_THINKING` in front of the response.
-    """
+    the thinking already, the caller puts `OPEN_THINKING` in front of the response."""
     end = None
     for mark in THINKING_MARK.finditer(response):
         end = mark.end() if mark[1] else -1

@@ -1,10 +1,10 @@
-r"""Decide whether an answer that equals the reference is an answer, or still the task. Only for answers that would be correct.
+r"""Decide whether an answer that equals the reference is an answer, or still the task. Only for
+answers that would be correct.
 
 `x^2-5x+6<0` has the solutions (2,3), and `\frac{3}{\sqrt{27}}` is \frac{\sqrt3}{3}: both may be copied from the problem. An
 answer counts in the form of the reference, or solved: an inequality with a variable alone on one side, an equation
 that says what a name or a quantity is, a formula that is not the problem's own. With the text of the problem, what is
-in it is no answer unless the reference is there too.
-"""
+in it is no answer unless the reference is there too."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ class Formula:
 def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> str | None:
     """Why an answer that equals `gold` does not count ("unsolved", "restated"); None when it does.
 
-    answer, gold: in one spelling (spelling.unify). same_value: whether two texts have the same value.
-    """
+    answer, gold: in one spelling (spelling.unify). same_value: whether two texts have the same
+    value."""
     if normalise(answer) == normalise(gold):
         return None
     if _TAKEN_BACK.search(answer) and not _TAKEN_BACK.search(gold):

@@ -119,8 +119,8 @@ def grade(item: Item) -> Result:
 def grade_mathematics(response: str, references: tuple[str, ...], truncated: bool, *, problem: str = "") -> Result:
     """The verdict on one response.
 
-    problem: the text of the problem, where it is known: what is copied from it is no answer (form.py).
-    """
+    problem: the text of the problem, where it is known: what is copied from it is no answer
+    (form.py)."""
     golds = [read.text for read in map(read_reference, references) if read.unusable is None]
     if not golds:
         return "ungraded", "bad_reference", None, None

@@ -14,11 +14,11 @@ _EXPONENT = re.compile(r"\^\s*(?:\{[^{}]*\}|\w)")
 
 
 def renamed(answer: str, gold: str, problem: str) -> Iterator[str]:
-    """The answer with its free letters named as in the reference; nothing where a letter is not free.
+    """The answer with its free letters named as in the reference; nothing where a letter is not
+    free.
 
-    Free are letters that only one side has, in equal number, and that the problem does not know: capitals and C_1 in a
-    sum, k, m, n of "x = ...", and exponents where there are several.
-    """
+    Free are letters that only one side has, in equal number, and that the problem does not know:
+    capitals and C_1 in a sum, k, m, n of "x = ...", and exponents where there are several."""
     mine, theirs = _letters(answer), _letters(gold)
     own, wanted = sorted(mine - theirs), sorted(theirs - mine)
     if not own or len(own) != len(wanted) or len(own) > MAX_PARAMETERS or set(own + wanted) & _letters(problem):

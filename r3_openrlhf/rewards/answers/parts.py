@@ -19,10 +19,10 @@ _BOTH_SIGNS = re.compile(r"(?:[a-z]\s*=\s*)?\\pm(?![a-zA-Z])([^,;{}]*(?:\{[^{}]*
 
 
 def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool:
-    """Whether both are tuples, intervals, sets or lists with the same brackets and parts that agree, in order.
+    """Whether both are tuples, intervals, sets or lists with the same brackets and parts that
+    agree, in order.
 
-    The parts of a set or of a bare list may come in any order.
-    """
+    The parts of a set or of a bare list may come in any order."""
     a, b = split_parts(answer), split_parts(gold)
     if (
         a is None

@@ -1,8 +1,8 @@
-"""Grader of task "reasoning_gym": the data set's own scorer, chosen by the entry's `metadata.source_dataset`.
+"""Grader of task "reasoning_gym": the data set's own scorer, chosen by the entry's
+`metadata.source_dataset`.
 
-Several scorers pass the answer to eval or to sympy.parse_expr, which runs it. Before any scorer is used, those names
-are replaced inside their modules by parsers that only read.
-"""
+Several scorers pass the answer to eval or to sympy.parse_expr, which runs it. Before any scorer is
+used, those names are replaced inside their modules by parsers that only read."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ def _without_frames(answer: str) -> str:
 
 
 def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
-    """Score below 1: wrong, the score is kept. A full score that the guard of the data set refuses: wrong, "loophole".
+    """Score below 1: wrong, the score is kept. A full score that the guard of the data set refuses:
+    wrong, "loophole".
 
-    An entry whose own answer does not score 1: ungraded.
-    """
+    An entry whose own answer does not score 1: ungraded."""
     name = named_data_set(entry)
     if entry is None or name is None:
         return "ungraded", "bad_reference", None, None

@@ -27,10 +27,10 @@ class ReferenceReading:
     """What `grade` compares an answer of task "math" with.
 
     Attributes:
-        text: The part of the reference that counts: its last box, what follows "answer is" or "####", or all of it.
-        unusable: Why no answer can be compared with it, to follow "the reference"; None where it is usable. Such rows are
-            ungraded, with the reason "bad_reference".
-    """
+        text: The part of the reference that counts: its last box, what follows "answer is" or
+            "####", or all of it.
+        unusable: Why no answer can be compared with it, to follow "the reference"; None where it is
+            usable. Such rows are ungraded, with the reason "bad_reference"."""
 
     text: str
     unusable: str | None = None

@@ -1,8 +1,8 @@
-"""Quick proofs that two parsed answers differ, so that most wrong answers need no symbolic simplification.
+"""Quick proofs that two parsed answers differ, so that most wrong answers need no symbolic
+simplification.
 
-Sound for what math-verify calls equal: a pair is refuted only if its numbers differ by far more than any tolerance
-there, or if one is a single value and the other certainly is not.
-"""
+Sound for what math-verify calls equal: a pair is refuted only if its numbers differ by far more
+than any tolerance there, or if one is a single value and the other certainly is not."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def agree_at_points(a: object, b: object) -> bool:
 
 
 def agree_where_real(a: object, b: object) -> bool:
-    """Whether two expressions with roots, powers, logarithms or factorials of letters agree wherever both are real.
+    """Whether two expressions with roots, powers, logarithms or factorials of letters agree
+    wherever both are real.
 
-    The letters stand for positive numbers there, and for whole ones where there are factorials.
-    """
+    The letters stand for positive numbers there, and for whole ones where there are factorials."""
     if not isinstance(a, Expr) or not isinstance(b, Expr) or a.has(sympy.Abs) or b.has(sympy.Abs):
         return False
     names = sorted({str(symbol) for symbol in a.free_symbols | b.free_symbols})

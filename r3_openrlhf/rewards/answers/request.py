@@ -16,15 +16,15 @@ Extras = dict[str, float | str]  # further values of a reward function, by name
 class GradeRequest:
     """One response to grade.
 
-    response: what the model wrote, without the prompt; hostile text.
-    references: accepted answers, any of them counts; trusted text from the data set.
-    task: one of answer_tasks.TASKS, or the import path of a user's own.
-    num_tokens: length of the response in tokens, for the length reward.
-    truncated: the response ended because of the token limit.
-    metadata: reasoning_gym only: the data-set entry, with its `metadata.source_dataset`; as bytes it is JSON, which the
+    response: what the model wrote, without the prompt; hostile text. references: accepted answers,
+    any of them counts; trusted text from the data set. task: one of answer_tasks.TASKS, or the
+    import path of a user's own. num_tokens: length of the response in tokens, for the length
+    reward. truncated: the response ended because of the token limit. metadata: reasoning_gym only:
+    the data-set entry, with its `metadata.source_dataset`; as bytes it is JSON, which the
         grading process reads.
-    problem: the text of the problem, trusted; math only: a formula that is copied from it is no answer. "" if unknown.
-    prompt: what the model was asked, with its template. row: the problem's row of the data set, plain data. For reward
+    problem: the text of the problem, trusted; math only: a formula that is copied from it is no
+    answer. "" if unknown. prompt: what the model was asked, with its template. row: the problem's
+    row of the data set, plain data. For reward
         functions of a user; "" and None if unknown.
     """
 
@@ -53,8 +53,8 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
     """What is said about one item. score is None when it is ungraded.
 
-    reward: what a user's functions returned; None: it follows from the score. detail: a traceback, for the log.
-    """
+    reward: what a user's functions returned; None: it follows from the score. detail: a traceback,
+    for the log."""
 
     verdict: Word
     reason: str

@@ -1,9 +1,9 @@
 """Python-like expressions as sympy expressions, without evaluating them as Python.
 
-sympy.parse_expr and eval run what they are given, and so does everything in sympy that takes a string: sympify, and
-even Number("12"), which the LaTeX parser calls for every number. Here the text is only parsed (ast), and the few node types
-that arithmetic needs are translated; sizes are bounded before anything is computed.
-"""
+sympy.parse_expr and eval run what they are given, and so does everything in sympy that takes a
+string: sympify, and even Number("12"), which the LaTeX parser calls for every number. Here the text
+is only parsed (ast), and the few node types that arithmetic needs are translated; sizes are bounded
+before anything is computed."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def _parsed(text: str) -> ast.expr:
 def parse_expression(
     text: str, local_dict: Mapping[str, sympy.Expr] | None = None, *_ignored: object, **_options: object
 ) -> sympy.Expr:
-    """The sympy expression of `text`; takes the place of sympy.parse_expr, whose further options are ignored.
+    """The sympy expression of `text`; takes the place of sympy.parse_expr, whose further options
+    are ignored.
 
-    SyntaxError for anything but numbers, names, + - * / ** and elementary functions.
-    """
+    SyntaxError for anything but numbers, names, + - * / ** and elementary functions."""
     try:
         if _INTEGER.fullmatch(text):
             return sympy.Integer(int(text))

@@ -1,7 +1,7 @@
-r"""One spelling for what is written in many: Unicode signs, fonts, sizes of brackets, \frac without braces.
+r"""One spelling for what is written in many: Unicode signs, fonts, sizes of brackets, \frac without
+braces.
 
-Applied before any comparison, to answer and reference alike. Linear time: the text is hostile.
-"""
+Applied before any comparison, to answer and reference alike. Linear time: the text is hostile."""
 
 from __future__ import annotations
 
@@ -184,10 +184,10 @@ def _both_signs(text: str) -> str:
 def align(answer: str, reference: str) -> tuple[str, str]:
     r"""Both, where one says more than the other about the same thing, in the form that both have.
 
-    "f(x)=2x" and "y=2x" are both 2x; "x=1, y=2" compared with a pair (1,2) becomes the pair, its variables in alphabetical order; "\textbf{(E)} 12" compared with 12
-    becomes 12, with E it becomes E; "x < 1 or x > 2" with a union becomes a union; "k \in \mathbb{Z}" is left out
-    where the other does not say it.
-    """
+    "f(x)=2x" and "y=2x" are both 2x; "x=1, y=2" compared with a pair (1,2) becomes the pair, its
+    variables in alphabetical order; "\textbf{(E)} 12" compared with 12 becomes 12, with E it
+    becomes E; "x < 1 or x > 2" with a union becomes a union; "k \in \mathbb{Z}" is left out where
+    the other does not say it."""
     if answer.isdecimal() and reference.isdecimal():
         return answer, reference
     return in_one_unit(_beside(answer, reference), _beside(reference, answer))

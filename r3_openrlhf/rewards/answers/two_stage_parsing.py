@@ -1,8 +1,8 @@
-"""latex2sympy2_extended's parser in two stages, as ANTLR's authors advise: quick first, in full only where that fails.
+"""latex2sympy2_extended's parser in two stages, as ANTLR's authors advise: quick first, in full
+only where that fails.
 
 Prediction mode SLL gives the same tree as the default LL or a syntax error (antlr4.atn.PredictionMode); it looks at far less
-context, and its decisions are remembered, where those in full context are made anew each time.
-"""
+context, and its decisions are remembered, where those in full context are made anew each time."""
 
 from __future__ import annotations
 

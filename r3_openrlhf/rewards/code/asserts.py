@@ -1,9 +1,9 @@
-"""Tests that are written as code, in two confined processes: one has the tests, the other the program.
+"""Tests that are written as code, in two confined processes: one has the tests, the other the
+program.
 
 In the tests' process what the program defines is a `Stub`. A call of it goes to the program's process as data, and data comes
 back; what is no data (an object of a class, a generator) stays there and has a number. Neither process reads anything but data,
-so the program reaches neither the tests nor what they compare with. Standard library only.
-"""
+so the program reaches neither the tests nor what they compare with. Standard library only."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class CannotTravel(BaseException):
 class Peer:
     """One end of the link between the two processes.
 
-    of_object: (object of this process) -> its stand-in in the other one; NotPlain where there is nothing.
-    stub: (number) -> the stand-in for an object of the other process.
-    operations: what the other side may ask for.
+    of_object: (object of this process) -> its stand-in in the other one; NotPlain where there is
+    nothing. stub: (number) -> the stand-in for an object of the other process. operations: what the
+    other side may ask for.
     """
 
     def __init__(

@@ -32,8 +32,8 @@ class Barrier:
 def floor_gap(barriers: Sequence[Barrier]) -> str | None:
     """Say why programs are not run here; None where they may.
 
-    The floor: files behind Landlock or in a mount namespace, the network and other processes behind seccomp or in namespaces.
-    """
+    The floor: files behind Landlock or in a mount namespace, the network and other processes behind
+    seccomp or in namespaces."""
     holds = {barrier.name: barrier.holds for barrier in barriers}
     hides_files = any(barrier.holds and barrier.detail == "bubblewrap" for barrier in barriers)
     open_to = []
@@ -77,13 +77,13 @@ NAMESPACES: dict[str, tuple[Callable[[Sequence[str]], list[str]], str | None]] =
 
 
 def namespace_command(wanted: str | None = None, *, visible: Sequence[str] = ()) -> tuple[str, list[str], str | None]:
-    """The first kind of namespaces that works here, or the one that is wanted: its name, command and directory.
+    """The first kind of namespaces that works here, or the one that is wanted: its name, command
+    and directory.
 
     visible: paths beyond the interpreter's own.
 
     Raises:
-        ConfigError: there is no such kind. OSError: the one that is wanted does not work here.
-    """
+        ConfigError: there is no such kind. OSError: the one that is wanted does not work here."""
     if wanted is None:
         wanted = next(name for name in NAMESPACES if _works(name))
     elif wanted not in NAMESPACES:

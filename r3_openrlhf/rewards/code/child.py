@@ -1,8 +1,8 @@
-"""Work of a confined process: one program against one call, or the two sides of a test that is written as code.
+"""Work of a confined process: one program against one call, or the two sides of a test that is
+written as code.
 
-Everything here runs in the process of a hostile program: nothing is trusted that comes out of it. Standard
-library only.
-"""
+Everything here runs in the process of a hostile program: nothing is trusted that comes out of it.
+Standard library only."""
 
 from __future__ import annotations
 

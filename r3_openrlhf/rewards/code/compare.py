@@ -55,8 +55,8 @@ def _same_word(expected: str, printed: str) -> bool:
 
 
 def same_value(expected: Any, returned: Any, *, boxed: bool = False) -> bool:
-    """True if a function returned the expected JSON value. Tuples count as lists and keys as their texts; floats are compared as in
-    same_text, everything else is equal or not.
+    """True if a function returned the expected JSON value. Tuples count as lists and keys as their
+    texts; floats are compared as in same_text, everything else is equal or not.
 
     boxed: `expected` is a list around the value, which counts too.
     """

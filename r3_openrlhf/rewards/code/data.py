@@ -1,8 +1,8 @@
-"""Values between a program and who runs it: JSON in which what JSON lacks is marked, {"tuple": [1, 2]}.
+"""Values between a program and who runs it: JSON in which what JSON lacks is marked, {"tuple": [1,
+2]}.
 
-A program's process writes it, so reading it runs nothing, makes nothing but built-in types, and is bounded. Standard library
-only: it is loaded where programs run.
-"""
+A program's process writes it, so reading it runs nothing, makes nothing but built-in types, and is
+bounded. Standard library only: it is loaded where programs run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class NotPlain(Exception):
 
 
 def encode(value: object, *, of_object: Any = None, max_bytes: int = MAX_VALUE_BYTES) -> str:
-    """The text of a value. Subclasses of built-in types and numpy's scalars and arrays are what they are made of.
+    """The text of a value. Subclasses of built-in types and numpy's scalars and arrays are what
+    they are made of.
 
     of_object: (object) -> the stand-in for an object that is no data; None: there are none.
 
     Raises:
-        NotPlain: its type, or how large it is.
-    """
+        NotPlain: its type, or how large it is."""
     try:
         text = json.dumps(_marked(value, 0, of_object))
     except (RecursionError, RuntimeError) as error:

@@ -12,10 +12,10 @@ ALIASES = {"python": ("python", "python3", "py", "py3")}
 
 
 def last_program(response: str, *, language: str = "python") -> str | None:
-    """The last closed block after the thinking part that names `language`, else the last that names none. None: there is neither.
+    """The last closed block after the thinking part that names `language`, else the last that names
+    none. None: there is neither.
 
-    A block that is still open is no program: the token limit may have cut it off anywhere.
-    """
+    A block that is still open is no program: the token limit may have cut it off anywhere."""
     text = after_thinking(response)
     if text is None:
         return None

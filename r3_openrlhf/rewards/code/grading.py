@@ -1,7 +1,7 @@
 """Task `code`: the program of a response against the tests of its problem (config/code_tests.py).
 
-This process holds what is expected, and compares. What is hostile runs elsewhere (run.py, remote.py) and sees a test's input alone.
-"""
+This process holds what is expected, and compares. What is hostile runs elsewhere (run.py,
+remote.py) and sees a test's input alone."""
 
 from __future__ import annotations
 

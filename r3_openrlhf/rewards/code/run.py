@@ -1,12 +1,12 @@
-"""Running a program of hostile origin: a confined process for each test, which holds nothing that it is compared with.
+"""Running a program of hostile origin: a confined process for each test, which holds nothing that
+it is compared with.
 
     run_program(program, [Call(stdin="1 2\\n"), Call(stdin="3 4\\n")], limits=Limits())
 
-The caller holds the expected outputs. Below it is a zygote (zygote.py): a new interpreter in namespaces of its own,
-which never sees a program. It forks a process for each test, and enters Landlock, seccomp and limits before it runs
-anything. The test's input and the program reach it by a file in memory; its output and result return the same way,
-and is read when it is gone.
-"""
+The caller holds the expected outputs. Below it is a zygote (zygote.py): a new interpreter in
+namespaces of its own, which never sees a program. It forks a process for each test, and enters
+Landlock, seccomp and limits before it runs anything. The test's input and the program reach it by a
+file in memory; its output and result return the same way, and is read when it is gone."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ _OF_PROGRAMS = ("finished", "error", "syntax_error", "memory", "blocked")  # wha
 class Call:
     """One test's input, never its expected output.
 
-    stdin: a program's standard input. function: or a function, or a method of `class Solution`, called with `arguments`.
-    """
+    stdin: a program's standard input. function: or a function, or a method of `class Solution`,
+    called with `arguments`."""
 
     stdin: str | None = None
     function: str | None = None
@@ -65,8 +65,8 @@ class Call:
 class Limits:
     """Limits of one test, and `seconds` all tests of a program together.
 
-    seconds_per_test, seconds: the process's own time, waiting for a processor aside. memory_mb: resident, of one test.
-    output_bytes: standard output, and each file. threads: at one time.
+    seconds_per_test, seconds: the process's own time, waiting for a processor aside. memory_mb:
+    resident, of one test. output_bytes: standard output, and each file. threads: at one time.
     """
 
     seconds_per_test: float = 6.0
@@ -81,12 +81,12 @@ class Limits:
 class Outcome:
     """The result of one call.
 
-    status: "finished", "error", "syntax_error", "timeout", "memory", "output" (more than output_bytes), "blocked" (something
+    status: "finished", "error", "syntax_error", "timeout", "memory", "output" (more than
+    output_bytes), "blocked" (something
         that a program may not do), "crashed" (the process ended by itself), "unavailable" (no process was to be had, or none
         that had a processor: no verdict).
-    value: what the function returned, of built-in types (data.py).
-    detail: type of the exception and line of the program; nothing of a test.
-    cpu_s: processor time.
+    value: what the function returned, of built-in types (data.py). detail: type of the exception
+    and line of the program; nothing of a test. cpu_s: processor time.
     """
 
     status: str
@@ -121,15 +121,15 @@ def run_program(
 def run_asserts(
     program: str, asserts: Sequence[str], *, setup: str = "", limits: Limits | None = None
 ) -> list[Outcome]:
-    """One outcome per test, in order: "finished" with True (it held) or False (an AssertionError), or why it has no verdict.
+    """One outcome per test, in order: "finished" with True (it held) or False (an AssertionError),
+    or why it has no verdict.
 
     Each has two processes of its own: in one the program, in the other `setup` and the test, whose calls of the program's
     functions are forwarded (asserts.py). "unavailable" too where the test itself cannot be run.
 
     Args:
         asserts: pieces of Python, `assert f(1) == 2` or `check(f)`. A name that neither they nor `setup` define and that is no
-            built-in or loaded module is the program's; `from solution import f` works too.
-    """
+            built-in or loaded module is the program's; `from solution import f` works too."""
     return _runner("python").run_asserts(program, asserts, setup=setup, limits=limits or Limits())
 
 

@@ -1,8 +1,8 @@
-"""The process from which a confined process is forked for each test. It sees no program, no test and no result.
+"""The process from which a confined process is forked for each test. It sees no program, no test
+and no result.
 
 It is a new interpreter, inside namespaces where there are some (run.py starts it), with the modules loaded that programs use.
-What a child is to do it reads from one of its descriptors. Standard library only.
-"""
+What a child is to do it reads from one of its descriptors. Standard library only."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def main(box: str, owned: bool, preload: Sequence[str], readable: Sequence[str],
         owned: it goes when this process ends.
         preload: modules in addition to the usual ones.
         readable: beyond the interpreter's own files.
-        executable: files and directories from which programs may be started; none: no program may be.
-    """
+        executable: files and directories from which programs may be started; none: no program may
+            be."""
     channel = socket.socket(fileno=0)
     try:
         run = _load(preload)

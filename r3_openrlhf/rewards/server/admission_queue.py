@@ -31,10 +31,10 @@ class Busy(Exception):
 
 
 class Bound:
-    """At most `size` items, or bytes of items, wait; an address may hold as much as it leaves free to the others.
+    """At most `size` items, or bytes of items, wait; an address may hold as much as it leaves free
+    to the others.
 
-    What comes alone may be larger.
-    """
+    What comes alone may be larger."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -33,8 +33,8 @@ class Refused(Exception):
 
 
 class Bodies:
-    """max_bytes: of one body. max_bytes_in_all: of those that are being read or parsed (`num_bytes`); one alone may have more.
-    read_timeout_s: until a body is there."""
+    """max_bytes: of one body. max_bytes_in_all: of those that are being read or parsed
+    (`num_bytes`); one alone may have more. read_timeout_s: until a body is there."""
 
     def __init__(self, *, max_bytes: int, max_bytes_in_all: int, read_timeout_s: float) -> None:
         self._max_bytes = max_bytes

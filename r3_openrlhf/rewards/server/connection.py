@@ -1,7 +1,7 @@
 """uvicorn's connections, of which idle ones give way.
 
-uvicorn (protocols/http/h11_impl.py) counts a connection that never sends a request like a busy one, for ever. Enough of them, from
-any client, and all other clients get 503.
+uvicorn (protocols/http/h11_impl.py) counts a connection that never sends a request like a busy one,
+for ever. Enough of them, from any client, and all other clients get 503.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ Text = Annotated[str, Meta(max_length=4_000_000)]
 class GradeItem(Struct, forbid_unknown_fields=True):
     """One response to grade.
 
-    response: without the prompt. references: accepted answers; any of them counts. task: one of TASKS, or the service's
-    own. metadata: an object or null, not read here but in the grading process, at the item's own cost.
-    """
+    response: without the prompt. references: accepted answers; any of them counts. task: one of
+    TASKS, or the service's own. metadata: an object or null, not read here but in the grading
+    process, at the item's own cost."""
 
     response: Text
     references: Annotated[list[Text], Meta(min_length=1, max_length=100)]

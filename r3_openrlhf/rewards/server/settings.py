@@ -17,15 +17,15 @@ MAX_SIZE = 2**20
 class ServerSettings:
     """One reward service.
 
-    token: bearer token that callers must show; needed unless the service listens on loopback.
-    task: grader of the OpenRLHF route, which cannot say it; a word of answer_tasks.TASKS, or a user's import path.
-    tokenizer: path of a tokenizer.json (or its directory), to count tokens on the OpenRLHF route; without it that
+    token: bearer token that callers must show; needed unless the service listens on loopback. task:
+    grader of the OpenRLHF route, which cannot say it; a word of answer_tasks.TASKS, or a user's
+    import path. tokenizer: path of a tokenizer.json (or its directory), to count tokens on the
+    OpenRLHF route; without it that
         route pays no length reward.
     max_pending_items, max_pending_mb: accepted and not yet answered; above it, 503. The bytes are those of whole items
         (response, references, metadata). Bodies that are still being read do not count.
     max_connections: at work at once; above it, 503. Idle ones are closed for new ones.
-    read_timeout_s: for the body of a request; then 408.
-    """
+    read_timeout_s: for the body of a request; then 408."""
 
     host: str = "127.0.0.1"
     port: int = 5000

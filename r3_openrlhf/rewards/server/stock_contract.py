@@ -1,10 +1,10 @@
 """OpenRLHF's remote reward contract: what its stock client sends, and what it makes of the answer.
 
-openrlhf/utils/agent.py, SingleTurnAgentExecutor: POST {"query": [prompt + response], "prompts": [prompt],
-"labels": [label]}, one sample per request, special tokens included. From the answer it takes `rewards`, `scores` and
-`extra_logs` as they are into torch.tensor([value]): for one sample they must be numbers, a list would become a
-reward of shape (1, 1). A prompt over the length limit is cut from the left in `query`, but not in `prompts`.
-"""
+openrlhf/utils/agent.py, SingleTurnAgentExecutor: POST {"query": [prompt + response], "prompts":
+[prompt], "labels": [label]}, one sample per request, special tokens included. From the answer it
+takes `rewards`, `scores` and `extra_logs` as they are into torch.tensor([value]): for one sample
+they must be numbers, a list would become a reward of shape (1, 1). A prompt over the length limit
+is cut from the left in `query`, but not in `prompts`."""
 
 from __future__ import annotations
 

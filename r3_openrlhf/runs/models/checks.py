@@ -220,12 +220,12 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def check_own_code(config: ModelConfig, model: str, *, setting: str | None = None) -> None:
-    """ConfigError: `model` (a directory, or a name on the hub) brings code, and no one said that it may run. setting: the key and
-    the value that name it; None: model.path.
+    """ConfigError: `model` (a directory, or a name on the hub) brings code, and no one said that it
+    may run. setting: the key and the value that name it; None: model.path.
 
-    OpenRLHF runs such code wherever it finds it (models/actor.py:151, utils/utils.py:70, trainer/ray/vllm_engine.py:274), so
-    that a model with code is refused also where Transformers has a class of its own for it.
-    """
+    OpenRLHF runs such code wherever it finds it (models/actor.py:151, utils/utils.py:70,
+    trainer/ray/vllm_engine.py:274), so that a model with code is refused also where Transformers
+    has a class of its own for it."""
     if config.trust_remote_code:
         return
     for name, content in _files(model):

@@ -28,12 +28,12 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
-    """Where the model is, or will be once it is built. Reads nothing but directories, writes nothing.
+    """Where the model is, or will be once it is built. Reads nothing but directories, writes
+    nothing.
 
-    A model directory is returned absolute, a hub name ("org/name") as it is: whether the hub has it is not asked.
-    These names are always the built models; a directory of such a name is "./tiny".
-    Raises ConfigError for anything else.
-    """
+    A model directory is returned absolute, a hub name ("org/name") as it is: whether the hub has it
+    is not asked. These names are always the built models; a directory of such a name is "./tiny".
+    Raises ConfigError for anything else."""
     if sources := _sources_of(path):
         recipe = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:10]
         name = re.sub(r"[^\w.-]", "_", path)
@@ -58,9 +58,9 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
 def resolve_model(path: str, *, cache_dir: Path | None = None) -> str:
     """`locate_model`, and build the model if it is built here and the cache does not have it yet.
 
-    A build takes about 20 s on two cores. Raises ConfigError as `locate_model` does, and when the weights of "smollm2"
-    are not installed, a builder of yours cannot be imported or the cache cannot be written.
-    """
+    A build takes about 20 s on two cores. Raises ConfigError as `locate_model` does, and when the
+    weights of "smollm2" are not installed, a builder of yours cannot be imported or the cache
+    cannot be written."""
     located = locate_model(path, cache_dir=cache_dir)
     if is_built(path) and not Path(located).is_dir():
         own = f"r3_openrlhf.runs.models.{BUILDERS[path][0]}:build" if path in BUILDERS else path

@@ -1,7 +1,7 @@
-"""What the small models that are made here share: a tokenizer for their words, and supervised training on solutions.
+"""What the small models that are made here share: a tokenizer for their words, and supervised
+training on solutions.
 
-B rows, T tokens, A = T - 1 predicted positions, H hidden size.
-"""
+B rows, T tokens, A = T - 1 predicted positions, H hidden size."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def train_model(
     *,
     num_steps: int,
 ) -> Qwen2ForCausalLM:
-    """A Qwen2 of random weights, then next-token cross-entropy on the solutions, one `draw_examples` a step.
+    """A Qwen2 of random weights, then next-token cross-entropy on the solutions, one
+    `draw_examples` a step.
 
-    torch's global random state is as before afterwards.
-    """
+    torch's global random state is as before afterwards."""
     import torch
     from torch.nn.functional import cross_entropy
     from transformers import Qwen2Config, Qwen2ForCausalLM

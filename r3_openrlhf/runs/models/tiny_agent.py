@@ -1,9 +1,9 @@
-"""A Qwen2 of 0.1M parameters that plays the vault (problems/agents/vault.py) badly, for runs that must end in a minute or two.
+"""A Qwen2 of 0.1M parameters that plays the vault (problems/agents/vault.py) badly, for runs that
+must end in a minute or two.
 
-Trained here, in seconds, by plain supervised learning on episodes of a player that does what is right SKILL of the time and
-anything that the place allows otherwise. So a trajectory succeeds now and then, most of them end early at a gate that stays
-shut, and there is something to learn.
-"""
+Trained here, in seconds, by plain supervised learning on episodes of a player that does what is
+right SKILL of the time and anything that the place allows otherwise. So a trajectory succeeds now
+and then, most of them end early at a gate that stays shut, and there is something to learn."""
 
 from __future__ import annotations
 

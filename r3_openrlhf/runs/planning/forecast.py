@@ -29,8 +29,8 @@ PROCESS_BYTES = 3 * 2**30  # host memory of a process with torch, before its fir
 RESPONSE_BYTES = 4 + 4
 EXPERIENCE_BYTES = 3 * 8 + 6 * 4
 CONTROLLER_COPIES = 2  # the rows, and their micro-batches
-# On disk, per token, compressed (benchmarks/storage.py): 1.4 to 1.7 for text of 4 characters, and the values of the tokens of a tenth
-# of the rows, ranked and recalled ones
+# On disk, per token, compressed (benchmarks/storage.py): 1.4 to 1.7 for text of 4 characters, and
+# the values of the tokens of a tenth of the rows, ranked and recalled ones
 ROLLOUT_BYTES = 2.0
 TOKEN_VALUE_BYTES = 1.9  # of each kind that is kept of every row
 
@@ -137,8 +137,8 @@ def make_plan(
 
 
 def longer_means(config: R3Config, mean: float) -> list[int]:
-    """Mean lengths that a response may come to have: three quarters of rollout.max_new_tokens and all of it, in whole thousands
-    (6,000 and 8,000 of 8,192), where they are more than `mean`."""
+    """Mean lengths that a response may come to have: three quarters of rollout.max_new_tokens and
+    all of it, in whole thousands (6,000 and 8,000 of 8,192), where they are more than `mean`."""
     longest = config.rollout.max_new_tokens
     return [tokens for tokens in (longest * 3 // 4000 * 1000, longest // 1000 * 1000) if tokens > mean]
 

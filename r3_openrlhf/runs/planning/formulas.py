@@ -1,8 +1,8 @@
 """Bytes and seconds of one step, each formula with its source. Pure: numbers in, numbers out.
 
-P parameters, N data-parallel ranks, T tokens of one micro-batch, V vocabulary. Bytes are of one GPU unless said otherwise.
-What is not known before a run (rates that a GPU reaches, what a process takes for itself) is in RATES and CONTEXTS;
-those are assumptions, not measurements.
+P parameters, N data-parallel ranks, T tokens of one micro-batch, V vocabulary. Bytes are of one GPU
+unless said otherwise. What is not known before a run (rates that a GPU reaches, what a process
+takes for itself) is in RATES and CONTEXTS; those are assumptions, not measurements.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ RATES, CONTEXTS = Rates(), Contexts()
 
 @dataclass(frozen=True)
 class Zero:
-    """How model states are shared out (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1): bytes of one rank, for so many
-    parameters. offloaded: optimizer and gradients are on the host."""
+    """How model states are shared out (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1): bytes
+    of one rank, for so many parameters. offloaded: optimizer and gradients are on the host."""
 
     ranks: int
     stage: int
@@ -99,11 +99,11 @@ def checkpoint_bytes(params: int, trained: int) -> int:
 
 
 def layer_activation_bytes(shape: ModelShape, *, flash: bool = True) -> int:
-    """Per token, what autograd keeps of one layer in transformers 5.15: for each norm its input in fp32, twice its output
-    in bf16 (normalised, scaled); q, k, v and the attention's result; gate, up, silu(gate) and their product. Without flash
-    attention k and v are repeated for every head. As Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), who count
-    34 hidden for a layer with LayerNorm, dropout and GELU.
-    """
+    """Per token, what autograd keeps of one layer in transformers 5.15: for each norm its input in
+    fp32, twice its output in bf16 (normalised, scaled); q, k, v and the attention's result; gate,
+    up, silu(gate) and their product. Without flash attention k and v are repeated for every head.
+    As Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), who count 34 hidden for a layer with
+    LayerNorm, dropout and GELU."""
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     norms = 2 * (FP32 + 2 * BF16) * shape.hidden
     attention = BF16 * (2 * q + 2 * (kv if flash else q))
@@ -111,8 +111,8 @@ def layer_activation_bytes(shape: ModelShape, *, flash: bool = True) -> int:
 
 
 def activation_bytes(shape: ModelShape, *, tokens: int, checkpointing: bool, flash: bool = True) -> int:
-    """Training. With gradient checkpointing each layer keeps its input, and one layer at a time is computed again. Around
-    the layers: the last norm, and the rotary tables."""
+    """Training. With gradient checkpointing each layer keeps its input, and one layer at a time is
+    computed again. Around the layers: the last norm, and the rotary tables."""
     layer = layer_activation_bytes(shape, flash=flash)
     around = (FP32 + 2 * BF16) * shape.hidden + 2 * BF16 * shape.head_dim
     if checkpointing:
@@ -136,8 +136,8 @@ FORWARD_LOGIT_BYTES = BF16 + FP32
 
 
 def train_logits_bytes(shape: ModelShape, *, tokens: int, flash: bool = True, entropy: bool = False) -> int:
-    """Logits and their gradients at the peak, where the backward pass begins. flash: flash-attn's kernel is installed.
-    entropy: the loss has an entropy bonus?"""
+    """Logits and their gradients at the peak, where the backward pass begins. flash: flash-attn's
+    kernel is installed. entropy: the loss has an entropy bonus?"""
     return (TRAIN_LOGIT_BYTES[flash] + ENTROPY_LOGIT_BYTES * entropy) * tokens * shape.vocab
 
 
@@ -152,14 +152,14 @@ def kv_bytes_per_token(shape: ModelShape) -> int:
 
 
 def kv_split(shape: ModelShape, tensor_parallel: int) -> int:
-    """Over so many GPUs keys and values are split; beyond their heads each GPU holds a whole one (vllm/config/model.py,
-    get_num_kv_heads)."""
+    """Over so many GPUs keys and values are split; beyond their heads each GPU holds a whole one
+    (vllm/config/model.py, get_num_kv_heads)."""
     return min(tensor_parallel, shape.kv_heads)
 
 
 def engine_step_bytes(shape: ModelShape, *, batched_tokens: int, sequences: int) -> int:
-    """vLLM's own activations at its largest step: a layer's working set, and logits of every sequence three times in fp32
-    (logits, processed log-probs, sampling)."""
+    """vLLM's own activations at its largest step: a layer's working set, and logits of every
+    sequence three times in fp32 (logits, processed log-probs, sampling)."""
     return forward_bytes(shape, tokens=batched_tokens) + 3 * FP32 * sequences * shape.vocab
 
 
@@ -196,9 +196,9 @@ def decode_seconds(
 ) -> float:
     """One engine until its last response ends: `slots` sequences at a time, the others wait.
 
-    A step reads the weights and every running sequence's keys and values once, so it is bound by memory (Pope et al.
-    2022, arXiv 2211.05102, section 2), or, with many sequences, by arithmetic; a fixed time is added.
-    """
+    A step reads the weights and every running sequence's keys and values once, so it is bound by
+    memory (Pope et al. 2022, arXiv 2211.05102, section 2), or, with many sequences, by arithmetic;
+    a fixed time is added."""
     weights = BF16 * shape.matmul_params / tensor_parallel
     kv = kv_bytes_per_token(shape) / kv_split(shape, tensor_parallel)
     fixed = rates.decode_step_s + (2 * shape.layers * rates.allreduce_s if tensor_parallel > 1 else 0.0)

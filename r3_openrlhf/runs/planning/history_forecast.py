@@ -1,12 +1,12 @@
-"""Forecast, before a run starts, whether `history.max_bytes` will hold something to recall of every problem. Pure.
+"""Forecast, before a run starts, whether `history.max_bytes` will hold something to recall of every
+problem. Pure.
 
 row      bytes of a row of t tokens, by the store's own accounting (usage.row_bytes)
 arrive   what the steps between two moves of the rollback floor bring
 live     max_bytes - fixed - room for what arrives (usage.live_bytes)
 rows     live / (2 problems row): rows of each problem and verdict, when every problem is both solved and failed, which
          is the most that can be asked for
-coverage min(1, rows): room.py gives every set one row before it gives any a second
-"""
+coverage min(1, rows): room.py gives every set one row before it gives any a second"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.history.usage import BASE_BYTES, PROBLEM_BYTES, blob_bytes, live_bytes, row_bytes
 from r3_openrlhf.method.settings import HistorySettings
 
-# Bytes per token after compression: log-probs are noise but for their exponents, token ids below 2**18 are not.
-# `python benchmarks/storage.py` prints 6.3 for both and the row's own fields.
+# Bytes per token after compression: log-probs are noise but for their exponents, token ids below
+# 2**18 are not. `python benchmarks/storage.py` prints 6.3 for both and the row's own fields.
 LOGPROB_BYTES, TOKEN_BYTES = 3.9, 2.2
 PROMPT_TOKENS = 200
 ENOUGH = 0.95
@@ -60,10 +60,10 @@ def forecast(
 
 
 def history_forecast(config: R3Config, *, num_problems: int, mean_tokens: float, steps: int) -> Forecast | None:
-    """What the history store will hold of a run of `steps` steps; None where the run recalls nothing.
+    """What the history store will hold of a run of `steps` steps; None where the run recalls
+    nothing.
 
-    mean_tokens: of a response.
-    """
+    mean_tokens: of a response."""
     remembers = config.replay.enabled or config.reflection.enabled
     if not (config.algorithm.keeps_history and remembers):
         return None

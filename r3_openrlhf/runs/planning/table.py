@@ -17,8 +17,8 @@ from r3_openrlhf.runs.planning.verdict import TIGHT, gib
 def plan_as_json(
     plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], longer: Sequence[Plan] = ()
 ) -> dict[str, Any]:
-    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded. longer: the same run with longer
-    responses."""
+    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded. longer: the
+    same run with longer responses."""
     phases = [{**asdict(phase), "peak": phase.peak} for phase in plan.phases]
     sums = {"step_s": plan.step_s, "hours": plan.hours}
     return {**asdict(plan), "phases": phases, **sums, "fits": fits, "remedies": remedies} | {

@@ -22,8 +22,8 @@ def missing_kv_cache(config: R3Config, kv_tokens: int) -> int:
 
 
 def check_split(config: R3Config, *, heads: int, kv_heads: int) -> None:
-    """ConfigError where vLLM cannot share a model's attention heads evenly among an engine's GPUs (vllm/config/model.py,
-    verify_with_parallel_config), which it says when it starts."""
+    """ConfigError where vLLM cannot share a model's attention heads evenly among an engine's GPUs
+    (vllm/config/model.py, verify_with_parallel_config), which it says when it starts."""
     size = config.cluster.vllm_tensor_parallel_size
     if not _shares_heads(size, heads=heads, kv_heads=kv_heads):
         others = range(1, config.cluster.gpus_per_node + 1)
@@ -45,8 +45,8 @@ def fits(config: R3Config, shape: ModelShape, gpu: Gpu) -> bool:
 
 
 def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, ...]]:
-    """Up to two ways to fit, each as "key=value": single settings that do, else pairs, else three together. Where several
-    do, those that cost least come first, in the order of `_changes`."""
+    """Up to two ways to fit, each as "key=value": single settings that do, else pairs, else three
+    together. Where several do, those that cost least come first, in the order of `_changes`."""
     changes = [
         (key, value)
         for key, value in _changes(config)

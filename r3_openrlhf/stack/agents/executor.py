@@ -1,12 +1,12 @@
-"""Plays one trajectory in an environment; each turn is a sample of its own, with the prompt that its memory gives.
+"""Plays one trajectory in an environment; each turn is a sample of its own, with the prompt that
+its memory gives.
 
 OpenRLHF loads this file by path (`--train.agent_func_path`, trainer/ray/vllm_engine.py:_load_agent_executor) and calls
 `execute` for each trajectory. Answers utils/agent.py:MultiTurnAgentExecutor, which makes one row of all turns, gives each
 turn all that is left of the context (:84), adds up the rewards of the turns (:112), and reports the truncation of the last
 one alone. rollout_engine.py hands the turns on as responses.
 
-A file that is loaded by path is in no package, so records are defined in turns.py.
-"""
+A file that is loaded by path is in no package, so records are defined in turns.py."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class AgentExecutor(AgentExecutorBase):
         llm_engine,
         images=None,  # noqa: ARG002
     ):
-        """One trajectory: the responses of its turns, in order; without any turn one response without tokens.
+        """One trajectory: the responses of its turns, in order; without any turn one response
+        without tokens.
 
-        An environment that hangs or crashes costs its trajectory, whose turns are then ungraded.
-        """
+        An environment that hangs or crashes costs its trajectory, whose turns are then ungraded."""
         task = Label.from_json(label)
         uid = str(next(self._numbers))
         policy_step = getattr(llm_engine, "policy_step", None)

@@ -1,8 +1,8 @@
-"""Between "trajectories are played" and "one policy update": advantages of turns, and what happened in the step.
+"""Between "trajectories are played" and "one policy update": advantages of turns, and what happened
+in the step.
 
 Answers trainer/ppo_utils/experience_maker.py:284 (`reshape(-1, n_samples_per_prompt)`): trajectories have different
-numbers of turns, so a step has any number of rows, completed by fillers as R³'s.
-"""
+numbers of turns, so a step has any number of rows, completed by fillers as R³'s."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class AgentExperienceMaker(R3ExperienceMaker):
     _kept: list[Rollout]
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
-        """Upstream's experiences of this step's turns and fillers, with advantages and old log-probs.
+        """Upstream's experiences of this step's turns and fillers, with advantages and old
+        log-probs.
 
         Raises:
-            TrainingStopped: more trajectories were lost than reward.max_ungraded_rate allows, no task has two turns
-                to compare, or stop.max_abs_logprob_gap.
-        """
+            TrainingStopped: more trajectories were lost than reward.max_ungraded_rate allows, no
+                task has two turns to compare, or stop.max_abs_logprob_gap."""
         by_context: dict[Context, list[Trajectory]] = {Context.PLAIN: [], Context.REFLECTION: []}
         for sample in rollout_samples:
             if (trajectory := sample.r3_payload.get("trajectory")) is not None:  # with its first turn
@@ -110,8 +110,8 @@ class AgentExperienceMaker(R3ExperienceMaker):
 def assign_advantages(
     batch: MixedBatch, trajectories: Mapping[Context, Iterable[Trajectory]], settings: AgentsConfig
 ) -> None:
-    """`row.advantage` and `row.reward`, which is the step's return, of every row. Rows are turns of these trajectories; those of
-    a task in one context are compared with each other."""
+    """`row.advantage` and `row.reward`, which is the step's return, of every row. Rows are turns of
+    these trajectories; those of a task in one context are compared with each other."""
     groups: dict[tuple[str, Context], list[Trajectory]] = {}
     for context, played in trajectories.items():
         for one in played:

@@ -68,13 +68,13 @@ class RemoteEnvironment:
 
 
 class EnvironmentPool(ProcessPool[Answer]):
-    """Environments of one kind, as many as are open at once, each in a process of its own that is used again.
+    """Environments of one kind, as many as are open at once, each in a process of its own that is
+    used again.
 
     Thread-safe. In asyncio: `await asyncio.wrap_future(environment.step(action))`. `lost` counts reasons.
 
     Raises:
-        ConfigError: as `environment_class` does, before anything is started.
-    """
+        ConfigError: as `environment_class` does, before anything is started."""
 
     def __init__(self, name: str, options: Mapping[str, Any], *, timeout_s: float = 60.0) -> None:
         environment_class(name)
