@@ -1,7 +1,7 @@
-"""What a checkpoint says of itself, in a file of its own directory: its step, the settings, the history, who wrote it, and what
-its pickles were. So a run that continues can judge it without any other file of the run directory.
+"""The record that a checkpoint keeps in its own directory: step, settings, history, writer,
+pickles. A run that continues can judge it without any other file of the run directory.
 
-Its pickles are read with torch's `weights_only`, no matter who wrote them (stack/safe_pickles.py); this is what a user is asked and told.
+Whoever wrote them, its pickles are read with torch's `weights_only` (stack/safe_pickles.py).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest(checkpoints: Path) -> Path | None:
-    """The policy's directory of the newest checkpoint that every model has: the one to continue from. A run that is killed while it
-    saves may have a newer one of policy or critic alone. None without one; ConfigError where it cannot be read."""
+    """Return the policy's directory of the newest checkpoint that every model has; None without one. A run killed
+    while it saves may have a newer one of one model. ConfigError: it cannot be read."""
     tags = [_tag(checkpoints / model / "latest") for model in ("_actor", CRITIC) if (checkpoints / model).is_dir()]
     whole = [tag for tag in tags if tag is not None]
     if not tags or len(whole) < len(tags):
@@ -81,7 +81,7 @@ def _tag(latest: Path) -> str | None:
 
 
 def write(folder: Path, *, step: int, config: R3Config, history: StoreRecord | None) -> None:
-    """Write the record next to the files of a complete checkpoint, of policy and critic. On disk when this returns."""
+    """Write the record next to the files of a complete checkpoint, of policy and critic; durable."""
     for model in _of_models(folder):
         record = CheckpointRecord(
             step=step,
@@ -96,7 +96,7 @@ def write(folder: Path, *, step: int, config: R3Config, history: StoreRecord | N
 
 
 def read(folder: Path) -> CheckpointRecord | None:
-    """None: it has none, because it is an earlier version's or its run was killed while it saved. ConfigError: a damaged one."""
+    """Return None for an earlier version's, or where the save was cut off. ConfigError: damaged."""
     file = folder / NAME
     try:
         return msgspec.json.decode(read_bytes(file), type=CheckpointRecord) if file.is_file() else None

@@ -1,4 +1,4 @@
-"""Which commit this code is: asked of git in a checkout, written down by setup.py in a wheel and in a source archive."""
+"""The commit of this code: asked of git in a checkout, written by setup.py into its archives."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ INSTALLED = ("r3_openrlhf", "configs", "pyproject.toml", "setup.py", "requiremen
 
 
 def commit_of(package: Path = PACKAGE) -> str | None:
-    """The full hash, followed by ", modified" where what would be installed differs from it; None where no one knows."""
+    """Return the full hash, and ", modified" where the code differs from it; None: unknown."""
     if (package / FILE).is_file():
         return (package / FILE).read_text(encoding="utf-8").strip()
     root = package.absolute().parent
-    # a package in somebody else's repository (an environment inside a checkout) is not of that repository's commit
+    # a package inside somebody else's checkout is not of that repository's commit
     if git(root, "ls-files", "--error-unmatch", f"{package.name}/__init__.py") is None:
         return None
     commit = git(root, "rev-parse", "HEAD")
@@ -27,7 +27,7 @@ def commit_of(package: Path = PACKAGE) -> str | None:
 
 
 def git(directory: Path, *command: str) -> str | None:
-    """What git says; None where there is no git, or it refuses."""
+    """Return the output of git; None where there is no git, or it refuses."""
     try:
         return subprocess.run(
             ["git", "-C", str(directory), *command], capture_output=True, text=True, check=True, timeout=60
@@ -37,7 +37,7 @@ def git(directory: Path, *command: str) -> str | None:
 
 
 def version_line(version: str, commit: str | None) -> str:
-    """What `r3 --version` prints."""
+    """Return the text of `r3 --version`."""
     if commit is None:
         return f"r3-openrlhf {version} (commit unknown)"
     commit, *modified = commit.split(", ")

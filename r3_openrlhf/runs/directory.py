@@ -24,10 +24,9 @@ from r3_openrlhf.runs import checkpoint_record, rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, check_line, read_lines, read_text, replacing
 
-# Keys that may differ when a run continues: they change how long or where it runs and how much memory and disk it takes, not
-# what it computes per step. Rows that share a micro-batch do not change a gradient, and the engines' limits no response. How
-# many rollouts the history keeps says what may be recalled, not how, and the number of GPUs says who computes which rows:
-# changes.jsonl has it.
+# Keys that may differ when a run continues: they change how long or where it runs, and its memory
+# and disk, not what a step computes. Micro-batches do not change a gradient, nor engine limits a
+# response. The history's size says what may be recalled, the number of GPUs who computes which rows.
 MAY_CHANGE = (
     "run_dir",
     "train.num_epochs",
@@ -76,11 +75,11 @@ class RunDirectory:
         self.path = Path(path).expanduser().absolute()
         self.config = self.path / "config.yaml"
         self.code_state = self.path / "code_state.txt"
-        self.changes = self.path / "changes.jsonl"  # keys that were other ones when the run was started
+        self.changes = self.path / "changes.jsonl"  # keys that differ from an earlier start's
         self.metrics = self.path / "metrics.jsonl"
         self.evaluations = self.path / "evaluations.jsonl"
         self.rollouts = self.path / "rollouts"  # one file per step: runs/rollout_files.py
-        self.events = self.path / "events.jsonl"  # when each phase began, over all starts of the run
+        self.events = self.path / "events.jsonl"  # when each phase began, over all starts
         self.history = self.path / "history.sqlite"
         self.log = self.path / "train.log"
         self.data = self.path / "data" / "problems.jsonl"
@@ -91,11 +90,11 @@ class RunDirectory:
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         self.final_model = self.path / "final_model"
-        self.cluster = self.path / "cluster"  # job script, its log and records: there before the run is
+        self.cluster = self.path / "cluster"  # job script, log and records, before the run
         self.stop_request = self.path / "stop_request"  # runs/stop_request.py
         self.error = self.path / "error.txt"  # the sentence with which the last start failed
         self.lock = self.path / "run.lock"  # who trains here: runs/lock.py
-        self.finished = self.path / "finished.yaml"  # the configuration with which the run came to its end
+        self.finished = self.path / "finished.yaml"  # the configuration with which the run ended
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
@@ -107,7 +106,7 @@ class RunDirectory:
 
     @property
     def has_steps(self) -> bool:
-        """True if the run here has finished a step. A checkpoint proves it, also without metrics.jsonl."""
+        """True if a step is finished. A checkpoint proves it, also without metrics.jsonl."""
         written = self.metrics.is_file() and self.metrics.stat().st_size > 0
         return self.config.is_file() and (written or checkpoint_record.newest(self.checkpoints) is not None)
 
@@ -146,7 +145,7 @@ class RunDirectory:
             self.changes.unlink(missing_ok=True)
             self.held_out.unlink(missing_ok=True)
             rollout_files.forget_after(self.held_out_rollouts, -1)
-            self.evaluations.unlink(missing_ok=True)  # one before the first step, of what may have been another model
+            self.evaluations.unlink(missing_ok=True)  # of before the first step, perhaps of another model
         try:
             for directory in (self.path, self.data.parent, self.tensorboard, self.checkpoints):
                 directory.mkdir(parents=True, exist_ok=True)
@@ -159,7 +158,7 @@ class RunDirectory:
             raise ConfigError(f"run_dir {self.path} cannot be written: {error.strerror}") from error
 
     def check_place(self) -> None:
-        """Raises ConfigError where no run can be: the path, or a part of it, is a file or cannot be written to."""
+        """Raise ConfigError where no run can be: a part of the path is a file or not writable."""
         place = next(path for path in (self.path, *self.path.parents) if os.path.lexists(path))
         if not place.is_dir():
             raise ConfigError(
@@ -188,7 +187,7 @@ class RunDirectory:
             return config_from_yaml(read_text(self.finished), source=str(self.finished)) == config
 
     def load_config(self) -> R3Config:
-        """The settings in config.yaml, checked; code that they name is not imported. Raises ConfigError."""
+        """The checked settings of config.yaml; code they name is not imported. ConfigError."""
         with looking_only():
             return config_from_yaml(read_text(self.config), source=str(self.config))
 
@@ -203,17 +202,17 @@ class RunDirectory:
         _append_lines(self.metrics, [metrics])
 
     def complete_metrics(self, counts: dict[str, float]) -> None:
-        """Add `counts` to the last line of metrics.jsonl: what happened after its step and led to no further one."""
+        """Add `counts` to the last line of metrics.jsonl: they came after its step."""
         lines = self.read_metrics()
         lines[-1] |= {key: lines[-1][key] + value for key, value in counts.items()}
         write_whole(self.metrics, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
     def write_rollouts(self, step: int, rollouts: Iterable[dict[str, Any]]) -> None:
-        """A step's file in rollouts/, on disk when this returns; rollout_files.write_step says what it may hold."""
+        """Write a step's file in rollouts/, on disk at return (rollout_files.write_step)."""
         rollout_files.write_step(self.rollouts, step, rollouts)
 
     def write_held_out(self, step: int, rollouts: Sequence[dict[str, Any]]) -> None:
-        """The first MOST_HELD_OUT responses of an evaluation, for people to read, as write_rollouts writes them."""
+        """Write the first MOST_HELD_OUT responses of an evaluation, as write_rollouts does."""
         rollout_files.write_step(self.held_out_rollouts, step, rollouts[:MOST_HELD_OUT])
 
     def append_evaluation(self, evaluation: dict[str, Any]) -> None:
@@ -227,7 +226,7 @@ class RunDirectory:
         return list(read_lines(self.metrics, MetricsLine))
 
     def read_evaluations(self) -> list[dict[str, Any]]:
-        """The lines of evaluations.jsonl, [] without the file. Raises R3Error for a damaged line."""
+        """The lines of evaluations.jsonl, [] without it. R3Error: a damaged line."""
         return list(read_lines(self.evaluations, EvaluationLine))
 
     def read_rollouts(
@@ -248,7 +247,7 @@ class RunDirectory:
                 yield from rollout_files.read_step(file, uid_start=uid_start)
 
     def roll_back(self, step: int) -> None:
-        """Forget what is of a step after `step`: the run continues from the checkpoint of that step."""
+        """Forget what is of a step after `step`, whose checkpoint the run continues from."""
         for folder in (self.rollouts, self.held_out_rollouts):
             rollout_files.forget_after(folder, step)
         for file in (self.metrics, self.evaluations):
@@ -259,14 +258,14 @@ class RunDirectory:
                 )
 
     def _changes(self, config: R3Config) -> list[dict[str, Any]]:
-        """What differs from the run that is here, after its last step, as lines of changes.jsonl.
+        """List the differences from the run that is here, after its last step, for changes.jsonl.
         Raises ConfigError when it would be another run."""
         before, now = checkpoint_record.settings_of(self.load_config()), checkpoint_record.settings_of(config)
         folder = checkpoint_record.newest(self.checkpoints)
         saved = checkpoint_record.read(folder) if folder is not None else None
         if (
             saved is not None
-        ):  # it says with which settings it was trained; config.yaml may be another start's, or edited
+        ):  # its own settings; config.yaml may be another start's
             before |= {key: saved.settings[key] for key in now.keys() & saved.settings}
         changed = sorted(key for key in now if before.get(key) != now[key])
         differ = [key for key in changed if not key.startswith(MAY_CHANGE)]
@@ -284,7 +283,7 @@ class RunDirectory:
         return [{"step": step, "key": key, "before": before.get(key), "now": now[key]} for key in changed]
 
     def newest_weights(self) -> Path:
-        """A directory that Transformers can load: the last step's if the run has ended, else the newest checkpoint's."""
+        """The last step's model if the run has ended, else the newest checkpoint's."""
         if self.final_model.is_dir():
             return self.final_model
         copies = sorted(self.checkpoints.glob("global_step*_hf"), key=lambda path: int(re.sub(r"\D", "", path.name)))
@@ -299,7 +298,7 @@ class RunDirectory:
 
 
 def describe_code() -> str:
-    """Commit of this package, the diff to it in a git checkout, and the versions of the main packages."""
+    """Return the commit, the diff to it in a git checkout, and the main packages' versions."""
     versions = []
     for package in PACKAGES:
         try:

@@ -1,6 +1,6 @@
-"""Show progress, and how long a run still takes: a line per phase, lines that stay, and a moving line on a terminal (rich.progress).
+"""Show progress and the time to go: phases, lines that stay, a moving line on a terminal (rich).
 
-Elsewhere lines are plain, begin with the time since the start, and a wait has one every HEARTBEAT_S.
+Elsewhere lines are plain, begin with the time since the start, and come every HEARTBEAT_S.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class Display(contextlib.AbstractContextManager["Display"]):
             self.line(f"{self._title:<40} {self._clock() - self._phase_began:6.1f} s")
 
     def progress(self, done: int, detail: str = "", *, left_s: float | None = None) -> None:
-        """Show that so many steps are done. `detail`, and the time to go if it is known, follow the phase's name."""
+        """Show the number of steps done; `detail` and the time to go follow the phase's name."""
         with self._lock:
             self._detail = detail
             self._ends = None if left_s is None else self._clock() + left_s
             if self._bar is not None:
-                # never quite complete: rich stops the clock of a finished task, and the run still has to be saved
+                # never quite complete: rich stops the clock of a finished task; the run must still be saved
                 total = None if self.num_steps is None else self.num_steps + 0.5
                 self._bar.update(self._bar.task_ids[0], completed=done, total=total)
 
@@ -152,7 +152,7 @@ def _bar(stream: TextIO | None) -> Progress:
 
 
 class Outputs:
-    """File descriptors 1 and 2, which `send_to` turns elsewhere until `restore`. `terminal` is where 2 led before."""
+    """File descriptors 1 and 2, elsewhere from `send_to` to `restore`. `terminal`: 2 before."""
 
     def __init__(self) -> None:
         self.flush()

@@ -29,8 +29,8 @@ READ = (
     *("uid", "context", "group", "group_replay", "group_ranking", "verdict", "recalled_from", "ranked", "advantage"),
     *("reward", "truncated", "num_tokens", "trajectory"),
 )
-AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 2**63}  # name -> the oldest that belongs to it
-# Earlier successes of a problem: within a class, problems count as equally hard. The last one has no upper end.
+AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 2**63}  # name -> the oldest of it
+# Earlier successes: problems of a class count as equally hard. The last class has no upper end.
 SUCCESS_CLASSES = (0, 1, 2, 4, 8)
 RESAMPLES = 2000
 
@@ -98,13 +98,13 @@ class Matched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The effect of the mechanisms in some steps. Shares are from 0 to 1; None: there is nothing to take it of.
+    """The effect of the mechanisms in some steps. Shares are from 0 to 1; None: of nothing.
 
     Attributes:
-        groups, collapsed, recalled, ranked: plain groups; those whose verdicts are equal; those of them that a
-            recall, or only a ranking, gave a difference.
+        groups, collapsed, recalled, ranked: plain groups; those of equal verdicts; those of them
+            to which a recall, or only a ranking, gave a difference.
         recalled_share, ranked_share: share of sum |advantage| in recalled rows, and in ranked ones.
-        reflected: problems and steps with a reflection group and a plain one; the mean difference of their accuracies.
+        reflected: problems and steps with both groups; the mean difference of their accuracies.
     """
 
     groups: int
@@ -140,7 +140,7 @@ class Effect(Totals):
         return [sentence for _, sentence in self.parts()]
 
     def parts(self) -> list[tuple[str, str]]:
-        """The sentences with the names of what they are about: groups, update, next-visit, reflection."""
+        """The sentences by what they are about: groups, update, next-visit, reflection."""
         parts = {
             "groups": f"{self.recalled} of {self.collapsed} collapsed groups were repaired by replay, {self.ranked} more "
             f"were only ranked ({self.groups} plain groups)."
@@ -210,7 +210,7 @@ def _tallies(run: RunDirectory) -> dict[int, Tally]:
 
 
 def tally_of(file: Path, step: int) -> Tally:
-    """The tally of a step's file; kept until the file changes. Raises R3Error for a damaged file."""
+    """The tally of a step's file, kept until it changes. R3Error: a damaged file."""
     return _tally(file, step, file.stat().st_mtime_ns)
 
 
@@ -277,7 +277,7 @@ def _visits_in(tallies: dict[int, Tally]) -> list[Visit]:
 
 
 def visits_of(groups: Iterable[tuple[str, int, int, int, bool]]) -> list[Visit]:
-    """The visits of each problem. `groups`: (uid, step, correct, graded, repaired) in the order of steps."""
+    """The visits of each problem, from (uid, step, correct, graded, repaired) by step."""
     of_problem: dict[str, list[tuple[int, int, int, bool]]] = defaultdict(list)
     for uid, *group in groups:
         of_problem[uid].append(tuple(group))  # type: ignore[arg-type]
@@ -303,7 +303,7 @@ def next_visits(visits: Sequence[Visit], compared: Sequence[Visit]) -> Matched |
     """All-wrong groups of `visits` that were repaired against those of `compared` that were not, by
     SUCCESS_CLASSES.
 
-        difference = sum_c n_c (mean next accuracy of repaired in c - of the others in c) / sum_c n_c
+        difference = sum_c n_c (mean next accuracy of repaired in c - of others in c) / sum_c n_c
 
     n_c: repaired visits of the class c that has visits of both kinds. None: no class has."""
     tables = [
@@ -341,7 +341,7 @@ def next_visits(visits: Sequence[Visit], compared: Sequence[Visit]) -> Matched |
 
 
 def _by_problem(visits: Sequence[Visit]) -> np.ndarray:
-    """float64 [P, C, 2]: of each problem and class the visits, and the sum of their next accuracies."""
+    """float64 [P, C, 2]: visits per problem and class, and the sum of their next accuracies."""
     places: dict[str, int] = {}
     for visit in visits:
         places.setdefault(visit.uid, len(places))

@@ -60,7 +60,7 @@ class RolloutLine(TypedDict):
 
 
 class AnyLine(TypedDict):
-    """What every line has."""
+    """The fields of every line."""
 
     step: Count
 
@@ -90,8 +90,8 @@ class DataCounts(TypedDict):
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A stream for the new content of a file, of this mode less the umask. After the block it is on disk under its name; readers, and those after a
-    crash, see the old content or the new one, never a part of it."""
+    """Yield a stream for a file's new content, of this mode less the umask. After the block it is
+    durable; readers, also after a crash, see the old content or the new one, whole."""
     unfinished = path.with_name(f".{path.name}.new")
     unfinished.unlink(missing_ok=True)  # it could be a link, or have another mode
     with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
@@ -103,7 +103,7 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def sync_directory(path: Path) -> None:
-    """Which files it has is on disk when this returns."""
+    """Make the list of its files durable before this returns."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -112,10 +112,10 @@ def sync_directory(path: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """For reading. OSError: it cannot be opened, is a link, which may show another file of the reader's to those who get the
-    sentence or the page, or a pipe or a device, which may never end."""
+    """Open for reading. OSError: not readable, a link, which may show another file of the reader's
+    to those who get the page, or a pipe or a device, which may never end."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # a pipe would be waited for
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # never waits for a pipe
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
@@ -163,7 +163,7 @@ def read_json(path: Path, kind: type) -> dict[str, Any]:
 
 
 def read_lines(path: Path, kind: type = AnyLine) -> Iterator[dict[str, Any]]:
-    """Every whole line. A torn last one is not there yet. Raises R3Error, with the line's number, for what does not fit `kind`."""
+    """Read every whole line, not a torn last one. R3Error, with the line's number: no `kind`."""
     if not path.exists():
         return
     try:

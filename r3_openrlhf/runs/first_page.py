@@ -1,8 +1,8 @@
 """The first page of a run: what is read, what the model reads, what the grader says, and what looks
 wrong.
 
-A run on garbage looks like any other run for hours. Ten seconds on this page show what its numbers never would: a prompt
-without spaces, a reference that is no answer, a grader that accepts everything."""
+A run on garbage looks like any other for hours. This page shows in ten seconds what no number does:
+a prompt without spaces, a reference that is no answer, a grader that accepts everything."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstPage:
-    """What a person looks at before anything expensive starts."""
+    """The page that a person reads before anything expensive starts."""
 
     used: int
     left_out: dict[str, int]  # reason -> rows
     steps: int | None
     examples: list[Example]
     findings: list[Finding]
-    sources: list[str] = field(default_factory=list)  # of each: rows, columns, the form of the answers
-    rewards: list[str] = field(default_factory=list)  # what each of the user's own rewards said to one problem
+    sources: list[str] = field(default_factory=list)  # of each: rows, columns, form of answers
+    rewards: list[str] = field(default_factory=list)  # the user's own rewards on one problem
 
     @property
     def refusals(self) -> list[str]:
-        """What stops the run."""
+        """List the reasons not to run."""
         return [one.sentence for one in self.findings if one.refuses]
 
     def check(self) -> None:
@@ -107,7 +107,7 @@ class FirstPage:
 
 
 def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str, data: PreparedData) -> FirstPage:
-    """The page of a training run, from its training file. Nothing is raised for what is wrong: `FirstPage.check`."""
+    """The page of a training run, from its training file. Only `FirstPage.check` raises."""
     room = config.data.max_len - config.rollout.max_new_tokens
     rows = []
     with data.path.open(encoding="utf-8") as file:
@@ -141,7 +141,7 @@ def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
 
 
 def page_here(config: R3Config, model: str) -> FirstPage:
-    """The page of a run that is not there yet: its problems are prepared in a directory that goes away. R3Error as `prepare`."""
+    """The page of a run before it exists; its problems go away again. R3Error as `prepare`."""
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
     with tempfile.TemporaryDirectory(prefix="r3-page-") as folder:
         data = prepare(config, tokenizer, Path(folder) / "problems.jsonl")
@@ -149,13 +149,13 @@ def page_here(config: R3Config, model: str) -> FirstPage:
 
 
 def num_steps(config: R3Config, data: PreparedData) -> int:
-    """Steps of the whole run. An epoch's last batch may be short; train.max_steps is the upper limit."""
+    """Steps of the whole run, the last batch may be short; at most train.max_steps."""
     steps = -(-data.num_problems // config.rollout.batch_size) * config.train.num_epochs
     return min(steps, config.train.max_steps or steps)
 
 
 def page_of_tasks(config: R3Config, model: str, data: PreparedData) -> FirstPage:
-    """The page of an agentic run: its model and how many tasks; an environment has no prompt before it is played."""
+    """The page of an agentic run: model and number of tasks; prompts only arise in play."""
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
     found = [*directory_findings(model), *tokenizer_findings(tokenizer, model)]
     found += template_findings(tokenizer, model, config.data, [])
@@ -175,7 +175,7 @@ def make_page(
     sources: Sequence[str] = (),
     findings: Sequence[Finding] = (),
 ) -> FirstPage:
-    """The page of some problems with their final prompts (`rows`), of which there are `used` in all."""
+    """The page of some problems with final prompts (`rows`), of `used` in all."""
     ids = [tokenizer(text=prompt, add_special_tokens=False)["input_ids"] for _, prompt in rows]
     examples = [
         Example(
@@ -211,7 +211,7 @@ def make_page(
 
 
 def probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | None:
-    """What functions and servers of the user's own say; None where the built-in grader is asked about each example."""
+    """List the answers of the user's functions and servers; None: the built-in grader's turn."""
     if not rows or not (config.urls or config.all_functions):
         return None
     label, prompt = rows[0]
@@ -230,7 +230,7 @@ def probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | No
 
 
 def _asks_for_reference(config: RewardConfig) -> str:
-    """The first of the user's functions that has a parameter for the reference; "" where none has."""
+    """The first of the user's functions with a parameter for the reference, or ""."""
     wanted = {"reference", "references", "ground_truth"}
     for path in config.all_functions:
         if path == BUILT_IN:
@@ -242,8 +242,8 @@ def _asks_for_reference(config: RewardConfig) -> str:
 
 
 async def _grades(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> list[list[tuple[str, str]]]:
-    """What the run's own grader says to the reference of each row in a box and in a sentence, and to a wrong answer."""
-    if config.urls:  # a server that is not up would be waited for; `probe_rewards` asks each one problem
+    """Grade each row's reference in a box and in a sentence, and a wrong answer."""
+    if config.urls:  # one may be down: `probe_rewards` asks each about one problem
         return [[] for _ in rows]
     grader = make_grader(config)
     try:
@@ -321,7 +321,7 @@ def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Examp
 
 
 def _read_as(task: str, reference: str) -> str:
-    """What the grader takes a reference for; of tests their number and kind."""
+    """Describe a reference as the grader reads it; of tests their number and kind."""
     if TASKS[task].runs_programs:
         tests = read_tests(reference)
         return f"{tests.number} tests of {tests.kind}"

@@ -1,4 +1,4 @@
-"""The groups of a step and the rollouts of a problem, as text of any width and as records for other programs."""
+"""The groups of a step and the rollouts of a problem, as text of any width and as records."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ RECORD = (
     ),
     *("recalled_from", "advantage", "num_tokens", "truncated", "text"),
 )
-NOTHING_DONE = (None, "not_collapsed", "not_all_wrong")  # what replay and ranking say of a group that needs neither
+NOTHING_DONE = (None, "not_collapsed", "not_all_wrong")  # the group needs no replay or ranking
 
 
 def tab_separated(records: Sequence[Mapping[str, Any]]) -> str:
-    """A line with the names, then one line per record. A value keeps no tab, no line end and no control character; None is empty."""
+    """Format names, then a line per record, without tabs, line ends, controls; None is empty."""
     rows = [list(records[0]), *(list(record.values()) for record in records)] if records else []
     return "".join("\t".join("" if cell is None else _one_line(cell) for cell in row) + "\n" for row in rows)
 
@@ -68,7 +68,7 @@ def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
 
 
 def step_page(run: RunDirectory, *, step: int, width: int) -> str:
-    """`step_groups` for a terminal: a line of numbers per group, its problem and reference below. Raises R3Error as it does."""
+    """`step_groups` for a terminal: a line per group, problem and reference below. R3Error."""
     groups = step_groups(run, step=step)
     uids, contexts = (max(len(_one_line(group[key])) for group in groups) for key in ("uid", "context"))
     lines = [f"step {step} of {run.path.name}: {len(groups)} groups", ""]
@@ -114,7 +114,7 @@ def group_rollouts(run: RunDirectory, *, uid: str, step: int | None) -> list[dic
 
 
 def group_page(run: RunDirectory, *, uid: str, step: int | None, width: int) -> str:
-    """`group_rollouts` for a terminal: the problem, then for each rollout a line about it and the beginning of its text."""
+    """`group_rollouts` for a terminal: the problem, then a line and some text per rollout."""
     rollouts = group_rollouts(run, uid=uid, step=step)
     lines = [f"problem {_one_line(rollouts[0]['uid'])}"]
     if rollouts[0]["problem"] is not None:
@@ -144,7 +144,7 @@ def _facts(row: Mapping[str, Any]) -> str:
 
 
 def _labels(run: RunDirectory) -> dict[str, ShownLabel]:
-    """{uid: label} of the run's problems; nothing where it has no problems file. Raises R3Error for a damaged line."""
+    """{uid: label} of the run's problems, {} without the file. R3Error: a damaged line."""
     problems, fault = problems_in(run.data)
     if fault is not None:
         raise R3Error(fault)
@@ -157,7 +157,7 @@ def _problem(label: ShownLabel | None) -> dict[str, str | None]:
 
 
 def _wrapped(text: str, *, width: int, most: int | None = None) -> list[str]:
-    """The text on lines of `width` characters, indented by two; `most` of them, the last one with "..." where more would follow."""
+    """Wrap to `width`, indented by two; `most` lines, "..." at the end where text is left out."""
     return textwrap.wrap(
         _one_line(text), width=width, max_lines=most, placeholder=" ...", initial_indent="  ", subsequent_indent="  "
     )

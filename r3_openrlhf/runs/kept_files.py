@@ -1,8 +1,8 @@
-"""Copies that a run keeps: the user's reward functions, and the model on the way in Hugging Face format.
+"""Copies that a run keeps: the user's reward functions, and models in Hugging Face format.
 
-With its functions a run that was moved can be evaluated, and a changed function shows. Of the model OpenRLHF writes
-checkpoints/global_step{N}_hf with every checkpoint (trainer/ray/ppo_actor.py:675) and removes none: 47 copies of 7B are 0.7 TB.
-"""
+The functions let a moved run be evaluated, and show a changed function. Of models OpenRLHF writes
+checkpoints/global_step{N}_hf each time (trainer/ray/ppo_actor.py:675) and keeps all: 47 of 7B, 0.7
+TB."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def copy_in(run: Path, path: str) -> str:
 
 
 def keep_functions(run: Path, paths: Sequence[str]) -> list[str]:
-    """Copy the file of each function into the run, once. Returns a sentence for each that is another one now than it was then."""
+    """Copy each function's file into the run, once. Returns a sentence for each that changed."""
     changed = []
     for file in dict.fromkeys(filter(None, map(file_of, paths))):
         copy = run / FOLDER / file.name
@@ -51,14 +51,13 @@ def copy_steps(run: RunDirectory) -> list[int]:
 
 
 def best_step(evaluations: Collection[dict[str, Any]], steps: Collection[int]) -> int | None:
-    """Of `steps` the one with the highest held-out accuracy, the latest of equals. None: no accuracy is known of any."""
+    """Return the step with the highest held-out accuracy, the latest of equals; None: unknown."""
     found = [(line["pass_at_1"], line["step"]) for line in evaluations if line.get("pass_at_1") is not None]
     return max(((accuracy, step) for accuracy, step in found if step in steps), default=(None, None))[1]
 
 
 def superseded(steps: Collection[int], *, newest: int, max_num: int, best: int | None) -> list[int]:
-    """Which copies go when that of step `newest` is there: all but the last `max_num` up to it, and
-    the best.
+    """Choose the copies that go when step `newest` is there: all but the last `max_num` and the best.
 
     Copies of later steps are none of this run's course: it continued from a checkpoint before them.
     They stay until they are written anew."""

@@ -21,7 +21,7 @@ class RunBusy(R3Error):
 
 
 def acquire(run: RunDirectory) -> Lease:
-    """The right to train here, until its release(). Makes the directory. Raises RunBusy, with the holder's process and host.
+    """The right to train here, until release(). Makes the directory. RunBusy names the holder.
 
     Waits half a minute where the last holder was killed on another host (lease.py)."""
     run.check_place()
@@ -34,7 +34,7 @@ def acquire(run: RunDirectory) -> Lease:
 
 @contextlib.contextmanager
 def held(run: RunDirectory) -> Iterator[None]:
-    """`acquire` and release, or nothing where the agent that started this process holds the lease. Raises RunBusy."""
+    """`acquire` and release; nothing where the agent above holds the lease. Raises RunBusy."""
     if _is_our_agents(run):
         yield
         return

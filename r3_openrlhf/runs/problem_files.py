@@ -8,7 +8,7 @@ import msgspec
 
 from r3_openrlhf.runs.files import lines_of, open_regular
 
-UNREADABLE = (ValueError, RecursionError)  # a line that is no JSON, no UTF-8, not ours or nested too deeply
+UNREADABLE = (ValueError, RecursionError)  # no JSON, no UTF-8, not ours, too deep
 
 
 class ShownLabel(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class _ProblemLine(msgspec.Struct):
 
 
 def problems_in(file: Path) -> tuple[dict[str, Problem], str | None]:
-    """uid -> problem; and a sentence about the first line that cannot be read, which is left out. No file: no problems."""
+    """uid -> problem; and a sentence about the first unreadable line. No file: no problems."""
     decoder, label_decoder = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(ShownLabel)
     problems: dict[str, Problem] = {}
     fault = None

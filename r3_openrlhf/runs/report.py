@@ -165,7 +165,7 @@ def _quarter(metrics: Sequence[dict[str, Any]]) -> int:
 
 
 def quarter_means(metrics: Sequence[dict[str, Any]], key: str) -> tuple[float | None, float | None]:
-    """Means of a value over the first and over the last quarter of the steps; None: the steps do not have it."""
+    """Means over the first and the last quarter of the steps; None: no values."""
     quarter = _quarter(metrics)
     return _mean(metrics[:quarter], key), _mean(metrics[-quarter:], key)
 

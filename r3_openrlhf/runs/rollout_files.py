@@ -31,13 +31,13 @@ COLUMNS = {
     "uid": TEXT,
     "context": TEXT,
     "group": COUNT,  # within the step; null: in no group
-    "group_replay": TEXT,  # what replay did for the group, or why nothing: method/core/groups.py, RecallFate
+    "group_replay": TEXT,  # replay of the group: method/core/groups.py, RecallFate
     "group_ranking": TEXT,  # the same of the ranking: RankingFate
     "verdict": TEXT,
     "reason": TEXT,
     "outcome_reward": NUMBER,  # null: ungraded
     "ranking_reward": NUMBER,  # null: not ranked
-    "reward": NUMBER,  # that the advantage was made of: the ranking reward, centred, else the outcome reward
+    "reward": NUMBER,  # of the advantage: ranking, centred, else outcome
     "ranked": TRUTH,
     "advantage": NUMBER,  # null: not trained on
     "recalled_from": COUNT,  # the step that sampled it; null: this one
@@ -52,11 +52,11 @@ COLUMNS = {
     "entropy_global_upper": NUMBER,
     "text": TEXT,
     "answer": TEXT,  # the final answer that the grader found; null: none, or a recalled row
-    "extras": TEXT,  # JSON: what a reward function returned with its reward, or "error": why it gave none; null: nothing
+    "extras": TEXT,  # JSON of a reward function, or its "error"; null: nothing
     "prompt": TEXT,  # as the model saw it, of its group
     "prefix_tokens": COUNT,  # of num_tokens, those that it was given (exploration.rrl)
     "prefix_state": TEXT,  # digest of these, hexadecimal; null: none were given
-    # Of a failed response where a critic's values name a promising state (exploration.rrl); else null
+    # Of a failed response where a critic names a promising state (exploration.rrl); else null
     "cut_tokens": COUNT,  # how many of its first tokens it is
     "cut_value": NUMBER,
     "cut_state": TEXT,  # its digest: equal to prefix_state of what started there
@@ -65,12 +65,12 @@ COLUMNS = {
     "turn": COUNT,  # its number, from 0
     "state": TEXT,  # what the turn acted in; turns in equal states are compared
     "turn_reward": NUMBER,  # the environment's for this turn
-    "step_return": NUMBER,  # discounted sum of the rewards from here on; null: the trajectory was lost
+    "step_return": NUMBER,  # discounted rewards from here on; null: trajectory lost
     "valid": TRUTH,  # was the response an action that the state allows?
 }
 # One value per response token, of the rows that logging.token_values names; else null.
 TOKEN_COLUMNS = {
-    "token_chars": COUNTS,  # characters of `text` that the token added; null where tokens cannot be decoded one by one
+    "token_chars": COUNTS,  # characters that the token added to `text`, or null
     "token_entropy": NUMBERS,  # nats
     "token_logprob": NUMBERS,  # under the policy that sampled it, natural log
     "token_policy_logprob": NUMBERS,  # under the policy of this step, before the update
@@ -195,7 +195,7 @@ def read_tokens(file: Path, *, uid_start: str = "") -> Iterator[dict[str, np.nda
 
 
 def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
-    """A column that the file does not have is null. Only row groups with a wanted problem are read."""
+    """A column not in the file is null. Reads only row groups with a wanted problem."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""The rollouts of one step as the rows of its file in rollouts/ (runs/rollout_files.py has the columns)."""
+"""The rollouts of a step as rows of its file in rollouts/ (columns: runs/rollout_files.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from r3_openrlhf.method.types import EntropyStatistics, Rollout, TurnFacts
 MAX_ANSWER_CHARS = 2000
 _UNKNOWN = "\ufffd"  # what a decoder writes for a part of a character
 MAX_CHARS = 2**16 - 1
-# Tokens of characters that are tried together; of more, the last has them all, however long the rubbish
+# Tokens of characters that are tried together; the last has all others, however long
 MAX_PARTS = 16
 VALUES = ("token_entropy", "token_logprob", "token_policy_logprob")
 
@@ -37,7 +37,7 @@ def records_of(
 
     Args:
         prompts: of the rollouts that the batch was made of, in their order.
-        recalled_prompts: row index -> the prompt of a recalled row that keeps its own. The others have that of their group.
+        recalled_prompts: row index -> a recalled row's own prompt; others have their group's.
         entropies: row index -> what was measured, for a ranking or for the file.
         policy_logprobs: row index -> log-probs of its tokens [T] under the current policy.
         token_chars: counts the characters of the tokens of rows with any value per token.
@@ -87,7 +87,7 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
             "reward": rollout.reward if row is None else row.reward,
             "ranked": row is not None and row.ranked,
             "advantage": row.advantage if row is not None and row.trained else None,
-            "recalled_from": rollout.policy_step + 1 if recalled else None,  # the step that sampled it
+            "recalled_from": rollout.policy_step + 1 if recalled else None,  # sampling step
             "truncated": rollout.truncated,
             "num_tokens": rollout.num_tokens,
             "entropy_peak": entropy and entropy.peak,
@@ -116,7 +116,7 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
 
 
 def _fates(group: Group | None) -> dict[str, str | None]:
-    """What replay and ranking did for the row's group, or why they did nothing."""
+    """Return what replay and ranking did for the row's group, or why they did nothing."""
     if group is None:
         return {"group_replay": None, "group_ranking": None}
     return {"group_replay": group.replay.value, "group_ranking": group.ranking.value}
@@ -142,7 +142,7 @@ def _place(turn: TurnFacts | None) -> dict[str, Any]:
 
 
 def _measured(row: Row, statistics: EntropyStatistics | None) -> dict[str, Any]:
-    """What this step's policy says of a row. Peak and global entropy stay those that ranked it, or
+    """Measure a row under this step's policy. Peak and global entropy stay those that ranked it, or
     those of the step that sampled it."""
     if statistics is None:
         return {}
@@ -158,7 +158,7 @@ def _measured(row: Row, statistics: EntropyStatistics | None) -> dict[str, Any]:
 
 
 def _float16(values: np.ndarray | None) -> np.ndarray | None:
-    """Log-probs reach -1000 where a token was all but impossible, and float16 has room for 65,504."""
+    """Log-probs reach -1000 for an all but impossible token; float16 has room for 65,504."""
     return None if values is None else np.clip(values, -60_000, 0).astype(np.float16)
 
 

@@ -1,4 +1,4 @@
-"""The rows of a step as groups: who was right, who was recalled, what became of a group, what it weighs. Pure."""
+"""The rows of a step as groups: verdicts, recalls, what became of each, its weight. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATES = {
 
 @dataclass(slots=True, kw_only=True)
 class StepGroup:
-    """The rollouts of one problem in one context. An agent's trajectory counts as one rollout, however many turns it has."""
+    """The rollouts of one problem in one context. A trajectory counts as one rollout."""
 
     uid: str
     context: Context
@@ -97,13 +97,13 @@ def _mass(rows: Iterable[Row]) -> float:
 
 
 def _first_turns(rows: Sequence[Row]) -> list[Row]:
-    """One row of each trajectory; all rows where there is none. A turn has the verdict of its trajectory."""
+    """A row of each trajectory, with its verdict; all rows where there is none."""
     return list({row.get("trajectory") or place: row for place, row in reversed([*enumerate(rows)])}.values())[::-1]
 
 
 def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:
-    """Say what became of a group, as its step wrote it; None: it did not collapse. The first that holds: past rollouts were recalled,
-    it was ranked, its problem was asked again with a stored error, or why replay did nothing (method/core/groups.py, RecallFate)."""
+    """Say what became of a group; None: it did not collapse. The first that holds: recalled, ranked,
+    asked again with a stored error, or why replay did nothing (method/core/groups.py, RecallFate)."""
     graded = next((row for row in rows if row["group_replay"] is not None), None)
     if graded is None or graded["group_replay"] == RecallFate.NOT_COLLAPSED:
         return None

@@ -1,8 +1,8 @@
-"""How a running run is asked to save and to end, and whether the time that is left allows another step.
+"""Ask a running run to save and to end, and judge whether time allows another step.
 
-The request is the content of one file in the run directory, because the trainer may be on another node than the process
-that gets the signal. The file is there, empty, before the first step: opening a file again shows what another node
-wrote (close-to-open consistency of NFS), while a file that is missing may be remembered as missing for a minute.
+The request is the content of a file in the run directory: the trainer may be on another node than
+the process that gets the signal. The file exists, empty, before the first step: opening it again
+shows another node's bytes (close-to-open in NFS); a missing file may stay missing for a minute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GO_ON = 85
 DEADLINE = "R3_DEADLINE"  # environment variable: seconds since 1970 at which the job will be killed
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 SAME_S = (
-    1.0  # signals that follow sooner are the same one: Slurm sends SIGTERM twice, to the run and through its agent
+    1.0  # sooner ones are the same: Slurm signals run and agent
 )
 LEAVING_S = 4.0  # for leaving at once; then what is left is killed
 GOES_ON = "; the same command continues from the newest checkpoint, if there is one"
@@ -32,15 +32,15 @@ RESERVE_S = 30.0  # for leaving: Ray's processes end, logs are copied
 
 
 class RunInterrupted(R3Error):
-    """The run was asked to end before its end; it resumes from its newest checkpoint. Not an error of the user."""
+    """The run was asked to end; it resumes from its newest checkpoint. No user error."""
 
 
 @contextlib.contextmanager
 def ignore_signals_in_children() -> Iterator[None]:
-    """Block SIGNALS for every process that is started in the block, and for what those start: the mask is inherited.
+    """Block SIGNALS for processes started in the block, and for theirs: masks are inherited.
 
-    Slurm sends the signals of a preemption, of --signal and of scancel to every process of a step, in any session
-    (slurmstepd's proctrack_g_signal). Ray's daemons and its workers would end in the middle of the step that is to be saved.
+    Slurm sends signals of preemption, --signal and scancel to every process of a step
+    (slurmstepd's proctrack_g_signal). Ray's daemons and workers would end before the save.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -90,10 +90,10 @@ class StopRequest:
         """SIGNALS ask from now on, until what this returns is called.
 
         Args:
-            under_way: What a run that ended now would lose; None: nothing, and Stopped is raised in the main thread.
+            under_way: What a run that ended now would lose; None: nothing, Stopped is raised.
             say: Is told what will happen, in another thread.
-            ends_at_once: A second SIGTERM or SIGINT raises Stopped. False where one process sends the same signal to many.
-            kill: Called with the sentence LEAVING_S after that, in another thread: the main thread may hear nothing.
+            ends_at_once: A second SIGTERM or SIGINT raises Stopped. False: senders repeat signals.
+            kill: Called with LEAVING_S after that, in another thread, should this one hang.
         """
         first: float | None = None
         told = False
@@ -139,7 +139,7 @@ class StopRequest:
 
 
 class StepClock:
-    """Measures steps and checkpoints of this process. Times are seconds of `now`, a clock like time.time."""
+    """Measures steps and checkpoints of this process, in seconds of `now` (time.time)."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class StepClock:
         return self.save_minutes is not None and self._now() - self._saved >= 60 * self.save_minutes
 
     def reason_to_stop(self) -> str | None:
-        """Another step as long as the longest so far, and a checkpoint, would not end before the deadline.
+        """A step as long as the longest, and a checkpoint, would not end before the deadline.
 
         Nothing is known of a checkpoint before the first one: it counts as long as a step."""
         save_s = self.longest_save_s or self.longest_step_s

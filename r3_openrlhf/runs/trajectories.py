@@ -1,4 +1,4 @@
-"""The trajectories of a step's rollouts, and their advantages again, turn by turn, with the groups that each turn is compared in."""
+"""The trajectories of a step, and their advantages turn by turn, with the groups of each turn."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What a turn is compared with at level k."""
+    """Return the turns that a turn is compared with at level k."""
 
     k: int
     context: list[str]  # the states that the group agrees in, the turn's own last
@@ -71,7 +71,7 @@ class Explained:
 
 
 def trajectories_of(rows: Sequence[Row]) -> list[Played]:
-    """The trajectories among the rows of a group, in the order of the file; [] of responses to a problem."""
+    """The trajectories among a group's rows, in file order; [] of responses to a problem."""
     found: dict[tuple[str, int | None], list[Row]] = {}
     for row in rows:
         if row["trajectory"] is not None:
@@ -83,7 +83,7 @@ def trajectories_of(rows: Sequence[Row]) -> list[Played]:
 
 
 def explain(played: Sequence[Played], settings: AgentsConfig) -> Explained | None:
-    """The groups of each turn, level by level, as the step that wrote these rows had them; None: all of them are lost."""
+    """The groups of each turn, level by level, as its step had them; None: all are lost."""
     graded = [one for one in played if not one.is_lost]
     if not graded:
         return None

@@ -1,6 +1,6 @@
-"""What is wrong with a model's files, its tokenizer or its chat template, found before a run reads a single problem.
+"""Checks of a model's files, tokenizer and chat template, before a run reads a single problem.
 
-Engine and policy read the same ids, so that a tokenizer that loses text or an end that never comes shows in no metric.
+Engine and policy read the same ids: no metric shows a tokenizer that loses text, or a missing end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAYBE = re.compile(rb"auto_map|\\u00")  # JSON can spell the word in escapes
 
 
 def load_tokenizer(model: str, *, trusted: bool = False) -> PreTrainedTokenizerBase:
-    """ConfigError: it cannot be loaded, or breaks over a sentence. trusted: model.trust_remote_code."""
+    """ConfigError: not loadable, or breaks over a sentence. trusted: model.trust_remote_code."""
     from transformers import AutoTokenizer
 
     try:
@@ -47,7 +47,7 @@ def load_tokenizer(model: str, *, trusted: bool = False) -> PreTrainedTokenizerB
 
 
 def directory_findings(model: str) -> list[Finding]:
-    """What the files of a model directory lack. A hub name has nothing to look at: []."""
+    """List the files that a model directory lacks. A hub name has nothing to look at: []."""
     directory = Path(model)
     if not directory.is_dir():
         return []
@@ -119,7 +119,7 @@ def tokenizer_findings(
 def template_findings(
     tokenizer: PreTrainedTokenizerBase, model: str, data: DataConfig, prompt_ids: Sequence[int]
 ) -> list[Finding]:
-    """How a turn begins and ends. prompt_ids: one final prompt of the run."""
+    """Check the begin and end of a turn. prompt_ids: one final prompt of the run."""
     found = []
     known = end_ids(tokenizer, model)
     for end in {end_of_turn(tokenizer, part) for part in data.parts.values()} - known - {None}:
@@ -156,8 +156,8 @@ def template_findings(
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase, model: str) -> set[int]:
-    """Tokens at which vLLM ends a response by itself: the tokenizer's eos, and those of generation_config.json or, without
-    it, of config.json (vllm/transformers_utils/config.py: try_get_generation_config)."""
+    """Tokens at which vLLM ends a response: the tokenizer's eos, and those of generation_config.json
+    or else of config.json (vllm/transformers_utils/config.py: try_get_generation_config)."""
     ids = {tokenizer.eos_token_id} - {None}
     directory = Path(model)
     generation = directory / "generation_config.json"
@@ -263,7 +263,7 @@ def _maps_code(content: bytes) -> bool:
         value = pending.pop()
         if isinstance(value, dict):
             named = value.get("auto_map")
-            if named and not isinstance(named, int | float):  # a number is a word's place in a vocabulary
+            if named and not isinstance(named, int | float):  # a number is a vocabulary index
                 return True
             pending += value.values()
         elif isinstance(value, list):

@@ -1,10 +1,10 @@
-"""model.path -> a directory that Transformers, OpenRLHF and vLLM can load, or the name of a model on the hub.
+"""model.path -> a directory that Transformers, OpenRLHF and vLLM load, or a name on the hub.
 
-Models that are built on the spot and kept in a cache: "smollm2" (real, 135M parameters), "tiny", "tiny_agent" and "tiny_code"
-(trained in seconds; the second plays problems/agents/vault.py, the third writes programs), and "package.module:build", a
-function of yours that writes a model into the directory that it is given.
-A directory in the cache is complete by construction: it is written under another name and renamed at the end. Its name
-ends in a hash of the code that built it, so a changed recipe is never answered with the old model.
+Models built here and kept in a cache: "smollm2" (real, 135M parameters); "tiny", "tiny_agent" and
+"tiny_code", trained in seconds (for sums, problems/agents/vault.py and programs); and
+"package.module:build", your function that writes a model into the directory that it is given.
+A directory in the cache is complete: it is renamed at the end. Its name ends in a hash of the code
+that built it, so a changed recipe is never answered with the old model.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def resolve_model(path: str, *, cache_dir: Path | None = None) -> str:
 
 
 def is_built(path: str) -> bool:
-    """True for a name of BUILDERS and for the import path of a builder: `resolve_model` makes such a model."""
+    """True for a name of BUILDERS or a builder's import path, from which models are made."""
     return bool(_sources_of(path))
 
 
 def _sources_of(path: str) -> list[Path]:
-    """The files whose code makes the model; [] where `path` names no builder. Nothing is imported."""
+    """The files whose code makes the model; [] where `path` names no builder. No imports."""
     here = Path(__file__)
     if path in BUILDERS:
         return [here.with_name(f"{module}.py") for module in BUILDERS[path]]

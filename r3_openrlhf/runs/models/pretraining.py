@@ -1,5 +1,4 @@
-"""What the small models that are made here share: a tokenizer for their words, and supervised
-training on solutions.
+"""The shared part of the small models made here: a tokenizer, and supervised training.
 
 B rows, T tokens, A = T - 1 predicted positions, H hidden size."""
 
@@ -21,7 +20,7 @@ CHAT_TEMPLATE = (
 MAX_TOKENS = 512  # of a prompt and its response together
 
 Example = tuple[str, str]  # user turn, solution
-Batch = tuple[list[list[int]], list[list[bool]]]  # token ids [B, T], and which of them are a solution's [B, T]
+Batch = tuple[list[list[int]], list[list[bool]]]  # token ids [B, T]; True: a solution's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,7 @@ class Recipe:
     hidden_size: int
     intermediate_size: int
     num_layers: int
-    num_attention_heads: int  # heads of 32 entries: vLLM's attention on a CPU does not take every size
+    num_attention_heads: int  # heads of 32 entries: vLLM on a CPU takes few sizes
     num_key_value_heads: int
     learning_rate: float  # at its highest; it falls to 0 in a straight line
     num_warmup_steps: int
@@ -40,7 +39,7 @@ class Recipe:
 
 
 def train_tokenizer(corpus: Sequence[str], *, vocab_size: int, lines: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-    """Byte-level BPE of `vocab_size` tokens over `corpus`. Every digit is a token, and so is each of `lines`."""
+    """Byte-level BPE of `vocab_size` tokens over `corpus`. Digits and `lines` are tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -118,7 +117,7 @@ def train_model(
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example]) -> Batch:
-    """One row of prompt + solution per example, padded on the right, and which of the tokens are the solution's."""
+    """A row of prompt + solution per example, padded right, and the mask of the solution."""
     turns = [[{"role": "user", "content": message}] for message, _ in examples]
     prompts = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     prompt_ids = tokenizer(prompts)["input_ids"]

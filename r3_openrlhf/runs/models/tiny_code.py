@@ -1,8 +1,8 @@
-"""A Qwen2 of 0.1M parameters that writes functions of one line badly enough to be interesting, for runs of task `code` that must
-end in a minute or two; and its problems, each with tests.
+"""A Qwen2 of 0.1M parameters that writes functions of one line, some wrong, for short runs of task
+`code`; and its problems, each with tests.
 
-Trained here, in seconds, by plain supervised learning on problems such as "f adds 3, then multiplies by 2." and solutions of two
-kinds, four in five of the second where a problem has two parts:
+Trained in seconds by supervised learning on problems such as "f adds 3, then multiplies by 2." and
+solutions of two kinds, four in five of the second where a problem has two parts:
 
     def f(x): return (x+3)*2
     def f(x):
@@ -10,8 +10,8 @@ kinds, four in five of the second where a problem has two parts:
         y = y*2
         return y
 
-One part in ten has a slip. So at temperature 1 and with 30 new tokens, functions of one part are right most of the time; of two
-parts the long form does not fit, and most responses are truncated and wrong. Groups come out all correct, mixed and none correct.
+One part in ten has a slip. So at temperature 1 and 30 new tokens, functions of one part are mostly
+right; of two parts the long form is truncated. Groups are all correct, mixed and none correct.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def draw_parts(rng: random.Random) -> Parts:
 
 
 def value_of(parts: Parts, x: int) -> int:
-    """What the function returns for x."""
+    """Return the function's value for x."""
     for sign, number in parts:
         x = x + number if sign == "+" else x - number if sign == "-" else x * number
     return x

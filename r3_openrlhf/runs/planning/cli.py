@@ -26,7 +26,7 @@ OWN = ("gpu", "nodes", "mean_tokens", "problems")
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: bytes, seconds.")
 def plan(settings: tuple[str, ...], as_json: bool) -> None:
-    """What a run will need: memory of a GPU by phase and part, hours, disk. Arithmetic; nothing is started.
+    """Estimate a run: GPU memory by phase and part, hours, disk. Arithmetic; nothing is started.
 
     \b
     r3 plan experiment=r3_1p5b_deepscaler_8gpu

@@ -1,9 +1,9 @@
-"""A configuration, a model's shape and a GPU -> a Plan: bytes by phase and part, seconds, disk, history.
+"""A configuration, a model's shape and a GPU -> a Plan: bytes by phase, seconds, disk, history.
 
-All models are colocated (config.ClusterConfig): on each GPU are a policy process and a share of a vLLM engine. With
-cluster.enable_sleep the engine gives its memory back after sampling, and the policy moves optimizer and gradients to the
-host between updates; its bf16 weights stay (openrlhf/utils/deepspeed/deepspeed_utils.py:167-178).
-"""
+Models are colocated (config.ClusterConfig): each GPU has a policy process and a share of an engine.
+With cluster.enable_sleep the engine frees its memory after sampling, and the policy's optimizer and
+gradients are on the host between updates; bf16 weights stay
+(openrlhf/utils/deepspeed/deepspeed_utils.py:167-178)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315, "openai/gsm8k
 COLLAPSED, HARD = 0.45, 0.20
 BATCHED_TOKENS = 8192  # of an engine step, as stack/rollout_engine.py sets it
 PROCESS_BYTES = 3 * 2**30  # host memory of a process with torch, before its first tensor. Assumed
-# Host bytes per token. A response on its way to the controller has int32 ids and float32 log-probs. There it becomes an
-# Experience: ids, attention and action masks in int64, three float32 or int64 tensors of log-probs, advantages, returns, KL
+# Host bytes per token. A response on its way has int32 ids and float32 log-probs. Then it becomes an
+# Experience: ids, attention and action masks in int64, three tensors of log-probs, advantages, returns, KL
 RESPONSE_BYTES = 4 + 4
 EXPERIENCE_BYTES = 3 * 8 + 6 * 4
 CONTROLLER_COPIES = 2  # the rows, and their micro-batches
@@ -52,7 +52,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run will need. Bytes and seconds."""
+    """The needs of a run. Bytes and seconds."""
 
     model: str
     params: int
@@ -69,12 +69,12 @@ class Plan:
     disk: dict[str, int]  # what stays, at the end
     rollout_bytes_per_step: float
     ahead: bool  # are rollouts sampled while a step trains, on GPUs of their own?
-    # epoch -> share of problems and verdicts with something to recall, if each was ever seen (runs/planning/history_forecast.py)
+    # epoch -> share of problems and verdicts to recall from (runs/planning/history_forecast.py)
     coverage: dict[int, float]
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step: its phases one after another, or the rest of them while the next rollouts are sampled."""
+        """Seconds of a step: phases in turn, or the later ones while the next rollouts come."""
         sampling, *others = (phase.seconds for phase in self.phases)
         rest = sum(others) + self.host_s
         return max(sampling, rest) if self.ahead else sampling + rest
@@ -108,7 +108,7 @@ def make_plan(
     mean_tokens: float | None = None,
     prompt_tokens: int = PROMPT_TOKENS,
 ) -> Plan:
-    """mean_tokens: of a response; None: half of rollout.max_new_tokens, as the history's forecast takes it."""
+    """mean_tokens: of a response; None: half of rollout.max_new_tokens, as in the history."""
     mean = min(mean_tokens or config.rollout.max_new_tokens / 2, config.rollout.max_new_tokens)
     run = _Run(config, shape, gpu, mean=mean, prompt=min(prompt_tokens, config.data.max_len))
     steps = run.steps(num_problems)
@@ -153,7 +153,7 @@ def not_planned(config: R3Config) -> str | None:
 
 
 def memory_of(config: R3Config, shape: ModelShape, gpu: Gpu) -> tuple[tuple[Phase, ...], int]:
-    """(the phases without their seconds, tokens that an engine's KV cache holds): what decides whether a run fits."""
+    """(phases without seconds, tokens of an engine's KV cache): decides if a run fits."""
     run = _Run(config, shape, gpu, mean=config.rollout.max_new_tokens / 2, prompt=PROMPT_TOKENS)
     return run.phases(), run.kv_tokens
 
@@ -170,7 +170,7 @@ class _Run:
         rows = config.max_rows_per_step
         reflects = is_r3 and config.reflection.enabled
         late = (train.num_epochs - FIRST_REFLECTION_EPOCH + 1) / train.num_epochs if reflects else 0.0
-        self.kept = 1 - COLLAPSED if config.filters_groups else 1.0  # of the groups that are sampled
+        self.kept = 1 - COLLAPSED if config.filters_groups else 1.0  # of the groups sampled
         self.recorded = rows * (1 + HARD * max(0.0, late))
         self.sampled = self.recorded / self.kept
         replay = is_r3 and config.replay.enabled and config.replay.mode == "add"
@@ -207,7 +207,7 @@ class _Run:
         step = f.engine_step_bytes(shape, batched_tokens=tokens, sequences=sequences) // self.tp
         cache = self.engine_share - self.engine_weights - step - f.CONTEXTS.cuda
         self.kv_tokens = max(0, cache * f.kv_split(shape, self.tp) // f.kv_bytes_per_token(shape))
-        # between two samplings: all of it without sleep; in asynchronous training it is on another GPU
+        # between samplings: all without sleep; in asynchronous training it is on another GPU
         self.engine_at_rest = 0 if self.ahead else self.engine_context if self.sleep else self.engine_share
         self.at_rest = {"weights": self.weights, "optimizer, gradients": 0 if self.sleep else self.states}
 
@@ -275,7 +275,7 @@ class _Run:
         if at_step > sum(of_batch.values()):  # the optimizer's step comes when activations are gone
             of_batch = {"fp32 gradients": at_step}
         states = {"weights": self.weights, "optimizer": self.optimizer, "gradients": self.gradients}
-        if self.critic and not self.sleep:  # both update at the same time (trainer/ppo_trainer.py:287)
+        if self.critic and not self.sleep:  # both at once (trainer/ppo_trainer.py:287)
             states["critic's states"] = self.of_one + at_step
             of_batch["critic's activations"] = of_batch.get("activations", 0)
         parts = states | of_batch | {"contexts": self.policy_contexts, "engine": self.engine_at_rest}
@@ -334,7 +334,7 @@ class _Run:
         }
 
     def host_seconds(self) -> float:
-        """Return the controller's own work: 2.53 CPU s for 128 x 16 responses of 8,192 tokens, measured without an engine."""
+        """Return the controller's work: 2.53 CPU s for 128 x 16 responses of 8,192 tokens."""
         return 2.53 / (128 * 16 * 8192) * self.trained * self.mean if self.config.algorithm.keeps_history else 0.0
 
     def disk(self, steps: int) -> tuple[dict[str, int], float]:

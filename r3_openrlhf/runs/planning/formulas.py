@@ -18,14 +18,14 @@ from r3_openrlhf.runs.planning.shapes import ModelShape
 GiB = 2**30
 BF16, FP32 = 2, 4
 
-# DeepSpeed 0.19.6, runtime/zero/config.py; OpenRLHF passes "auto", which leaves these as they are (config_utils.py:56)
+# DeepSpeed 0.19.6, runtime/zero/config.py; OpenRLHF's "auto" leaves these (config_utils.py:56)
 REDUCE_BUCKET = 5 * 10**8  # elements
 MAX_LIVE = 10**9  # parameters that ZeRO 3 keeps gathered, at most
 
 
 @dataclass(frozen=True)
 class Contexts:
-    """What a process on a GPU takes before its first tensor. Assumed."""
+    """Bytes of a process on a GPU before its first tensor. Assumed."""
 
     cuda: int = GiB // 2  # CUDA context and its libraries
     nccl: int = GiB // 2  # buffers of the ranks' communicators
@@ -34,12 +34,12 @@ class Contexts:
 
 @dataclass(frozen=True)
 class Rates:
-    """Which share of the data sheet is reached. Assumed before any comparison, and not changed after it."""
+    """Shares of the data sheet that are reached. Assumed before any comparison, and kept."""
 
     update: float = 0.30  # of the GPU's FLOP/s, forward and backward
     forward: float = 0.40
     decode: float = 0.60  # of the memory's bandwidth
-    decode_step_s: float = 0.006  # scheduling, launching, sampling and returning one token of every sequence
+    decode_step_s: float = 0.006  # schedule, launch, sample, return one token of each
     allreduce_s: float = 15e-6  # one of two a layer, with tensor parallelism
     host_link: float = 20e9  # bytes per second and GPU, between GPU and pinned host memory
     tensor_sync_s: float = 0.010  # one named tensor to all engines, a remote call each
@@ -54,7 +54,7 @@ RATES, CONTEXTS = Rates(), Contexts()
 
 @dataclass(frozen=True)
 class Zero:
-    """How model states are shared out (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1): bytes
+    """Model states, shared out (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1): bytes
     of one rank, for so many parameters. offloaded: optimizer and gradients are on the host."""
 
     ranks: int
@@ -65,7 +65,7 @@ class Zero:
         return self.ranks if self.stage >= stage else 1
 
     def weights(self, params: int, *, hpz: int = 1) -> int:
-        """bf16 at rest, split in stage 3; with ds.zpg a second copy is split over `hpz` ranks (ZeRO++, arXiv 2306.10209)."""
+        """bf16 at rest, split in stage 3; ds.zpg: a copy over `hpz` ranks (arXiv 2306.10209)."""
         second = BF16 * params // hpz if self.stage == 3 and hpz > 1 else 0
         return BF16 * params // self._share(3) + second
 
@@ -74,11 +74,11 @@ class Zero:
         return 0 if self.offloaded else 3 * FP32 * params // self._share(1)
 
     def gradients(self, params: int, *, accumulate: int = BF16) -> int:
-        """What is accumulated between two optimizer steps, in ds.grad_accum_dtype; split from stage 2 on."""
+        """Gradients between optimizer steps, in ds.grad_accum_dtype; split from stage 2 on."""
         return 0 if self.offloaded else accumulate * params // self._share(2)
 
     def step_gradients(self, params: int) -> int:
-        """The same once more in fp32, while the optimizer steps (deepspeed/runtime/zero/stage_1_and_2.py, step)."""
+        """Gradients again, in fp32, in a step (deepspeed/runtime/zero/stage_1_and_2.py, step)."""
         return 0 if self.offloaded else FP32 * params // self._share(1)
 
     def bucket(self, params: int) -> int:
@@ -86,12 +86,12 @@ class Zero:
         return BF16 * min(params, REDUCE_BUCKET) if self.stage >= 2 and self.ranks > 1 else 0
 
     def gathered(self, params: int) -> int:
-        """What stage 3 holds whole while it computes (stage3_max_live_parameters), in addition to its share."""
+        """Weights that stage 3 gathers (stage3_max_live_parameters), besides its share."""
         return BF16 * min(params, MAX_LIVE) if self.stage == 3 and self.ranks > 1 else 0
 
 
 def checkpoint_bytes(params: int, trained: int) -> int:
-    """A checkpoint of DeepSpeed: bf16 weights, and the optimizer's 12 bytes for each parameter that is trained."""
+    """A checkpoint of DeepSpeed: bf16 weights, and 12 bytes per trained parameter."""
     return BF16 * params + 3 * FP32 * trained
 
 
@@ -125,11 +125,11 @@ def forward_bytes(shape: ModelShape, *, tokens: int) -> int:
     return tokens * BF16 * (2 * shape.hidden + 3 * shape.intermediate)
 
 
-# Per token and word of the vocabulary. Training: fp32 logits (models/actor.py:250 copies the model's own), their gradient in
-# fp32 and that in bf16; the cross-entropy kernel of flash-attn keeps no other. Without flash-attn log-probs are gather and
-# logsumexp (models/utils.py:185-188), whose backward holds two fp32 tensors more while it adds them. Log-probs alone: the
-# model's bf16 and the fp32 copy; with R³'s exact entropy (method/core/entropy.py) the model's own and one chunk.
-# With openrlhf.actor.entropy_coef the entropy's own gradient is one more in fp32 (models/utils.py:216, compiled).
+# Per token and word of the vocabulary. Training: fp32 logits (models/actor.py:250 copies), their
+# gradient in fp32 and in bf16; flash-attn's kernel keeps no other. Without it log-probs are gather
+# and logsumexp (models/utils.py:185-188), with two fp32 tensors more in backward. Log-probs alone:
+# bf16 and fp32 copy; R³'s exact entropy (method/core/entropy.py): the model's own and a chunk.
+# openrlhf.actor.entropy_coef adds one gradient in fp32 (models/utils.py:216, compiled).
 ENTROPY_LOGIT_BYTES = FP32
 TRAIN_LOGIT_BYTES = {True: FP32 + FP32 + BF16, False: 4 * FP32}
 FORWARD_LOGIT_BYTES = BF16 + FP32
@@ -147,7 +147,7 @@ def forward_logits_bytes(shape: ModelShape, *, tokens: int) -> int:
 
 
 def kv_bytes_per_token(shape: ModelShape) -> int:
-    """Bytes of the whole model, in bf16: keys and values of every layer (vllm/v1/kv_cache_interface.py, FullAttentionSpec)."""
+    """Bytes of all layers' keys and values, bf16 (vllm/v1/kv_cache_interface.py)."""
     return 2 * BF16 * shape.layers * shape.kv_heads * shape.head_dim
 
 
@@ -167,9 +167,9 @@ def engine_step_bytes(shape: ModelShape, *, batched_tokens: int, sequences: int)
 
 
 def response_lengths(num: int, *, mean: float, longest: int, sigma: float = 0.7) -> list[int]:
-    """`num` lengths in ascending order: quantiles of a log-normal, cut at `longest`, with this mean after the cut.
+    """`num` ascending lengths: quantiles of a log-normal, cut at `longest`, with this mean.
 
-    sigma 0.7: 0.5 within a problem, 0.4 between problems, and wrong answers 1.6 times as long as right ones."""
+    sigma 0.7: 0.5 within a problem, 0.4 between problems, wrong answers 1.6 times as long."""
     mean = min(mean, float(longest))
     normal = statistics.NormalDist(0.0, sigma)
     factors = [math.exp(normal.inv_cdf((i + 0.5) / num)) for i in range(num)]
@@ -202,7 +202,7 @@ def decode_seconds(
     weights = BF16 * shape.matmul_params / tensor_parallel
     kv = kv_bytes_per_token(shape) / kv_split(shape, tensor_parallel)
     fixed = rates.decode_step_s + (2 * shape.layers * rates.allreduce_s if tensor_parallel > 1 else 0.0)
-    waiting = random.Random(0).sample(lengths, len(lengths))  # long and short ones mixed, always alike
+    waiting = random.Random(0).sample(lengths, len(lengths))  # mixed, always alike
     running: list[int] = []  # the decode step at which each ends
     step, seconds, started_sum = 0, 0.0, 0
     starts: dict[int, list[int]] = {}
@@ -226,16 +226,16 @@ def decode_seconds(
 
 
 def forward_flops(shape: ModelShape, *, tokens: float, length: float) -> float:
-    """2 P per token, and attention over half the sequence (Kaplan et al. 2020, arXiv 2001.08361, section 2.1)."""
+    """2 P per token, and attention over half the sequence (arXiv 2001.08361, section 2.1)."""
     return tokens * (2 * shape.matmul_params + 4 * shape.layers * shape.heads * shape.head_dim * length / 2)
 
 
 def update_flops(shape: ModelShape, *, tokens: float, length: float, checkpointing: bool) -> float:
-    """Backward is twice the forward; with checkpointing the forward runs once more (arXiv 2205.05198, section 5)."""
+    """Backward: twice the forward; with checkpointing one more (arXiv 2205.05198, section 5)."""
     return (4 if checkpointing else 3) * forward_flops(shape, tokens=tokens, length=length)
 
 
 def sync_seconds(shape: ModelShape, *, tensor_parallel: int, state_bytes: int, rates: Rates = RATES) -> float:
-    """One remote call for each named tensor, the engine's weights from the host, the optimizer's states there and back."""
+    """A call per named tensor, the engine's weights from the host, optimizer states both ways."""
     moved = BF16 * shape.params / tensor_parallel + 2 * state_bytes
     return shape.tensors * rates.tensor_sync_s + moved / rates.host_link

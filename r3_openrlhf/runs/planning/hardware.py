@@ -1,4 +1,4 @@
-"""GPUs, by the words of their data sheets. Memory is what torch.cuda.mem_get_info calls total, which is less."""
+"""GPUs, by their data sheets. Memory is the total of torch.cuda.mem_get_info, which is less."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GiB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What a plan needs to know of a GPU; bytes, and per second."""
+    """The numbers of a GPU that a plan needs; bytes, and per second."""
 
     name: str
     memory_bytes: int
@@ -20,8 +20,8 @@ class Gpu:
     bandwidth: float  # of its memory, bytes per second
 
 
-# NVIDIA's data sheets: A100 (312 TFLOP/s, 1.56 and 2.04 TB/s), H100 SXM (989, 3.35), H200 (989, 4.8), H800 SXM (as H100; its
-# NVLink is slower), L40S (362, 0.86), RTX 4090 (165 with sums in fp32, 1.01)
+# NVIDIA's data sheets: A100 (312 TFLOP/s, 1.56 and 2.04 TB/s), H100 SXM (989, 3.35), H200 (989,
+# 4.8), H800 SXM (as H100, slower NVLink), L40S (362, 0.86), RTX 4090 (165 with fp32 sums, 1.01)
 GPUS = {
     gpu.name: gpu
     for gpu in (

@@ -25,12 +25,12 @@ ENOUGH = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a store of given limits will hold of a run."""
+    """The content of a store of given limits."""
 
     row_bytes: int
     rows_per_set: float  # of one problem with one verdict; at most the cap
     coverage: float  # share of problems and verdicts with something to recall
-    arriving_share: float  # of max_bytes, what the steps between two moves of the rollback floor bring
+    arriving_share: float  # of max_bytes, between two moves of the rollback floor
     enough_bytes: int  # max_bytes that would hold one row of everything
 
 
@@ -60,8 +60,7 @@ def forecast(
 
 
 def history_forecast(config: R3Config, *, num_problems: int, mean_tokens: float, steps: int) -> Forecast | None:
-    """What the history store will hold of a run of `steps` steps; None where the run recalls
-    nothing.
+    """Forecast the history store of `steps` steps; None where the run recalls nothing.
 
     mean_tokens: of a response."""
     remembers = config.replay.enabled or config.reflection.enabled

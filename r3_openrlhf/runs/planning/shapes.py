@@ -1,4 +1,4 @@
-"""The shape of a decoder-only transformer with gated MLP and grouped-query attention (Llama, Qwen2, Qwen3)."""
+"""The shape of a decoder-only transformer: gated MLP, grouped queries (Llama, Qwen2, Qwen3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 
-KINDS = ("llama", "qwen2", "qwen3", "mistral")  # config.json's model_type, whose layers are the ones counted here
+KINDS = ("llama", "qwen2", "qwen3", "mistral")  # config.json's model_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class ModelShape:
 
     @property
     def matmul_params(self) -> int:
-        """What each token is multiplied with: all but the embedding, which is looked up."""
+        """Weights that multiply each token: all but the embedding, which is looked up."""
         return self.params - (0 if self.tied else self.vocab * self.hidden)
 
     def adapter_params(self, rank: int, targets: Collection[str] = ()) -> int:
-        """Parameters of a LoRA adapter: rank x (in + out) for each linear layer named in `targets`, of all but the head where it is empty."""
+        """LoRA parameters: rank x (in + out) for each linear layer of `targets`; empty: all but head."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         sizes = {
             "q_proj": self.hidden + q,
@@ -112,7 +112,7 @@ SAME = {"smollm2": "HuggingFaceTB/SmolLM2-135M"}  # names of this project
 
 
 def shape_of(model: str) -> ModelShape:
-    """The shape of a directory with a config.json, or of a published name (with or without "-Instruct"). ConfigError for others."""
+    """The shape of a directory's config.json, or of a published name. ConfigError for others."""
     file = Path(model) / "config.json"
     if file.is_file():
         return _read(file)

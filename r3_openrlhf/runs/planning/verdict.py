@@ -1,4 +1,4 @@
-"""What does not fit, and what would make it fit."""
+"""The parts that do not fit, and what would make them fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIGHT = 0.9  # of a GPU: fragments, and what the formulas do not know
 
 
 def missing_kv_cache(config: R3Config, kv_tokens: int) -> int:
-    """Tokens by which an engine's KV cache is too small for one sequence of data.max_len, which vLLM refuses; 0: none."""
+    """Tokens that an engine's KV cache lacks for data.max_len, which vLLM refuses; 0: none."""
     return max(0, config.data.max_len - kv_tokens)
 
 
@@ -70,7 +70,7 @@ def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, .
 
 
 def _changes(config: R3Config) -> Iterator[tuple[str, Any]]:
-    """What may be set otherwise, cheapest first."""
+    """Settings that may change, cheapest first."""
     train, cluster = config.train, config.cluster
     if not config.model.gradient_checkpointing:
         yield "model.gradient_checkpointing", True
