@@ -14,20 +14,20 @@ class Grader(Protocol):
     """A grader of responses: processes of this machine, or reward servers."""
 
     async def grade(self, request: GradeRequest) -> Grade:
-        """The grade of one response; never raises for a bad response, its verdict is then UNGRADED with a reason."""
+        """Grade one response; a bad one raises nothing, it is UNGRADED with a reason."""
 
     def close(self) -> None:
         """End what the grader started."""
 
 
 def make_grader(config: RewardConfig) -> Grader:
-    """A grader by a user's functions, on the configured servers, or else in local worker processes."""
+    """A grader by a user's functions, configured servers, or local worker processes."""
     if config.all_functions:
         from r3_openrlhf.rewards.function_grader import FunctionGrader
 
         return FunctionGrader(config)
     if config.urls:
-        from r3_openrlhf.rewards.remote import RemoteGrader  # aiohttp, which local grading does not need
+        from r3_openrlhf.rewards.remote import RemoteGrader  # needs aiohttp
 
         return RemoteGrader(config)
     return LocalGrader(config)

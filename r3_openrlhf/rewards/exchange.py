@@ -19,7 +19,7 @@ MAX_PROBLEM_CHARS = 20_000
 
 
 class GradingError(R3Error):
-    """Grading as a whole cannot continue (a single rollout that cannot be graded is data, not an error)."""
+    """Grading as a whole cannot continue (a rollout that cannot be graded is data)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Grade:
     verdict: Verdict
     reason: str  # "correct", "wrong", "no_answer", "timeout", "crashed", "unreachable", ...
     score: float | None  # 1.0 / 0.0, partial credit where a task has it; None when ungraded
-    # score plus length reward (METHOD: R is 0 or in [1, 2]), or what a user's reward function returned; None when ungraded
+    # score plus length reward (METHOD: R is 0 or in [1, 2]), or a function's; None: ungraded
     reward: float | None
     extracted: str | None = None  # the answer found inside the response
     seconds: float = 0.0  # wall clock spent grading
@@ -55,7 +55,7 @@ def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
 
 
 def encode_request(request: GradeRequest) -> msgspec.Raw:
-    """The request as bytes, which are equal for equal requests. GradingError: metadata that is not plain data."""
+    """The request as bytes, equal for equal requests. GradingError: metadata is not plain data."""
     item = Item(
         task=request.task,
         response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
@@ -71,7 +71,7 @@ def encode_request(request: GradeRequest) -> msgspec.Raw:
 
 
 def encode_function_item(request: GradeRequest) -> msgspec.Raw:
-    """The request for a user's reward functions, as bytes. GradingError: a row that is not plain data."""
+    """The request for a user's functions, as bytes. GradingError: a row is not plain data."""
     metadata = msgspec.json.decode(request.metadata) if isinstance(request.metadata, bytes) else request.metadata
     item = FunctionItem(
         response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),

@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 class FunctionGrader:
-    """Calls the functions in `reward.num_workers` processes, an item of `reward.timeout_s` at a time in each.
+    """Calls the functions in `reward.num_workers` processes, `reward.timeout_s` for each item.
 
-    The reward is what they returned. The built-in grader, where `reward.functions` names it, runs in its own processes.
+    The reward is what they return. The built-in grader, if named, runs in its own processes.
     """
 
     def __init__(self, config: RewardConfig) -> None:

@@ -1,6 +1,6 @@
-"""A user's reward functions: called in processes that can be killed, their values checked and added up.
+"""A user's reward functions: called in killable processes, their values checked and added.
 
-Unlike graders of ours these processes are not confined: the function is the user's own, and a judge needs the network.
+These processes are not confined: the function is the user's own, and a judge needs the network.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def make_worker(paths: Sequence[str]) -> Callable[[FunctionItem], list[Part]]:
     loops: list[asyncio.AbstractEventLoop] = []
 
     def finish(work: Coroutine[Any, Any, Any]) -> Any:
-        if not loops:  # one for all items, so that a function may keep its connections; made after the fork
+        if not loops:  # one for all items keeps connections; after the fork
             loops.append(asyncio.new_event_loop())
         return loops[0].run_until_complete(work)
 
@@ -94,7 +94,7 @@ def _part(function: RewardFunction, item: FunctionItem, finish: Callable[[Corout
 def _values(
     function: RewardFunction, item: FunctionItem, finish: Callable[[Coroutine[Any, Any, Any]], Any]
 ) -> list[object]:
-    """Return what the function returns: of several accepted answers for each, if it asks for one."""
+    """Return the function's result: of several accepted answers for each, if it asks for one."""
 
     def call(*arguments: Any, **keywords: Any) -> object:
         value = function.call(*arguments, **keywords)
@@ -117,7 +117,7 @@ def _values(
 
 
 def _trl_arguments(item: FunctionItem) -> dict[str, Any]:
-    """Return arguments as TRL's GRPOTrainer passes to its functions: columns as lists, and messages where the row's own prompt is messages."""
+    """Return arguments as TRL's GRPOTrainer passes them: columns as lists, messages for messages."""
     prompt = item.row.get("prompt")
     talks = isinstance(prompt, list)
     completion = [{"role": "assistant", "content": item.response}] if talks else item.response
@@ -150,7 +150,7 @@ def openrlhf_value(answer: object) -> dict[str, Any]:
 
 
 def checked_part(name: str, value: object) -> Part:
-    """Check what a function returned, as a part: a bool, a number, None, or a dict with `reward` or `score`."""
+    """Check a returned part: a bool, a number, None, or a dict with `reward` or `score`."""
     content = dict(value) if isinstance(value, Mapping) else {"reward": value}
     if isinstance(value, Mapping) and not {"reward", "score"} & content.keys():
         return _bad(name, "returned dict", 'a dict without "reward" or "score"')

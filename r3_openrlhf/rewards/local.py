@@ -85,7 +85,7 @@ class LocalGrader:
         self.pools = GradingPools(num_workers=config.num_workers, timeout_s=config.timeout_s, code=config.code)
 
     async def grade(self, request: GradeRequest) -> Grade:
-        """Do as Grader.grade. ConfigError: unknown task. GradingError: metadata that is no plain data."""
+        """Do as Grader.grade. ConfigError: unknown task. GradingError: metadata not plain."""
         outcome = await asyncio.wrap_future(self.pools.submit(request.task, encode_request(request)))
         return grade_of(outcome, request.num_tokens, self._config)
 

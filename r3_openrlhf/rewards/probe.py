@@ -1,4 +1,4 @@
-"""Answers of the rewards of a run to a right, a wrong and an empty response, for the first page of the run."""
+"""A run's rewards on a right, a wrong and an empty response, for its first page."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def probe_rewards(
     row: dict[str, Any] | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Probe:
-    """Ask each reward of `config` (the built-in grader, the functions, each server) about one problem of the run.
+    """Ask each reward of `config` (built-in grader, functions, servers) about one problem.
 
-    The right response is the reference in the form of its task or, where that is not called correct, the reference alone; of tests
-    of programs it is empty, too. A function or server that wants another form may call it wrong; that is a warning. Starts the grading processes, and ends them.
-    """
+    The right response is the reference in its task's form or, if not correct, alone; empty for
+    tests. A function or server may want another form: that is a warning. Starts and ends grading
+    processes."""
     form, answers = TASKS[task].answer_form, () if TASKS[task].runs_programs else references
     responses = {"right": form % answers[0] if answers else "", "wrong": form % WRONG, "empty": ""}
     if answers:

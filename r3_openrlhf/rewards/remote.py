@@ -37,7 +37,7 @@ MAX_BACKOFF_S = 5.0
 MAX_REASON_CHARS = 80
 _PASSING = frozenset({"closed", "unavailable"})  # a server's own trouble: ask again
 _REFUSED = frozenset({400, 413, 422})
-_LATER = frozenset({0, 408, 425, 429, *range(500, 600)})  # statuses that may be others in a moment; 0: no answer
+_LATER = frozenset({0, 408, 425, 429, *range(500, 600)})  # may change soon; 0: no answer
 
 _decode_item = msgspec.msgpack.Decoder(Item).decode
 
@@ -124,10 +124,10 @@ def _contradiction(result: _Result) -> str | None:
 
 
 class RemoteGrader:
-    """Grades on `reward.urls`, in turn. The token, if the servers want one, is the environment's R3_REWARD_TOKEN.
+    """Grades on `reward.urls`, in turn, with the environment's R3_REWARD_TOKEN if it is set.
 
-    From a server of ours only the score counts: the run's own configuration makes the reward of it. An answer that
-    does not keep to the contract leaves its response ungraded, and the reason says what is wrong with it.
+    From a server of ours only the score counts; the run's configuration makes the reward. An answer
+    outside the contract leaves its response ungraded, with the reason.
 
     failing_since: when (monotonic) servers began to give no answer at all; None while one answers.
     """
@@ -137,7 +137,7 @@ class RemoteGrader:
         self._contract = _OpenRLHFContract(config.correct_from) if config.asks_openrlhf_servers else _OurContract()
         path = self._contract.path
         self._urls = [url.rstrip("/").removesuffix(path) + path for url in config.urls]
-        self._resting_until = dict.fromkeys(self._urls, 0.0)  # after a failure others are asked first
+        self._resting_until = dict.fromkeys(self._urls, 0.0)  # after a failure others go first
         self._turn = itertools.count(random.randrange(len(self._urls)))
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
         self._asking: set[asyncio.Task[Outcome]] = set()
@@ -208,7 +208,7 @@ class RemoteGrader:
         return min(in_turn, key=lambda url: max(0.0, self._resting_until[url] - now))
 
     async def _ask(self, url: str, body: bytes, limit_s: float) -> tuple[int, str, float]:
-        """Return status, text, and for how long the server is then to rest; status 0: why there is no answer."""
+        """Return status, text, and how long the server must rest; status 0: why no answer."""
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._session().post(url, data=body, timeout=timeout) as response:
@@ -253,7 +253,7 @@ class RemoteGrader:
         return self._sessions[loop]
 
     def close(self) -> None:
-        """Close the connections; what still waits is answered `ungraded: closed`. Callable from any thread."""
+        """Close the connections; waiting items are `ungraded: closed`. Callable from any thread."""
         self._is_closed = True
         for loop, session in list(self._sessions.items()):
             if loop is _running_loop():

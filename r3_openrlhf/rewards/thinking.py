@@ -1,4 +1,4 @@
-"""Thinking as graders are told of it: they see a response alone, and the prompt may have opened its thinking."""
+"""Thinking, for graders: they see a response alone; the prompt may have opened thinking."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDS = 200  # characters of a prompt in which its last mark is
 
 
 def opened_thinking(prompt: str) -> str:
-    """The mark with which a final prompt opens thinking, at its very end; "" where it opens none."""
+    """The mark with which a final prompt opens thinking at its end; "": none."""
     end = prompt[-_ENDS:].rstrip()
     marks_at_end = [mark for mark in THINKING_MARK.finditer(end) if mark.end() == len(end) and not mark[1]]
     return marks_at_end[0][0] if marks_at_end else ""

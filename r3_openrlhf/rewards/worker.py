@@ -1,4 +1,4 @@
-"""Work of the grading processes: judge one response with the grader of their task. Nothing of an item outlives it."""
+"""Work of the grading processes: grade one response by its task. Nothing of an item stays."""
 
 from __future__ import annotations
 

@@ -263,9 +263,7 @@ class RunDirectory:
         before, now = checkpoint_record.settings_of(self.load_config()), checkpoint_record.settings_of(config)
         folder = checkpoint_record.newest(self.checkpoints)
         saved = checkpoint_record.read(folder) if folder is not None else None
-        if (
-            saved is not None
-        ):  # its own settings; config.yaml may be another start's
+        if saved is not None:  # its own settings; config.yaml may be another start's
             before |= {key: saved.settings[key] for key in now.keys() & saved.settings}
         changed = sorted(key for key in now if before.get(key) != now[key])
         differ = [key for key in changed if not key.startswith(MAY_CHANGE)]

@@ -1,8 +1,8 @@
 """Copies that a run keeps: the user's reward functions, and models in Hugging Face format.
 
 The functions let a moved run be evaluated, and show a changed function. Of models OpenRLHF writes
-checkpoints/global_step{N}_hf each time (trainer/ray/ppo_actor.py:675) and keeps all: 47 of 7B, 0.7
-TB."""
+checkpoints/global_step{N}_hf each time (trainer/ray/ppo_actor.py:675) and keeps all: 47 of 7B
+are 0.7 TB."""
 
 from __future__ import annotations
 

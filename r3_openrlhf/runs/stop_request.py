@@ -23,9 +23,7 @@ from r3_openrlhf.method.errors import R3Error
 GO_ON = 85
 DEADLINE = "R3_DEADLINE"  # environment variable: seconds since 1970 at which the job will be killed
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-SAME_S = (
-    1.0  # sooner ones are the same: Slurm signals run and agent
-)
+SAME_S = 1.0  # sooner ones are the same: Slurm signals run and agent
 LEAVING_S = 4.0  # for leaving at once; then what is left is killed
 GOES_ON = "; the same command continues from the newest checkpoint, if there is one"
 RESERVE_S = 30.0  # for leaving: Ray's processes end, logs are copied

@@ -1,4 +1,4 @@
-"""The pages over HTTP. Only GET, only from this machine or with the token, and only the package's own scripts."""
+"""The pages over HTTP. Only GET, only from this machine or with the token; own scripts only."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-UNREADABLE = 422  # there is such a page, and what it shows cannot be read: a damaged file, a query that makes no sense
+UNREADABLE = 422  # a damaged file, or a senseless query
 
 
 class CountConvertor(Convertor[int]):
-    """A whole number of at most twelve digits in an address: more are none that SQLite or a file name takes."""
+    """A whole number of at most twelve digits: SQLite and file names take no larger one."""
 
     regex = "[0-9]{1,12}"
 

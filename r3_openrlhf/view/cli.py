@@ -33,8 +33,8 @@ def view(
 ) -> None:
     """Look at runs and evaluations in a browser: curves, groups, responses, tokens.
 
-    RUN is a run directory, a directory of `r3 eval`, or a directory that holds some. Nothing in it is changed, and a run
-    may continue meanwhile.
+    RUN is a run directory, a directory of `r3 eval`, or a directory that holds some. Nothing in it is
+    changed, and a run may continue meanwhile.
 
     \b
     r3 view runs/quickstart
@@ -59,9 +59,9 @@ def view(
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The page to write.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:
-    """Write runs into one page to share: what changed, curves, a dozen groups with their texts, settings.
+    """Write runs into one page to share: changes, curves, a dozen groups with texts, settings.
 
-    The page has no scripts and needs no other file, so that it opens as an attachment. It is smaller than 3 MB.
+    The page has no scripts and needs no other file, so it opens as an attachment. At most 3 MB.
 
     \b
     r3 report runs/quickstart --out report.html
@@ -85,7 +85,7 @@ def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:
 
 
 def serve(library, *, host: str, port: int, token: str | None, opens_browser: bool) -> None:
-    """Serve the pages until the process is asked to end. Raises R3Error for a port that is taken."""
+    """Serve the pages until the process is asked to end. R3Error: the port is taken."""
     import uvicorn
 
     from r3_openrlhf.view.app import create_app
@@ -119,7 +119,7 @@ def serve(library, *, host: str, port: int, token: str | None, opens_browser: bo
 
 
 def _has_screen() -> bool:
-    """True if a browser has a screen. Without one, webbrowser looks for a browser that runs in this terminal."""
+    """True if a browser has a screen. Else webbrowser would look for one in this terminal."""
     if "SSH_CONNECTION" in os.environ:
         return False
     return sys.platform == "darwin" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -1,4 +1,4 @@
-"""The numbers of a run that are drawn, the picture of each, and their values as a page needs them."""
+"""The numbers of a run that are drawn, the picture of each, and their values on a page."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _arm(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _aligned(columns: Sequence[tuple[Sequence[int], Sequence[float | None]]], places: Mapping[int, int]) -> np.ndarray:
-    """float64 [N, S]: a row per run with its values at the steps of the arm; NaN where it has none."""
+    """float64 [N, S]: each run's values at the steps of the arm; NaN where it has none."""
     table_NS = np.full((len(columns), len(places)), np.nan)
     for row, (steps, values) in enumerate(columns):
         for step, value in zip(steps, values, strict=True):
@@ -115,7 +115,7 @@ def _aligned(columns: Sequence[tuple[Sequence[int], Sequence[float | None]]], pl
 
 
 def _interval(table_NS: np.ndarray) -> tuple[list[float | None], list[float | None], list[float | None]]:
-    """Mean, low and high of each column, as `estimate` gives them for its values that are not NaN."""
+    """Mean, low and high of each column: `estimate` of its values that are not NaN."""
     known_NS = ~np.isnan(table_NS)
     num_S = known_NS.sum(0)
     mean_S = np.where(known_NS, table_NS, 0.0).sum(0) / np.maximum(num_S, 1)
@@ -162,7 +162,7 @@ def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
 
 
 def _columns(run: RunReader, every: bool) -> dict[str, Any]:
-    """steps, tokens, and series: key -> a value for each of them; those of evaluations have steps of their own."""
+    """steps, tokens, and series: key -> values; evaluations have steps of their own."""
     counted = run.counts()
     stamp = (stamp_of(run.directory.metrics), stamp_of(run.directory.evaluations), len(counted), bool(run.steps()))
     return run.fresh(f"columns {every}", stamp, lambda: _read_columns(run, counted, every))

@@ -43,7 +43,7 @@ class Estimate(msgspec.Struct):
 
 
 class BenchmarkResults(msgspec.Struct):
-    """The results of one benchmark that a page shows. Keys of pass_at_k and majority_at_k: k as text."""
+    """The results of a benchmark on a page. Keys of pass_at_k and majority_at_k: k as text."""
 
     num_problems: int
     num_ungraded: int
@@ -130,7 +130,7 @@ class EvaluationReader(Reader):
         return self.fresh("results", stamp_of(file), read)
 
     def problems(self) -> dict[tuple[str, str], EvaluatedProblem]:
-        """(benchmark, uid) -> its problem, in the order in which they were finished. R3Error: a damaged line."""
+        """(benchmark, uid) -> problem, in the order of finishing. R3Error: a damaged line."""
         file = self.path / "samples.jsonl"
         try:
             return self.fresh("problems", stamp_of(file), lambda: _problems_in(file))
@@ -172,7 +172,7 @@ def _problems_in(file: Path) -> dict[tuple[str, str], EvaluatedProblem]:
 
 
 def _decoded(line: bytes, file: Path, number: int) -> _Line:
-    """With Python's own parser: a line may hold a lone surrogate, which a model can write. R3Error: it is no line of ours."""
+    """Parse with Python: models write lone surrogates. R3Error: it is no line of ours."""
     try:
         return msgspec.convert(json.loads(line), _Line)
     except UNREADABLE as error:
@@ -203,7 +203,7 @@ def pairs_of(a: EvaluationReader, b: EvaluationReader) -> list[Pair]:
 
 
 def difference_of(a: EvaluationReader, b: EvaluationReader) -> SeedEstimate | None:
-    """Pass@1 of b less that of a over the problems that both were asked, with Student's interval over problems."""
+    """Pass@1 of b less that of a over shared problems, with Student's interval over these."""
     shares = [
         {key: problem.share for key, problem in reader.problems().items() if problem.share is not None}
         for reader in (b, a)

@@ -1,4 +1,4 @@
-"""The pages of evaluations: results, the responses to a problem, and two models on the same problems."""
+"""The pages of evaluations: results, responses to a problem, two models on the same problems."""
 
 from __future__ import annotations
 

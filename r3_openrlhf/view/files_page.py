@@ -1,4 +1,4 @@
-"""The other files of a run directory: its starts with their phases, settings, error, log and code."""
+"""The other files of a run directory: starts with phases, settings, error, log and code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Event(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start of the run, until the next one or its last event. Seconds are since its first event."""
+    """A start of the run, until the next or its last event. Seconds since its first event."""
 
     began: str  # UTC
     seconds: float
@@ -52,7 +52,7 @@ class Start:
 
 
 def files_page(library: Library, name: str, against: str = "") -> str:
-    """Starts, settings (and in what they differ from another run's), error, log and code of a run."""
+    """Starts, settings (and their differences from another run), error, log, code of a run."""
     run = library.run(name)
     directory = run.directory
     texts = {"error.txt": directory.error, "train.log": directory.log, "code_state.txt": directory.code_state}
@@ -79,7 +79,7 @@ def differences_of(a: RunReader, b: RunReader) -> list[tuple[str, str, str]]:
 
 
 def end_of(file: Path) -> str | None:
-    """The last END_BYTES of a text file without passwords; None: there is none, or it cannot be read."""
+    """The last END_BYTES of a text file without passwords; None: missing, or unreadable."""
     content, is_whole = _tail(file, END_BYTES)
     if content is None:
         return None
@@ -114,7 +114,7 @@ def events_in(file: Path) -> list[Event]:
 
 
 def starts_of(events: Sequence[Event]) -> list[Start]:
-    """The starts in their order. A start begins with FIRST_PHASE, or with the first event that there is."""
+    """The starts in order. A start begins with FIRST_PHASE, or with the first event."""
     parts: list[list[Event]] = []
     for event in events:
         if event.phase == FIRST_PHASE or not parts:

@@ -1,4 +1,4 @@
-"""A problem's responses in one step: side by side, two word by word, one token by token, a trajectory turn by turn."""
+"""A problem's responses in one step: side by side, word by word, by token, turn by turn."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def places_of(rows: Sequence[Row]) -> dict[int, int]:
 
 
 def trajectory_page(library: Library, name: str, step: int, place: int, context: str, uid: str) -> str:
-    """A trajectory, with the groups that each turn is compared in at every level. Raises NotThere."""
+    """A trajectory, with the groups of each turn at every level. Raises NotThere."""
     opened = open_group(library, name, step, context, uid)
     run, played = opened.run, trajectories_of(opened.rows)
     if not 0 <= place < len(played):
@@ -89,7 +89,7 @@ def tokens_page(library: Library, name: str, step: int, context: str, uid: str, 
 def tokens_of_group(
     library: Library, name: str, step: int, context: str, uid: str, *, only: Sequence[int] | None = None
 ) -> dict[str, Any]:
-    """Values of each token of a group's responses, as plain JSON. only: places of the responses that are wanted."""
+    """Values of the tokens of a group, as plain JSON. only: places of the wanted responses."""
     opened = open_group(library, name, step, context, uid)
     run, config = opened.run, opened.run.config
     places = range(len(opened.rows)) if only is None else only
@@ -136,7 +136,7 @@ def _attempt_in(prompt: str | None) -> tuple[str, str, str, bool] | None:
 
 
 def difference_of(a: str, b: str) -> dict[str, Any]:
-    """Two texts as runs of words: equal, only in a, only in b. `is_cut`: only their first words were compared."""
+    """Two texts as runs of words: equal, only in a, only in b. `is_cut`: both were too long."""
     words_a, words_b = _WORD.findall(a), _WORD.findall(b)
     is_cut = max(len(words_a), len(words_b)) > MAX_DIFF_WORDS
     words_a, words_b = words_a[:MAX_DIFF_WORDS], words_b[:MAX_DIFF_WORDS]

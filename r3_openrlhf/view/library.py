@@ -1,4 +1,4 @@
-"""The open runs and evaluations, each with a short name for its address, and what pages of several need."""
+"""The open runs and evaluations, each with a short name for its address; shared by pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_S = 2.0  # between two looks for new steps
 
 
 class Library:
-    """The directories that the command line names. `refresh` finds runs that began since. For any number of threads."""
+    """The directories of the command line. `refresh` finds new runs. For any number of threads."""
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
         """Raises R3Error for a path that does not exist, and when there is nothing to open."""
@@ -70,7 +70,7 @@ class Library:
         return self.evaluations[name]
 
     def count(self, ending: threading.Event) -> None:
-        """Count every step of every run, the newest first, and what comes later, until `ending` is set."""
+        """Count every step of every run, the newest first, and new ones, until `ending` is set."""
         while not ending.is_set():
             for run in list(self.runs.values()):
                 for step in reversed(run.steps()):
@@ -88,7 +88,7 @@ class Library:
 
 
 def find(path: Path) -> Iterator[tuple[Path, bool]]:
-    """(directory, is it a run?) of runs and evaluations at `path` or below it. Below a run only its evaluations count."""
+    """(directory, is it a run?) at `path` or below. Below a run only its evaluations count."""
     for folder, folders, files in os.walk(path):
         folders.sort()
         if "config.yaml" in files:

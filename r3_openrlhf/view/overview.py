@@ -1,4 +1,4 @@
-"""The curves of some runs over each other, each run in one line, its effect, and the arms compared."""
+"""The curves of some runs over each other, a line per run, its effect, and the arms compared."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def overview(library: Library, names: Sequence[str] | None = None) -> str:
 
 
 def state(library: Library) -> dict[str, dict[str, Any]]:
-    """Return the newest step of each run, and whether it has ended, for pages that wait for news."""
+    """Return the newest step of each run, and if it has ended, for pages that wait for news."""
     return {
         name: {
             "metrics": run.metrics()[-1]["step"] if run.metrics() else 0,
@@ -98,7 +98,7 @@ def sentences(library: Library, name: str) -> list[dict[str, str]]:
 
 
 def compare_page(library: Library, names: Sequence[str] | None = None, reference: str = "") -> str:
-    """The table of `r3 compare --unfinished`. names: runs; None: all. reference: an arm, "": grpo, or the first one."""
+    """The table of `r3 compare --unfinished`. names: None: all runs. reference: "": grpo."""
     runs = [library.run(name) for name in names] if names else list(library.runs.values())
     comparison, fault = comparison_of(runs, reference)
     return render(

@@ -1,4 +1,4 @@
-"""A problem over the steps of every open run: its groups, when it was hard, what was recalled, whether reflection helped."""
+"""A problem over the steps of all open runs: groups, when it was hard, recalls, reflection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Moment:
 
     step: int
     group: StepGroup
-    # mean reward, or share right (reflection.hard_by), of everything graded that the plain prompt had before this step
+    # mean reward, or share right (reflection.hard_by), of all plain graded before this step
     stored_mean: float | None
     is_hard: bool  # that is below reflection.threshold
     sources: list[int]  # steps that its recalled rows came from
@@ -48,7 +48,7 @@ class Life:
     threshold: float | None
     hard_by: str
     states: list[State]  # in the order in which they were cut or tried first
-    helped: list[tuple[float, float]]  # share right after reflection, and from the plain prompt in the same step
+    helped: list[tuple[float, float]]  # share right after reflection, and plain, by step
 
 
 def problem_page(library: Library, name: str, uid: str) -> str:

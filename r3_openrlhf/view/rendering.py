@@ -1,4 +1,4 @@
-"""Templates -> HTML. Everything that comes out of a run is text: autoescape is on, and nothing marks it as safe."""
+"""Templates -> HTML. What a run wrote is text: autoescape is on, nothing is marked as safe."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def link(*parts: object) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """A page. Lone surrogates, which models can write and UTF-8 cannot carry, become replacement characters."""
+    """A page. Lone surrogates, which UTF-8 cannot carry, become replacement characters."""
     text = environment().get_template(template).render(**values)
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -162,12 +162,12 @@ def words_of(group: StepGroup) -> str:
     return ", ".join([f"{group.num_correct} right", f"{group.num_wrong} wrong", *others])
 
 
-# ── what keys and words mean: docs/metrics.md and docs/glossary.md, of which this folder has links ──
+# ── meanings of keys and words: docs/metrics.md and docs/glossary.md, linked in this folder ──
 
 
 @cache
 def meanings() -> dict[str, str]:
-    """Key of metrics.jsonl -> its meaning. A name without a "/" has the path of the one before it."""
+    """Key of metrics.jsonl -> its meaning. A name without a "/" has the path of the last one."""
     meaning_of = {}
     for row in _rows("metrics.md"):
         path = ""

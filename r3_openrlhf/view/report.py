@@ -1,4 +1,4 @@
-"""`r3 report`: runs in one page that opens by mail, without scripts, other files or another host."""
+"""`r3 report`: runs in one page for mail, without scripts, other files or another host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_POINTS = 160  # of a curve; a longer one is shown as means of equal parts
 MAX_VALUES = 60_000  # points of all curves
 _DARK = re.compile(r':root\[data-theme="dark"\][^{]*\{[^}]*\}')
 
-# Why a group is in the report -> does it show that? Each reason is taken in turn, the newest groups first.
+# Reason for a group in the report -> test. Reasons take turns, the newest groups first.
 REASONS = {
     "repaired by replay": lambda group: group.fate == "recalled",
     "asked again with a stored error": lambda group: group.context == "reflection",
@@ -146,7 +146,7 @@ def shortened(text: str | None) -> str | None:
 
 
 def drawing(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """A chart of `curves_of` for report.html: one line for each run and series, and the ends of both axes."""
+    """A chart of `curves_of` for report.html: a line per run and series, and the axes' ends."""
     lines: list[dict[str, Any]] = [
         {
             "name": f"{run['name']} {series['label']}",

@@ -1,4 +1,4 @@
-"""The rows of a group as its pages show them: with their texts, their answers, and rewards taken apart."""
+"""The rows of a group as its pages show them: texts, answers, and rewards taken apart."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Opened:
 
 
 def open_group(library: Library, name: str, step: int, context: str, uid: str) -> Opened:
-    """A group of a step. A recalled row is written without its text, which the history knows. Raises NotThere."""
+    """A group of a step. The history has the text of a recalled row. Raises NotThere."""
     run = library.run(name)
     group = run.group(step, context, uid)
     rows = of_group(run, step, group, run.rows_with_text(step, uid))
@@ -87,7 +87,7 @@ def open_group(library: Library, name: str, step: int, context: str, uid: str) -
 
 
 def of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Value]) -> list[Value]:
-    """The part of a list for all rows of a problem in a step, in the order of the file, that belongs to the group."""
+    """The group's part of a list over all rows of a problem in a step, in file order."""
     wanted = {row["at"] for row in group.rows}
     places = [row["at"] for row in run.rows(step) if row["uid"] == group.uid]
     if len(places) != len(values):
@@ -106,7 +106,7 @@ def _extras_in(row: Row) -> dict[str, float | str]:
 
 
 def _answer_in(row: Row, run: RunReader) -> str | None:
-    """The one that the grader found; of a recalled row it is in the file of the step that sampled it."""
+    """The answer that the grader read; a recalled row's is in the file of its own step."""
     if row["recalled_from"] is None or not row["text"]:
         return row.get("answer")
     try:
@@ -132,11 +132,11 @@ def extremes_of(responses: Sequence[Shown]) -> tuple[int, int] | None:
 
 
 def reward_parts(row: Row, *, returned: bool = False) -> list[tuple[str, float]]:
-    """The reward of a row as a sum of named parts; [] for one without a reward. returned: a function of the user gave it.
+    """The reward of a row as a sum of named parts; [] without one. returned: by a function.
 
-    A correct row has 1 for the verdict and the rest for its length; a ranked one has the ranking's reward instead of 0, which
-    ranking.guard may shift; what else was added or taken (DAPO's penalty on long ones) is the last part.
-    """
+    A correct row has 1 for the verdict, the rest for its length; a ranked one has the ranking's
+    reward, which ranking.guard may shift; what was added or taken besides (DAPO's penalty) comes
+    last."""
     outcome, ranking, reward = row["outcome_reward"], row["ranking_reward"], row["reward"]
     if outcome is None or reward is None:
         return []
@@ -163,7 +163,7 @@ class RankedPoint:
 
 
 def ranked_points(rows: Sequence[Row]) -> list[RankedPoint]:
-    """i dominates j: its peak is higher and its global entropy lower, both strictly (method/core/ranking.py)."""
+    """i dominates j: higher peak and lower global entropy, strictly (method/core/ranking.py)."""
     measured = [
         (place, row["entropy_peak"], row["entropy_global"])
         for place, row in enumerate(rows)

@@ -53,7 +53,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 class Reader:
-    """A directory whose files are read again when they change. `name` is its address. For any number of threads."""
+    """A directory whose files are read again when they change. `name`: its address. Thread-safe."""
 
     def __init__(self, path: Path, *, name: str) -> None:
         self.path = path
@@ -102,7 +102,7 @@ class RunReader(Reader):
         return self.directory.finished.is_file()
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl by step, as far as they can be read; of a step that was done again, the last."""
+        """The readable lines of metrics.jsonl by step; of a step done again, the last."""
         return self._lines(self.directory.metrics, MetricsLine)[0]
 
     def evaluations(self) -> list[dict[str, Any]]:
@@ -128,7 +128,7 @@ class RunReader(Reader):
         return self.fresh(file.name, stamp_of(file), read)
 
     def faults(self) -> list[str]:
-        """A sentence for each file of the run that cannot be read to its end; its rollouts have sentences of their own."""
+        """A sentence for each damaged file of the run; its rollouts have sentences of their own."""
         faults = [
             f"Its settings are left out: {self.config_fault}." if self.config_fault else None,
             self._lines(self.directory.metrics, MetricsLine)[1],
@@ -149,7 +149,7 @@ class RunReader(Reader):
         return self._rows_of(*self._file_of(step))
 
     def groups(self, step: int) -> list[StepGroup]:
-        """The groups of a step in the order of its file. Raises R3Error where there are no rollouts."""
+        """The groups of a step in file order. R3Error: there are no rollouts."""
         stamp = self._file_of(step)[1]
         return self.fresh("groups", (step, stamp), lambda: groups_of(self.rows(step), step=step))
 
@@ -161,7 +161,7 @@ class RunReader(Reader):
         raise NotThere(f"step {step} of {self.name} has no {context} group of problem {uid}")
 
     def count(self, step: int) -> None:
-        """Read the counts of a step, if its file is new. A damaged file has none; its pages say why."""
+        """Read the counts of a step with a new file. A damaged one has none; its pages say why."""
         file = rollout_files.file_of(self.directory.rollouts, step)
         stamp = stamp_of(file)
         if self._counted.get(step, (None,))[0] != stamp:
@@ -171,7 +171,7 @@ class RunReader(Reader):
                 self._counted[step] = stamp, {}
 
     def counts(self) -> dict[int, dict[str, int]]:
-        """The counts of the steps that `count` has read: "fate:..." -> groups, "age:..." -> recalled rows."""
+        """Totals of the steps that `count` has read: "fate:..." groups, "age:..." recalled rows."""
         return {step: self._counted[step][1] for step in self.steps() if step in self._counted}
 
     def rows_with_text(self, step: int, uid: str) -> list[Row]:
@@ -184,7 +184,7 @@ class RunReader(Reader):
         return self.fresh("rows of a problem", (step, uid, stamp), read)
 
     def token_columns(self, step: int, uid: str) -> list[dict[str, np.ndarray | None]]:
-        """The values of the tokens of each row of `rows_with_text`, in the step's file (rollout_files.TOKEN_COLUMNS)."""
+        """Values of the tokens of `rows_with_text` in a step (rollout_files.TOKEN_COLUMNS)."""
         file, stamp = self._file_of(step)
 
         def read() -> list[dict[str, np.ndarray | None]]:
@@ -208,7 +208,7 @@ class RunReader(Reader):
         return f"{self.path} has no rollouts of step {step}; it has steps {steps[0]} to {steps[-1]}"
 
     def why_no_rollouts(self) -> str | None:
-        """One sentence where the run has metrics and no rollouts; None: it has some, or nothing at all yet."""
+        """One sentence where the run has metrics and no rollouts; None otherwise."""
         if self.steps() or not self.metrics():
             return None
         if self.directory.events.is_file() or self.directory.history.is_file():
@@ -218,7 +218,7 @@ class RunReader(Reader):
     # ── problems ──
 
     def problem(self, uid: str) -> Problem | None:
-        """A problem; None where the run directory does not say (data/problems.jsonl, data/held_out.jsonl)."""
+        """A problem; None where data/problems.jsonl and data/held_out.jsonl lack it."""
         return self.problems(self.directory.data)[0].get(uid) or self.problems(self.directory.held_out)[0].get(uid)
 
     def problems(self, file: Path) -> tuple[dict[str, Problem], str | None]:
@@ -227,7 +227,7 @@ class RunReader(Reader):
 
 
 def read_rows(file: Path) -> list[Row]:
-    """The rollouts of a step's file without their texts; `at` is their place in it. R3Error: a damaged file."""
+    """The rollouts of a step without texts; `at`: place in the file. R3Error: damaged."""
     rows = list(rollout_files.read_step(file, without=HEAVY))
     for place, row in enumerate(rows):
         check_row(row, file)

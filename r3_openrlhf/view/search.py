@@ -1,4 +1,4 @@
-"""Rollouts by a text, by their columns and in an order: DuckDB reads the files of the steps, and nothing is kept."""
+"""Rollouts by a text, their columns and an order: DuckDB reads the steps' files; none is kept."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ PLAIN = ", ".join(f'"{name}"' for name in rollout_files.COLUMNS if name not in H
 OF_FILE = 'file_row_number AS "at", filename AS file'
 READ = "read_parquet($files, hive_partitioning = false, file_row_number = true, filename = true"
 SAME = f"(SELECT {PLAIN}, text, {OF_FILE} FROM {READ}))"
-# Reading every schema first takes seconds. It is done where files of several versions lack columns: these are null.
+# Reading every schema takes seconds, so only where files of several versions lack columns.
 NOTHING = ", ".join(
     f'NULL::{"double" if kind == rollout_files.NUMBER else kind} AS "{name}"'
     for name, kind in rollout_files.COLUMNS.items()
 )
 MIXED = f"(SELECT {NOTHING} WHERE false UNION ALL BY NAME SELECT *, {OF_FILE} FROM {READ}, union_by_name = true))"
-# Why a file is not given to DuckDB: no run wrote it, or its few bytes would fill the memory. None: it is.
+# Why a file is not for DuckDB: no run wrote it, or it would fill the memory. None: it is.
 _FAULTS: dict[tuple[Path, Stamp], str | None] = {}
 
 
-# Orders of a search -> their columns. "score" is the outcome reward: what the verdict and the length pay.
+# Orders of a search -> their columns. "score": outcome reward, verdict and length.
 SORTS = {
     "step": "step",
     "reward": "reward",
@@ -91,9 +91,9 @@ def search_page(library: Library, form: Mapping[str, str]) -> str:
 def search(
     runs: Sequence[RunReader], query: str, form: Mapping[str, str], *, offset: int = 0
 ) -> tuple[list[tuple[str, Row]], list[str]]:
-    """(name of the run, row with a `snippet`) of HITS_PER_PAGE hits and one more, and sentences about damaged files.
+    """(run's name, row with a `snippet`) of HITS_PER_PAGE + 1 hits; sentences about damaged files.
 
-    The newest step comes first; a value that is not there comes last. R3Error: a form that makes no sense.
+    The newest step comes first, missing values last. R3Error: a form that makes no sense.
     """
     texts = texts_in(query)
     conditions, values = conditions_of(form)
@@ -105,7 +105,7 @@ def search(
     sort, falls = form.get("sort") or "step", form.get("order") != "up"
     if sort not in SORTS:
         raise R3Error(f"sort is {quoted(sort)}; use one of {', '.join(SORTS)}")
-    # Files come in the order of their steps, so nothing is sorted and the last ones need not be read.
+    # Files come in the order of steps: nothing is sorted, and the last need not be read.
     order = (
         f'ORDER BY {SORTS[sort]} {"DESC" if falls else "ASC"} NULLS LAST, step DESC, "at"' if sort != "step" else ""
     )
@@ -117,7 +117,7 @@ def search(
 
 
 def _add_snippets(rows: Sequence[Row], texts: Sequence[str]) -> None:
-    """Read a piece of each row's text, around the first word of the query. Nothing where the text is not there any more."""
+    """Read a piece of each row's text, around the query's first word; nothing without a text."""
     place = "least(nullif(strpos(text, $a), 0), nullif(strpos(text, $b), 0))" if texts else "1"
     snippet = f"substr(text, greatest(1, {place} - {BEFORE}), {SNIPPET}) AS snippet"
     values: dict[str, Any] = {"places": [row["at"] for row in rows]} | (
@@ -135,12 +135,12 @@ def _cases(text: str, *names: str) -> dict[str, str]:
 
 
 def rollouts_of_problem(run: RunReader, uid: str) -> tuple[list[Row], list[str]]:
-    """Every rollout of a problem in the order of steps, without texts, and sentences about damaged files."""
+    """Every rollout of a problem by step, without texts, and sentences about damaged files."""
     return select("uid = $uid", [file for _, file in _steps_of(run, {})], {"uid": uid})
 
 
 def problems_with(run: RunReader, query: str) -> list[tuple[str, str]]:
-    """(uid, text) of the first MAX_PROBLEMS problems of a run whose text or references have the query."""
+    """(uid, text) of a run's first MAX_PROBLEMS problems with the query in text or references."""
     texts = [text.lower() for text in texts_in(query)]
     labels = (problem.label for problem in run.problems(run.directory.data)[0].values())
     whole = ((label, "\n".join([label.problem, *label.references]).lower()) for label in labels)
@@ -151,14 +151,14 @@ def problems_with(run: RunReader, query: str) -> list[tuple[str, str]]:
 
 def texts_in(query: str) -> list[str]:
     """The words of a query; words in quotation marks are one text."""
-    query = query.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text that DuckDB takes
+    query = query.encode("utf-8", "replace").decode("utf-8")  # DuckDB takes no lone surrogate
     if len(query) > MAX_CHARS:
         raise R3Error(f"the query has {len(query):,} characters; use {MAX_CHARS:,} or fewer")
     return [phrase or word for phrase, word in re.findall(r'"([^"]+)"|([^\s"]+)', query)]
 
 
 def conditions_of(form: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """SQL conditions and their values, of the filled fields but text and steps. R3Error: a value that makes no sense."""
+    """SQL conditions and values of the filled fields but text and steps. R3Error: nonsense."""
     values: dict[str, Any] = {"uid": form.get("uid") or None}
     try:
         for name, kind in (("verdict", Verdict), ("context", Context)):
@@ -215,9 +215,9 @@ def _database() -> duckdb.DuckDBPyConnection:
 def select(
     where: str, files: Iterable[Path], values: Mapping[str, Any], *, columns: str = f'{PLAIN}, file, "at"'
 ) -> tuple[list[Row], list[str]]:
-    """The rows of some files that fulfil a condition, and a sentence for each file that cannot be read and is left out.
+    """The rows of some files that fulfil a condition, and a sentence for each unreadable file.
 
-    `where` may go on with an order and a limit; without an order, rows come in that of the files. R3Error: it takes too long.
+    `where` may hold an order and a limit; else rows come in file order. R3Error: too slow.
     """
     stamps = {file: stamp_of(file) for file in files}
     for file, stamp in stamps.items():

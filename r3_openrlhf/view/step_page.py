@@ -45,9 +45,9 @@ def step_page(library: Library, name: str, step: int) -> str:
 
 
 def reward_bins(groups: Sequence[StepGroup]) -> tuple[list[dict[str, float]], list[str]]:
-    """A histogram of the rewards of all rows, and for each group the places of the bins that its rewards are in.
+    """A histogram of the rewards of all rows, and for each group the bins of its rewards.
 
-    A bin has its ends, its count, and the height of its bar in pixels. There are none where all rewards are equal.
+    A bin has ends, count, and a bar's height in pixels. No bins where all rewards are equal.
     """
     rewards = [[row["reward"] for row in group.rows if row["reward"] is not None] for group in groups]
     every = [value for of_group in rewards for value in of_group]

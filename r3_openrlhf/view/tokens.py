@@ -37,7 +37,7 @@ SCALE = 10_000  # values go into a page as whole numbers of 1e-4
 
 
 def find_tokenizer(run: RunReader) -> Path | None:
-    """The tokenizer.json of the run: in final_model, in its newest copy, else that of model.path, if it is on this machine."""
+    """The run's tokenizer.json: of final_model, its newest copy, or a local model.path."""
     directory = run.directory
     copies = sorted(directory.checkpoints.glob(f"global_step*_hf/{FILE}"), key=lambda path: path.stat().st_mtime)
     candidates = [directory.final_model / FILE, *reversed(copies)]
@@ -118,7 +118,7 @@ class TokenValues:
 
     pieces: list[str]  # together they are the text
     ids: np.ndarray | None = None  # int32
-    logprobs: np.ndarray | None = None  # of the sampled token under the policy that sampled it, natural log
+    logprobs: np.ndarray | None = None  # of the sampled token, sampling policy, natural log
     policy_logprobs: np.ndarray | None = None  # under the policy of this step, before its update
     entropies: np.ndarray | None = None  # nats, under the policy of this step
 
@@ -191,8 +191,8 @@ def _sampled_in(row: Row, step: int) -> int:
 def _match(
     row: Row, stored: Sequence[StoredRollout], text_of: Callable[[StoredRollout], str] | None
 ) -> StoredRollout | None:
-    """Rows have no number in common with the store, so everything that both know must agree, their texts too: responses that were
-    cut are of one length. A recalled row may have been sampled from the other prompt of its problem."""
+    """Match by what both know, texts too, for rows and store share no number: cut responses
+    are of one length. A recalled row may come from the problem's other prompt."""
     contexts = [Context(row["context"])] if row["recalled_from"] is None else list(Context)
     alike = [
         candidate
@@ -230,7 +230,7 @@ def _values(
 
 
 def peak_tokens(entropies: np.ndarray, *, peak_fraction: float) -> list[int]:
-    """The max(1, floor(p * L)) tokens whose entropies make the peak entropy (METHOD section 6), in the order of the text."""
+    """The max(1, floor(p * L)) tokens of the peak entropy (METHOD section 6), in text order."""
     count = max(1, int(peak_fraction * len(entropies)))
     return sorted(np.argsort(-np.asarray(entropies, dtype=np.float64), kind="stable")[:count].tolist())
 

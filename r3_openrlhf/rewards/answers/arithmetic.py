@@ -28,7 +28,7 @@ class _NotArithmetic(Exception):
 
 
 def exact_value(text: str) -> Fraction | None:
-    """The value of `text`; None when it is anything but numbers and + - * / ^ ( ), or has two readings."""
+    """The value of `text`; None for anything but numbers and + - * / ^ ( ), or two readings."""
     if len(text) > MAX_CHARS or not _DIGIT.search(text):
         return None
     try:

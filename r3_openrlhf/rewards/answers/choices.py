@@ -25,7 +25,7 @@ _LETTERS = re.compile(r"[A-J]{2,}")
 
 
 def stated_choice(text: str) -> str | None:
-    """The letter of a text that names one option and says what it is, or why: "D - inner wall", "D, because B is wrong"."""
+    """The letter of a text that names an option and what it is, or why: "D - inner wall"."""
     found = _SENTENCE.fullmatch(TEXT_COMMAND.sub(r"\1", text).strip(" $."))
     if found is None:
         return None
@@ -37,7 +37,7 @@ def stated_choice(text: str) -> str | None:
 
 
 def compare_choices(left: str, right: str) -> bool | None:
-    """Whether two texts without spaces choose the same; None where the reference is no choice, or the answer is something else."""
+    """Whether two texts without spaces choose the same; None: reference or answer is no choice."""
     choice = _CHOICE.fullmatch(right)
     if choice is not None and (chosen := _CHOICE.match(left)):
         rest = left[chosen.end() :]
@@ -46,7 +46,7 @@ def compare_choices(left: str, right: str) -> bool | None:
             others.add("")
         return chosen[1] == choice[1] and others <= {choice[1]}
     choices = _listed(left), _listed(right)
-    if choices[1] and "," in right and (all(choices) or _LETTERS.fullmatch(left)):  # "A and C", "AC"
+    if choices[1] and "," in right and (all(choices) or _LETTERS.fullmatch(left)):  # "A and C"
         return (choices[0] or set(left)) == choices[1]
     return None
 

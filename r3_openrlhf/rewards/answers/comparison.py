@@ -1,4 +1,4 @@
-"""Cheap comparisons of two final answers: as text, as exact numbers, element by element. Linear time, no library."""
+"""Cheap comparisons of two answers: text, exact numbers, elements. Linear time, no library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from r3_openrlhf.rewards.answers.units import conversion, count_of, split_unit, 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
 FLOAT_DIGITS = 12  # so many are the result of a computation with floating-point numbers,
 FLOAT_ERROR = Fraction(1, 10**11)  # which is off by less than this, relatively
-MAX_RELATIVE_ERROR = Fraction(1, 10**4)  # and may be off by this much: the tolerance of the Qwen2.5-Math evaluator
+MAX_RELATIVE_ERROR = Fraction(1, 10**4)  # the tolerance of the Qwen2.5-Math evaluator
 
 _PLAIN_INTEGER = re.compile(r"[1-9][0-9]{0,14}")
 _MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
@@ -25,7 +25,7 @@ _THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
 _AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
 _CURRENCY = re.compile(r"\\\$|[€£¥₹]")
-_SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits it says that they are two numbers
+_SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits: two numbers
 MAX_AMOUNT_CHARS = 80
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(?:\\[,;: ]|~)?\s*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?([a-zA-Z]+)")
 _SEVERAL = re.compile(
@@ -70,7 +70,7 @@ _BRACKETS = {"(": ")]", "[": ")]", "{": "}"}
 
 @lru_cache(maxsize=4096)
 def _tidy(answer: str) -> str:
-    """Without delimiters, size commands and the full stop; the spaces stay, "32, 349" is not "32,349"."""
+    """Without delimiters, size commands and full stop; "32, 349" keeps its space."""
     text = answer.strip().strip("*").rstrip(".").strip()
     for opening, closing in _MATH_DELIMITERS:
         inner = text[len(opening) : -len(closing)]
@@ -121,7 +121,7 @@ def number(answer: str) -> Number | None:
 
 
 def _several_units(answer: str) -> Number | None:
-    """ "2 hours and 30 minutes" as 150 minutes; None where it is not an amount in two or three units of one kind."""
+    """ "2 hours and 30 minutes" as 150 minutes; None: not two or three units of one kind."""
     if len(answer) > MAX_AMOUNT_CHARS or not _SEVERAL.fullmatch(answer):
         return None
     parts = [(exact_value(found[1]), unit_of(f"{found[1]} {found[2]}")) for found in _AMOUNT.finditer(answer)]
@@ -192,7 +192,7 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
     if a is not None and b is not None:
         return numbers_agree(a, b)
     if b is not None and b.value.denominator > 1 and _DECIMAL_COMMA.fullmatch(answer):
-        return numbers_agree(Number(Fraction(left.replace(",", ".")), left.replace(",", ".")), b)  # "0,5" against 1/2
+        return numbers_agree(Number(Fraction(left.replace(",", ".")), left.replace(",", ".")), b)  # "0,5"
     if _is_decimal_comma(answer, right) or _is_decimal_comma(reference, left, min_decimals=2):
         return True
     decided = _compare_names(left, right)
@@ -229,7 +229,7 @@ def _time_of_day(answer: str) -> tuple[str, str, str] | None:
 
 
 def _compare_meanings(answer: str, reference: str) -> bool | None:
-    """What words, marks and units decide before the rest is looked at."""
+    """Compare by words, marks and units, before the rest is looked at."""
     if _connectives_differ(answer, reference) or _marks_differ(answer, reference):
         return False
     times = _time_of_day(answer), _time_of_day(reference)
@@ -251,12 +251,12 @@ def _compare_meanings(answer: str, reference: str) -> bool | None:
 
 
 def _without_thousands(answer: str) -> str:
-    """ "(1,000, 2,000)" as (1000, 2000): where elements are set off by spaces, other commas are of thousands."""
+    """ "(1,000, 2,000)" as (1000, 2000): where spaces set off elements, other commas group."""
     return COMMA_OF_THOUSANDS.sub("", answer) if COMMA_AND_SPACE.search(answer) else answer
 
 
 def _connectives_differ(answer: str, reference: str) -> bool:
-    """Whether one says "or" between inequalities or about several names, or a union, where the other says "and"."""
+    """Whether only one says "or" of inequalities or names, or a union; the other says "and"."""
     several = len(set(_IS_SAID.findall(reference))) > 1
     if not (several or _INEQUALITY.search(answer) or _INEQUALITY.search(reference)):
         return False
@@ -265,7 +265,7 @@ def _connectives_differ(answer: str, reference: str) -> bool:
 
 
 def _marks_differ(answer: str, reference: str) -> bool:
-    """Whether letters carry other primes or negations: f' is not f, and neither is the negation of p."""
+    """Whether letters carry other primes or negations: f' is not f, nor a negated p."""
     feet = _FEET.findall(answer), _FEET.findall(reference)
     if all(feet) and feet[0] != feet[1]:
         return True  # 5' is not 5''
@@ -282,7 +282,7 @@ def _marks_differ(answer: str, reference: str) -> bool:
 
 
 def _cycles(answer: str) -> frozenset | None:
-    """A permutation written in cycles such as "(1 2 3)(4 5)": cycles commute, and begin anywhere."""
+    """A permutation in cycles such as "(1 2 3)(4 5)": cycles commute, and begin anywhere."""
     if not _PERMUTATION.fullmatch(answer):
         return None
     found = [tuple(cycle.split()) for cycle in re.findall(r"\(([^()]*)\)", answer)]
@@ -295,7 +295,7 @@ def _is_text(answer: str) -> bool:
 
 
 def _compare_names(left: str, right: str) -> bool | None:
-    """Choices, words and numerals of another base, which as mathematics would be products or plain numbers."""
+    """Choices, words, other bases' numerals: not products or plain numbers."""
     for compare in (compare_choices, _compare_points, _compare_figures, _compare_words, _compare_bases):
         decided = compare(left, right)
         if decided is not None:
@@ -323,7 +323,7 @@ def _compare_figures(left: str, right: str) -> bool | None:
 
 
 def _compare_words(left: str, right: str) -> bool | None:
-    """ "east" is not the product "seat", and neither are Roman numerals; a list in which names come again is a sequence."""
+    """ "east" is not the product "seat", nor are Roman numerals; repeated names make a sequence."""
     if _is_word(left) and _is_word(right) or _ROMAN.fullmatch(left) and _ROMAN.fullmatch(right):
         return left.lower() == right.lower()
     names, wanted = left.lower().split(","), right.lower().split(",")
@@ -343,7 +343,7 @@ def _compare_bases(left: str, right: str) -> bool | None:
 
 
 def _is_word(text: str) -> bool:
-    """A name or a word, no product of letters: four letters, three capitals, or short and with a vowel ("cat", "no")."""
+    """A name or word, no product: four letters, three capitals, or short with a vowel ("cat")."""
     if _WORD.fullmatch(text):
         return True
     short = text.lower()
@@ -379,7 +379,7 @@ def _has_part_of_thousands(normalised: str) -> bool:
 
 
 def _compare_elements(left: str, right: str) -> bool | None:
-    """Tuples and intervals in order, bare lists in any order, sets as sets; only where every element is a number."""
+    """Tuples and intervals in order, bare lists in any, sets as sets; numeric elements only."""
     a, b = _elements(left), _elements(right)
     if a is None or b is None or len(a[1]) == len(b[1]) == 1:
         return None

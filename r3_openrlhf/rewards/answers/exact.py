@@ -46,9 +46,9 @@ def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
     return "wrong", "wrong", 0.0, answer
 
 
-@functools.lru_cache(maxsize=4096)  # the responses to a problem share its references, and often their answer
+@functools.lru_cache(maxsize=4096)  # responses share references, and often answers
 def exact_text(text: str) -> str:
-    """One spelling of a text that is compared letter by letter; only what surrounds it is left out."""
+    """One spelling of a text that is compared by letter; only its surroundings go."""
     text = _in_one_code(text)
     while (shorter := _without_its_frame(text)) != text:
         text = shorter  # what was around a frame may be a frame itself
@@ -56,7 +56,7 @@ def exact_text(text: str) -> str:
 
 
 def _in_one_code(text: str) -> str:
-    """Accents composed, full-width letters and typographic quotes as in ASCII, without invisible signs."""
+    """Accents composed, full-width and typographic signs as in ASCII, no invisible signs."""
     return text if text.isascii() else unicodedata.normalize("NFC", text.translate(_SAME_SIGN))
 
 

@@ -1,4 +1,4 @@
-"""The final answer inside a response. Every function is linear in the length of the text: the text is hostile."""
+"""The final answer of a response. Every function is linear in the text, which is hostile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHARS_BEFORE_A_GUESS = 60  # in the same clause
 STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 
 _STATEMENT, _STATED, _GUESS = map(phrases, ("statement", "stated", "guess"))
-# Without one of these an ASCII text has no statement, and most texts have none: to look for them costs a hundredth.
+# Without one of these an ASCII text has no statement: most have none, and this is cheap.
 _WORDS_OF_STATEMENTS = "answer,correct ,choose,select,pick,respuesta,resposta,antwort,risposta".split(",")
 _WORDS_OF_REASONS = ("since", "because", "which", " but ", " it", "(check", "(verif")
 OPEN_THINKING = "<think>"
@@ -22,7 +22,7 @@ THINKING_MARK = re.compile(r"[<\[◁] {0,3}(/?) {0,3}(?:\w{1,9}:)?(?:think(?:ing
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
 _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
-# a response, or its last line, that is a letter and nothing else: "**(C)**"; and one that is a few words
+# a response, or its last line, that is only a letter: "**(C)**"; and one of a few words
 _LONE_CHOICE = re.compile(r"[\s*_$(]*([A-J])[\s*_$).]*")
 _FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*")
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
@@ -33,13 +33,13 @@ _HEADING = re.compile(r"[\s*_]*(?:\d+[.):]\s*)?[A-Za-z]{3,}")
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
 # the signs of ASCII, as wide as a Chinese one
 FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
-_UNFINISHED = ("^", "_", "+", "-", "*", "/", "=", "\\", "{", "(", "[", "<", ">", "&")  # a text that broke off
+_UNFINISHED = ("^", "_", "+", "-", "*", "/", "=", "\\", "{", "(", "[", "<", ">", "&")  # it broke off
 _CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
 
 
 @dataclass(frozen=True, slots=True)
 class FinalAnswer:
-    """`exact`: the text is the answer and nothing else. Otherwise it is somewhere in it; `stated`: announced there."""
+    """`exact`: the text is the answer. Else it is somewhere in it; `stated`: announced there."""
 
     text: str
     exact: bool
@@ -79,7 +79,7 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
 
 
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
-    """What the last statement says, or the end of a text without one."""
+    """Return the answer of the last statement, or the end of a text without one."""
     if statement is None and (lone := _LONE_CHOICE.fullmatch(last_line(text) or "") or _FEW_WORDS.fullmatch(text)):
         return FinalAnswer(lone[1], exact=True)
     if (
@@ -106,7 +106,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
 def _stated(snippet: str) -> str | None:
     """The answer that a sentence states, where nothing else is there."""
     if exactly := _STATED["exactly"].search(snippet):
-        math = exactly["math"] or ""  # "\\$" inside: a formula ends there, or an amount of money begins
+        math = exactly["math"] or ""  # after "\\$" a formula or a price
         return math.rpartition("\\$ ")[2].strip() or math or exactly["number"]
     snippet = _MINUS.sub("-", _IN_TYPE.sub(r"\1", snippet.replace("−", "-")))
     if hedged := _STATED["hedged"].search(snippet):
@@ -143,7 +143,7 @@ def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
 
 
 def last_statement(text: str) -> tuple[int, str] | None:
-    """Position and text of the last sentence that announces an answer, in words of several languages."""
+    """Position and text of the last sentence that announces an answer, in several languages."""
     tail = text[-STATEMENT_CHARS:].lower()
     if tail.isascii() and not any(word in tail for word in _WORDS_OF_STATEMENTS):
         return None
@@ -160,7 +160,7 @@ def last_statement(text: str) -> tuple[int, str] | None:
 
 
 def _announces(text: str, statement: re.Match) -> bool:
-    """Whether an answer follows: not in "This is the final answer." and "The final answer is above."."""
+    """Whether an answer follows: not in "This is the final answer." or "... is above."."""
     if _STATEMENT["final"].match(statement[0]) is None:
         return True
     if statement[0].lower().endswith("is") or text.startswith(":", statement.end()):
@@ -169,7 +169,7 @@ def _announces(text: str, statement: re.Match) -> bool:
 
 
 def _overrides_a_box(text: str, start: int) -> bool:
-    """Whether "final answer" is there, after the last box, and an answer follows: not in "... is verified"."""
+    """Whether "final answer" and an answer follow the last box: not "... is verified"."""
     final = _STATEMENT["final"].match(text, start)
     return (
         final is not None
@@ -182,8 +182,8 @@ def after_thinking(response: str) -> str | None:
     """The part after the last mark that closes thinking; the whole response without marks; None
     when it never stops.
 
-    Marks are <think>, <Think >, <thinking>, <thought>, [THINK], ◁think▷ and their closing forms. Where the prompt has opened
-    the thinking already, the caller puts `OPEN_THINKING` in front of the response."""
+    Marks: <think>, <Think >, <thinking>, <thought>, [THINK], ◁think▷ and their closing forms. Where
+    the prompt has opened thinking, the caller puts `OPEN_THINKING` in front of the response."""
     end = None
     for mark in THINKING_MARK.finditer(response):
         end = mark.end() if mark[1] else -1
@@ -193,7 +193,7 @@ def after_thinking(response: str) -> str | None:
 
 
 def nesting_depth(text: str) -> int:
-    """How many brackets are open at once, of any kind."""
+    """The largest number of brackets open at once, of any kind."""
     depth = deepest = 0
     for character in text:
         if character in "({[":

@@ -1,10 +1,10 @@
 r"""Decide whether an answer that equals the reference is an answer, or still the task. Only for
 answers that would be correct.
 
-`x^2-5x+6<0` has the solutions (2,3), and `\frac{3}{\sqrt{27}}` is \frac{\sqrt3}{3}: both may be copied from the problem. An
-answer counts in the form of the reference, or solved: an inequality with a variable alone on one side, an equation
-that says what a name or a quantity is, a formula that is not the problem's own. With the text of the problem, what is
-in it is no answer unless the reference is there too."""
+`x^2-5x+6<0` has the solutions (2,3), `\frac{3}{\sqrt{27}}` is \frac{\sqrt3}{3}: both may be copied.
+An answer counts in the form of the reference, or solved: an inequality with a variable alone on a
+side, an equation that says what a name or a quantity is, a formula not of the problem. With the
+problem's text, what is in it is no answer unless the reference is there too."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from r3_openrlhf.rewards.answers.units import unit_of
 MAX_FORMULAS = 60  # of a problem; the first ones
 MIN_SIZE = 3  # smaller formulas of a problem (x, 12, -3) are common as answers, or parts of them
 MIN_COPIED_SIZE = 2  # of one that is the whole answer
-MIN_SHARE_OF_THE_TASK = (
-    0.5  # of an answer's signs: with less it is worked out, and has some signs of the task by chance
-)
+MIN_SHARE_OF_THE_TASK = 0.5  # of an answer's signs: with less it is worked out
 MAX_GROWTH = 1.5  # an answer that is right is seldom half as long again as the reference,
 MAX_MORE_SIGNS = 2  # short ones aside, where a sign of multiplication or two makes as much
 
@@ -76,14 +74,14 @@ _SIMPLIFY = re.compile(r"\b(?:simplif\w*|simplest|reduced?|lowest|rationali[sz]\
 _A_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SAID_POWERS = {"2": re.compile(r"\bsquare", re.IGNORECASE), "3": re.compile(r"\bcube", re.IGNORECASE)}
 _POWER = re.compile(r"(\d+)\s*\^\s*\{?\s*(\d+)\s*\}?")
-_ARITHMETIC = re.compile(  # between two terms, not a sign, an exponent of ten or a line of a fraction
+_ARITHMETIC = re.compile(  # no sign, exponent of ten or fraction's line
     r"[\d)}!%]\s*(?:[-+*(]|\\(?:cdot|times|div|left\s*\()(?![a-zA-Z]))"
 )
 _OPERATION = re.compile(r"\\(?:sqrt|d?binom|log|ln|sin|cos|tan|cot|sec|csc|arc[a-z]+)(?![a-zA-Z])|!|\d\s*\^")
 _ROOT = re.compile(r"\\sqrt\s*\{?\s*(\d{1,9})(?![\d\]])")
 _ROOT_AS_POWER = re.compile(r"\^\s*\{\s*-?\s*(?:\\frac|\d+\s*/|\d*\.\d)")
 _INVERSE = re.compile(r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1\s*\}?")
-_PLUS = re.compile(r"(?<![\d.\w])(?!0\s*\+)[\d.]+\s*\+|[a-zA-Z)}\]!'|%]\s*\+")  # of two terms, none of them 0
+_PLUS = re.compile(r"(?<![\d.\w])(?!0\s*\+)[\d.]+\s*\+|[a-zA-Z)}\]!'|%]\s*\+")  # of two terms, not 0
 _ENDS_A_TERM = re.compile(r"[\w)}\]!'|%]\s*$(?<!\\cdot)(?<!\\times)(?<!\\cdot )(?<!\\times )")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ONE_SET = re.compile(r"[(\[][^()\[\],]+,[^()\[\],]+[)\]]|\\?\{[^{}|:]*\}")
@@ -96,7 +94,7 @@ _FACTOR = re.compile(r"\bfactor", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A formula of a problem: in one spelling, as text and as a bag of its signs, brackets and products left out."""
+    """A formula of a problem: one spelling, as text and as a bag of signs, brackets left out."""
 
     text: str
     plain: str
@@ -104,7 +102,7 @@ class Formula:
 
     @property
     def size(self) -> int:
-        """How many signs it has, repeated ones included."""
+        """The number of its signs, repeated ones included."""
         return self.signs.total()
 
 
@@ -131,7 +129,7 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
 
 
 def is_other_amount(answer: str, gold: str, problem: str) -> bool:
-    r"""Whether a word makes another amount of the same number: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \frac{\pi}{3}."""
+    r"""Whether a word changes the amount: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \pi/3."""
     if _DOZEN.search(answer) and not _DOZEN.search(gold) and not _DOZEN.search(problem):
         said, wanted = number(answer), number(gold)
         return said is None or wanted is None or said.unit is not None and said.value == wanted.value
@@ -149,7 +147,7 @@ def is_single(gold: str) -> bool:
 
 
 def is_copied(answer: str, gold: str, problem: str) -> bool:
-    """Whether the answer is, sign by sign, a formula of the problem which is neither a number nor the reference."""
+    """Whether the answer is, by signs, a formula of the problem, no number or reference."""
     own, wanted = _formula(answer), _formula(gold)
     part_of_wanted = own.signs == wanted.signs or own.signs <= wanted.signs and "=" not in answer
     if own.size < MIN_COPIED_SIZE or part_of_wanted or own.plain == wanted.plain or is_literal(answer):
@@ -163,7 +161,7 @@ def is_copied(answer: str, gold: str, problem: str) -> bool:
 
 
 def _is_unsolved_inequality(text: str) -> bool:
-    """Whether some inequality in it has no side that is a variable alone, which is on no other side."""
+    """Whether some inequality has no side that is a variable alone, and on no other side."""
     for piece in _CONNECTIVE.split(text):
         if not _INEQUALITY.search(piece):
             continue
@@ -185,7 +183,7 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
-    """Whether a part of the answer is an equation that still has to be solved: `x+1=2` for 2, `2x+3=7` for x=2."""
+    """Whether a part is an equation still to be solved: `x+1=2` for 2, `2x+3=7` for x=2."""
     if "=" in gold and not _is_value_of(gold):
         return False  # the reference is an equation: of a line, a circle
     for piece in _CONNECTIVE.split(answer):
@@ -227,7 +225,7 @@ def _is_value_of(equation: str) -> bool:
 
 
 def _is_quantity(side: str) -> bool:
-    r"""Whether it only names what is asked for: x, m+n, f(2), P(A), |AB|, a_{10}, \sin x, \angle ABC; not x+1, 2x, 6."""
+    r"""Whether it only names the question: x, m+n, f(2), P(A), |AB|, \sin x; not x+1, 2x, 6."""
     if _LIMIT.search(side):
         return True
     bare = _BRACKETED.sub("", _BRACKETED.sub("", side))
@@ -238,7 +236,7 @@ def _is_quantity(side: str) -> bool:
 
 
 def _asked_for(left: str, equation: str, problem: str) -> bool:
-    """Whether the left side is in the problem, with letters, and not the whole equation: "find 2x+3y", "2x+3y=12"."""
+    """Whether the left side is in the problem, with letters, but not all: "find 2x+3y"."""
     own, whole = _formula(left), _formula(equation)
     plain = {formula.plain for formula in formulas(problem)} if problem and re.search("[a-zA-Z]", left) else set()
     return own.plain in plain and whole.plain not in plain
@@ -248,7 +246,7 @@ def _asked_for(left: str, equation: str, problem: str) -> bool:
 
 
 def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
-    """Whether an answer of the value of `gold` is still the task: a number or a formula of the problem, or what was moved about in one."""
+    """Whether an answer of `gold`'s value is still the task: copied from the problem or moved."""
     if answer.isalnum():  # 1500 where the problem asks for 1500 in scientific notation
         return _ASKS_FOR_POWERS.search(problem) is not None and answer in _numbers(problem)
     said = _said_by(answer)
@@ -273,7 +271,7 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
 
 
 def _said_by(answer: str) -> str:
-    """The side of an equation that says the value: 60 of 60=3*4*5, x+1 of y=x+1; the whole answer where there are none."""
+    """The side of an equation with the value: 60 of 60=3*4*5, x+1 of y=x+1; else all of it."""
     if "=" not in answer or _INEQUALITY.search(answer):
         return answer
     first, last = answer.partition("=")[0], answer.rpartition("=")[2]
@@ -281,7 +279,7 @@ def _said_by(answer: str) -> str:
 
 
 def _is_task(formula: Formula, gold: str, problem: str) -> bool:
-    """Whether a formula of the problem can be what is to be worked out: large enough, and no part of the reference."""
+    """Whether a formula can be what is to be worked out: large, no part of the reference."""
     wanted = _formula(gold)
     part_of_wanted = formula.signs <= wanted.signs and not _FACTOR.search(problem)
     return (
@@ -293,7 +291,7 @@ def _is_task(formula: Formula, gold: str, problem: str) -> bool:
 
 
 def _is_unfinished(said: str, formula: Formula, gold: str, problem: str) -> bool:
-    """Whether an answer has most of its signs from the task, is much longer than the reference, or less simple."""
+    """Whether most signs are the task's, or it is much longer or less simple than the reference."""
     own, wanted = _formula(said), _formula(gold)
     if formula.signs <= own.signs and formula.size > MIN_SHARE_OF_THE_TASK * own.size:
         return True
@@ -308,9 +306,9 @@ def _numbers(text: str) -> set[str]:
 
 
 def _leaves_the_arithmetic(answer: str, gold: str, problem: str) -> bool:
-    """Whether it is a sum or product of numbers of the problem, where the reference is one number: 12-5 for 7.
+    """Whether it is a sum or product of numbers of the problem, for a number: 12-5 for 7.
 
-    A power counts as a number that is written down (2^{10} subsets), unless the problem says it ("12 squared").
+    A power counts as written down (2^{10} subsets), unless the problem says it ("12 squared").
     """
     if not is_literal(gold) or is_literal(answer) or number(answer) is None:
         return False
@@ -321,7 +319,7 @@ def _leaves_the_arithmetic(answer: str, gold: str, problem: str) -> bool:
 
 
 def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
-    """Whether both are fractions, this one can be reduced, and a formula of the problem is to be simplified to the other."""
+    """Whether both are fractions, this one reducible, and the problem's is to be simplified."""
     own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
     if own is None or wanted is None or not _SIMPLIFY.search(problem):
         return False
@@ -330,7 +328,7 @@ def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -
 
 
 def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
-    """Whether a rewritten formula is not finished: a sum for one term; where the problem asks for that, a sum for factors, larger roots, powers for roots."""
+    """Whether a rewritten formula is unfinished: a sum for a term, or for factors if asked, roots."""
     wanted = _formula(gold).signs
     if _PLUS.search(answer) and not wanted["+"] and not wanted["-"]:
         return True
@@ -361,7 +359,7 @@ def _stands_as_equation(answer: str, gold: str, problem: str) -> bool:
 
 
 def _other_notation(answer: str, gold: str, problem: str) -> bool:
-    """Whether a number is only copied where the problem asks for another notation of it: 3/20 as a decimal, 34/14 reduced."""
+    """Whether a number is copied where another notation is asked: 3/20 as a decimal, 34/14."""
     if not is_literal(gold) or not any(_formula(answer).plain == formula.plain for formula in formulas(problem)):
         return False
     own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
@@ -391,7 +389,7 @@ def is_literal(text: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def formulas(problem: str) -> tuple[Formula, ...]:
-    """What is in a problem as mathematics, whole and side by side."""
+    """The mathematics of a problem, whole and side by side."""
     found: dict[str, None] = {}
     for match in _SEGMENTS.finditer(problem):
         found[next(group for group in (*match.groups()[:4], match[6]) if group)] = None

@@ -1,4 +1,4 @@
-"""`r3_openrlhf.grade`: the grader by itself, in the caller's process, without training and without its stack."""
+"""`r3_openrlhf.grade`: the grader alone, in the caller's process, without the training stack."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def grade(
 
         grade(r"So it is \boxed{\frac12}.", "0.5").verdict == "correct"
 
-    There is no deadline: an answer can keep a computer algebra system busy for minutes. Training grades in processes
-    that are killed after `reward.timeout_s`; `r3_openrlhf.rewards.client.make_grader` gives them to anyone.
+    There is no deadline: a computer algebra system may be busy for minutes. Training grades in
+    processes killed after `reward.timeout_s`; `r3_openrlhf.rewards.client.make_grader` has them.
 
     Args:
         response: What the model wrote, without the prompt. Hostile text: nothing of it is run.
         references: Accepted answers; any of them counts.
-        problem: The text of the problem, where it is known: a formula that is copied from it is no answer.
-        task: "math", "exact", "reasoning_gym" or "code", whose one reference is the tests of a program (docs/code.md).
+        problem: The text of the problem, if known: a formula copied from it is no answer.
+        task: "math", "exact", "reasoning_gym" or "code", whose reference is tests (docs/code.md).
         truncated: The response ended at the token limit: only a marked answer counts.
         thinking_open: The prompt ends with an open <think>: what comes before its end is no answer.
         metadata: reasoning_gym only: the entry of the data set.
 
     Returns:
-        `verdict` ("correct", "wrong" or "ungraded"), `reason`, `score` (0 to 1; None when ungraded) and `extracted`, the
-        answer that was found.
+        `verdict` ("correct", "wrong" or "ungraded"), `reason`, `score` (0 to 1; None: ungraded) and
+        `extracted`, the answer of the response.
 
     Raises:
         ImportError: the library that this task needs is not installed.

@@ -1,6 +1,6 @@
-"""Decide whether an expression is small enough to be computed, from its sympy tree, without evaluating it.
+"""Decide from its sympy tree if an expression is small enough to be computed.
 
-Without this, the commonest endless answers (9^{9^{9^{9}}}, towers of factorials) would each cost their whole deadline.
+Without this, common endless answers (9^{9^{9^{9}}}, factorials) would cost their whole deadline.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_NODES = 2_000
 
 
 def is_too_large(expression: object) -> bool:
-    """Whether a part of the expression is too large to be computed, or the whole has too many parts."""
+    """Whether a part is too large to be computed, or the whole has too many parts."""
     if not isinstance(expression, Basic):
         return False
     for count, node in enumerate(_nodes(expression)):
@@ -55,7 +55,7 @@ def _digits(node: Basic, depth: int = 0) -> float:
 
 
 def _value(node: Basic, depth: int) -> float:
-    """|node| of a number as a float, infinity when it is too large for one; 0 for what is no number."""
+    """|node| of a number as a float, infinity if too large for one; 0 for no number."""
     if isinstance(node, Rational):
         return abs(node.p / node.q) if node.p.bit_length() < 1000 and node.q.bit_length() < 1000 else math.inf
     digits = _digits(node, depth)

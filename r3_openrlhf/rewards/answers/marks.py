@@ -1,4 +1,4 @@
-r"""Answers that are marked as such: \boxed{} and <answer></answer>. Every function is linear in the length of the text."""
+r"""Marked answers: \boxed{} and <answer></answer>. Every function is linear in the text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BETWEEN = phrases("between")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A marked answer, text[start:end] with its mark; content: None where the mark never closes or holds nothing."""
+    """A marked answer, text[start:end] with its mark; content: None if not closed, or empty."""
 
     start: int
     end: int
@@ -28,7 +28,7 @@ class Mark:
 
 
 def boxed_answer(text: str) -> str | None:
-    """The last boxes as one answer; boxes with "or" between them, and tags next to them, as one that says so."""
+    """The last boxes as one answer, with those that "or" or tags join to them."""
     boxes = _last_group(text, _boxes(text))
     if not boxes:
         return None
@@ -42,7 +42,7 @@ def boxed_answer(text: str) -> str | None:
 
 
 def tagged_answer(text: str) -> str | None:
-    """Content of the last <answer>...</answer>, and of those that belong to it as boxes do, as one answer."""
+    """The last <answer>...</answer>, with those that belong to it as boxes do, as one answer."""
     tags = _tags(text)
     if not tags or tags[-1].end < 0:
         return None  # it never closes
@@ -51,7 +51,7 @@ def tagged_answer(text: str) -> str | None:
 
 
 def end_of_what_is_withdrawn(text: str) -> int | None:
-    """Where the last mark ends, if there are marks and each of them is taken back; None otherwise."""
+    """Where the last mark ends, if there are marks and all are taken back; else None."""
     marks = [mark for mark in (*_boxes(text), *_tags(text)) if mark.content]
     if marks and all(is_withdrawn(text, mark.start, mark.end) for mark in marks):
         return max(mark.end for mark in marks)
@@ -66,7 +66,7 @@ def _joined(text: str, marks: list[Mark]) -> str:
 
 
 def _contents(marks: list[Mark]) -> list[str]:
-    """What the marks hold; the same thing directly again counts once."""
+    """The contents of the marks; a direct repetition counts once."""
     contents: list[str] = []
     for mark in marks:
         if mark.content and mark.content not in contents[-1:]:
@@ -75,7 +75,7 @@ def _contents(marks: list[Mark]) -> list[str]:
 
 
 def _last_group(text: str, marks: Sequence[Mark]) -> list[Mark]:
-    """The last mark that holds an answer, and those before it that belong to the same answer, in their order."""
+    """The last mark that holds an answer, and those before it of the same answer, in order."""
     group: list[Mark] = []
     for mark in reversed(marks):
         if mark.content is not None and is_withdrawn(text, mark.start, mark.end):
@@ -130,7 +130,7 @@ def _boxes(text: str) -> tuple[Mark, ...]:
 
 
 def _box_content(text: str, start: int, end: int) -> tuple[str | None, int]:
-    """What is in braces after a command that ends at `start`, or its first word ("\\boxed 5"); and where it ends."""
+    """Return the braces' content after a command, or its first word ("\\boxed 5"); and its end."""
     opening = start
     while opening < end and text[opening].isspace():
         opening += 1

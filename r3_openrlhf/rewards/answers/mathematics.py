@@ -1,6 +1,6 @@
-"""Grader of task "math": the final answer against the references, cheap comparisons first, then math-verify.
+"""Grader of task "math": the final answer against references, cheaply first, then math-verify.
 
-Runs in a grading process, which may be killed at any moment: math-verify's own time-outs use SIGALRM and are off.
+Runs in a grading process, which may be killed: math-verify's own time-outs (SIGALRM) are off.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MAX_CELLS = 40
 
 
 def _parse_arithmetic(expression: str):
-    """Stands in for math-verify's parse_expr, which is sympy's and evaluates its input as Python code."""
+    """Replace math-verify's parse_expr, which is sympy's and runs its input as Python."""
     return latex2sympy(expression.replace("**", "^"), is_real=True, convert_degrees=False, normalization_config=None)
 
 
@@ -75,7 +75,7 @@ def _parse_in_text(text: str) -> list:
 
 
 def _parse_bare(answer: str) -> list:
-    """Readings of a text that is nothing but an answer: as an expression, if it is one, and as a string."""
+    """Readings of a text that is only an answer: as an expression, and as a string."""
     # math-verify's own list of units has single letters, and takes the t of 5t for one
     normalised = normalize_latex(without_unit(answer), _BARE)
     percent = normalised.endswith("%")
@@ -158,7 +158,7 @@ def _with_factors(text: str, problem: str) -> str:
 
 
 def _decide(answer: str, gold: str) -> bool | None:
-    """What labels, intervals, texts and numbers say without the libraries."""
+    """Compare by labels, intervals, texts and numbers, without the libraries."""
     if answer == gold or answer.isalnum() and gold.isalnum():
         return compare_cheaply(*align(answer, gold))
     if "," in gold or ";" in gold or "{cases}" in gold:
@@ -183,7 +183,7 @@ def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result
 
 
 def _same_value(a: str, b: str) -> bool:
-    """Whether two texts are expressions of the same value, at sample points where they have letters."""
+    """Whether two texts are expressions of one value, at sample points if they have letters."""
     x, y = number(a), number(b)
     if x is not None and y is not None:
         return numbers_agree(x, y)
@@ -271,7 +271,7 @@ def _agree(answer: str, gold: str) -> bool:
 
 
 def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
-    """Whether a guessed answer has the last number of the text: what is before it is a step, not the answer."""
+    """Whether a guessed answer has the text's last number: what is before it is a step."""
     numbers = _NUMBER.findall(found.text)
     return found.stated or not numbers or _digits(numbers[-1]) in _digits(extracted)
 

@@ -20,7 +20,7 @@ _PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}
 
 
 def value_in_words(text: str) -> Fraction | None:
-    """The number that the words say and nothing else; an ordinal is its number. None when they say anything else."""
+    """The number that the words say, also an ordinal; None when they say anything else."""
     words = [word for word in _WORD.findall(text.lower()) if word != "and"]
     if not words or len(words) > MAX_WORDS or re.search(r"[^a-zA-Z\s-]", text):
         return None
@@ -32,7 +32,7 @@ def value_in_words(text: str) -> Fraction | None:
 
 
 def is_number_word(word: str) -> bool:
-    """Whether a lower-case word says a number or a part: "twelve", "sevenths", "hundreds"; not "seconds" and "quarters", which are counted."""
+    """Whether a word says a number or part: "twelve", "sevenths"; not "seconds", "quarters"."""
     if word.removesuffix("s") in ("second", "quarter"):
         return False
     stems = (word, word.removesuffix("s"), word.removesuffix("es"))

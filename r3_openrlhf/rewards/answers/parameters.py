@@ -1,4 +1,4 @@
-r"""Letters that may have any name: the integer of a family ("x=\frac{\pi}{6}+k\pi"), constants of integration, exponents."""
+r"""Letters of any name: integers of a family ("x=\frac{\pi}{6}+k\pi"), constants, exponents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import permutations
 MAX_PARAMETERS = 3
 # A, e and x of "Ae^{2x}"; commands are passed over
 _LETTER = re.compile(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z ]{3,}\})?|([a-zA-Z](?:_(?:\{\d\}|\d))?)")
-_INTEGERS = frozenset("jklmn")  # what the field calls integers; t, s are real parameters, and of a line
+_INTEGERS = frozenset("jklmn")  # integers by custom; t, s are real parameters
 _EXPONENT = re.compile(r"\^\s*(?:\{[^{}]*\}|\w)")
 
 

@@ -38,7 +38,7 @@ def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]
 
 
 def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool | None:
-    """Whether the same is said of the same: rows of cases, "9 red, 4 blue", "x=1, y=8; x=3, y=6". None: there are no labels."""
+    """Whether the same is said of the same: cases, "9 red, 4 blue", "x=1, y=8". None: no labels."""
     rows, wanted = _rows(answer), _rows(gold)
     if rows and wanted:
         both_say_it = any("otherwise" in row[1] for row in rows) and any("otherwise" in row[1] for row in wanted)
@@ -75,7 +75,7 @@ def _rows(text: str) -> list[tuple[str, str]] | None:
 
 
 def _same_condition(a: str, b: str, agree: Callable[[str, str], bool], both_say_it: bool) -> bool:
-    """both_say_it: whether "otherwise" is on both sides; on one alone it is what is left when the others have found theirs."""
+    """both_say_it: "otherwise" is on both sides; on one alone it is what is left of the others."""
     if "otherwise" in a + b:
         return not both_say_it or ("otherwise" in a) == ("otherwise" in b)
     words = [_WORD.findall(text.lower()) for text in (a, b)]
@@ -90,7 +90,7 @@ def _label(part: str) -> tuple[str, str]:
 
 
 def split_parts(text: str) -> tuple[str, list[str]] | None:
-    """Brackets and top-level parts of a text in one spelling; None when its brackets do not match."""
+    """Brackets and top-level parts of a text in one spelling; None: unmatched brackets."""
     if matrix := _MATRIX.fullmatch(text.strip()):
         rows = [[cell.strip() for cell in row.split("&")] for row in matrix[1].split("\\\\") if row.strip()]
         return f"matrix of {list(map(len, rows))}", [cell for row in rows for cell in row]

@@ -15,7 +15,7 @@ def table(name: str) -> dict:
 
 
 def compiled(pattern: str, pieces: dict[str, str], flags: int = 0) -> re.Pattern:
-    """A pattern in verbose form: white space means nothing, "\\ " is a space, <NAME> is a piece, which may have others in it."""
+    """A verbose pattern: no white space, "\\ " is a space, <NAME> is a piece, maybe of others."""
     while _PIECE.search(pattern):
         pattern = _PIECE.sub(lambda piece: pieces[piece[1]], pattern)
     return re.compile(pattern, re.VERBOSE | flags)

@@ -1,4 +1,4 @@
-r"""Sets of real numbers in any notation as a list of intervals: "4>c>1", "x<-1, x\ne -4", "(1,4)", "\mathbb{R}\setminus\{4\}"."""
+r"""Sets of reals in any notation, as intervals: "4>c>1", "(1,4)", "\mathbb{R}\setminus\{4\}"."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _NoSet(Exception):
 
 
 def same_set(answer: str, reference: str) -> bool | None:
-    """Whether both are the same set; None where one of them is empty or cannot be read, or neither must be a set."""
+    """Whether both are one set; None: one is empty or unreadable, or neither must be a set."""
     if not (_IS_SET.search(answer) and (_IS_SET.search(reference) or reference[:1] in "([\\")) and not (
         _IS_SET.search(reference) and answer[:1] in "([\\"
     ):
@@ -90,7 +90,7 @@ def _piece(text: str, names: set[str]) -> list[Interval]:
 
 
 def _of_relations(sides: list[str], names: set[str]) -> list[Interval]:
-    """ "1 < x", "1 < x \\le 4", "x = 2" or "x \\ne 2", as its sides with the relations between them."""
+    """ "1 < x", "1 < x \\le 4", "x = 2" or "x \\ne 2": sides, and relations between them."""
     where = [i for i, side in enumerate(sides) if i % 2 == 0 and _NAME.fullmatch(side)]
     if len(sides) not in (3, 5) or len(where) != 1:
         raise _NoSet

@@ -62,7 +62,7 @@ def _scorer(name: str) -> Callable[..., float]:
 
 
 def named_data_set(entry: dict | None) -> str | None:
-    """The data set that an entry names; None when it names none, or one whose answers are not graded."""
+    """The data set that an entry names; None: it names none, or one that is not graded."""
     metadata = (entry or {}).get("metadata")
     name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) and why_refused(name) is None else None
@@ -89,7 +89,7 @@ def grade(item: Item) -> Result:
 
 
 def _without_frames(answer: str) -> str:
-    r"""What is in \text{}, in bold, in a block of code or after "Answer:", the forms in which chat models answer."""
+    r"""The texts in \text{}, in bold, in code or after "Answer:", as chat models answer."""
     for _ in range(4):
         frame = _FRAME.fullmatch(answer.strip())
         if frame is None:
@@ -106,7 +106,7 @@ def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
     name = named_data_set(entry)
     if entry is None or name is None:
         return "ungraded", "bad_reference", None, None
-    if name in ("arc_agi", "rearc"):  # compared with tuples, which JSON and MessagePack turn into lists
+    if name in ("arc_agi", "rearc"):  # JSON and MessagePack make lists of tuples
         entry = {**entry, "metadata": {**entry["metadata"], "output": _tuples(entry["metadata"]["output"])}}
     extracted = answer[:1000]
     too_long = len(answer) > MAX_ANSWER_CHARS or is_too_long_to_score(name, answer)
@@ -124,7 +124,7 @@ def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
 
 
 def _score(name: str, answer: str, entry: dict) -> float | None:
-    """None: the scorer has raised, which the caller reports as "unreadable", or as a bad reference."""
+    """None: the scorer has raised: "unreadable", or a bad reference."""
     try:
         return float(_scorer(name)(answer=answer, entry=entry))
     except MemoryError:

@@ -1,4 +1,4 @@
-"""What the grader reads of a reference, and whether that is an answer at all. Needs the standard library only."""
+"""The grader's reading of a reference, and if it is an answer. Standard library only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LABEL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ReferenceReading:
-    """What `grade` compares an answer of task "math" with.
+    """The reference that `grade` compares an answer of task "math" with.
 
     Attributes:
         text: The part of the reference that counts: its last box, what follows "answer is" or
@@ -41,7 +41,7 @@ def read_reference(reference: str) -> ReferenceReading:
     """Read one reference of task "math": either only an answer, or a whole worked solution.
 
     Returns:
-        The part of the reference that counts (`text`), and why no answer can be compared with it (`unusable`, or None).
+        The part that counts (`text`), and why no answer can match it (`unusable`, or None).
     """
     if reference.isdecimal():
         return ReferenceReading(reference)
@@ -66,7 +66,7 @@ def read_reference(reference: str) -> ReferenceReading:
 
 
 def _is_prose(text: str) -> bool:
-    """Whether words between the formulas say more than "and", "or", a unit, or what the last one is."""
+    """Whether words between formulas say more than "and", "or", a unit, or what the last is."""
     words = _A_WORD.findall(_IN_MATH.sub(" ", text))
     if all(map(_CONNECTIVE.fullmatch, words)):
         return False

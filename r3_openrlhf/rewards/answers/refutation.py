@@ -58,18 +58,18 @@ def _differ_at_a_point(a: Expr, b: Expr) -> bool:
     if not all(map(math.isfinite, (x.real, x.imag, y.real, y.imag))):
         return False
     if max(abs(x), abs(y)) < 1 and _are_exact(value_a, value_b) and not (a.has(sympy.Float) or b.has(sympy.Float)):
-        # as numbers of sympy: neither is an error of floating-point arithmetic, and e^{-1000} is too small for a float
+        # as numbers of sympy: no error of floating-point arithmetic, and e^{-1000} is no float
         return bool(abs(value_a - value_b) > _TOLERANCE * max(abs(value_a), abs(value_b)))
     return abs(x - y) > _TOLERANCE * max(1.0, abs(x), abs(y))
 
 
 def _are_exact(a: Expr, b: Expr) -> bool:
-    """Whether evalf has found both to their last digit, and neither is zero: those that cancel out have a precision of 1."""
+    """Whether evalf has both to the last digit, neither zero: cancelling gives precision 1."""
     return all(isinstance(value, sympy.Float) and value._prec > 1 and value != 0 for value in (a, b))
 
 
 def agree_at_points(a: object, b: object) -> bool:
-    """Whether two expressions have the same finite value at two points; False where that cannot be seen."""
+    """Whether two expressions have one finite value at two points; False: not to be seen."""
     if not isinstance(a, Expr) or not isinstance(b, Expr):
         return False
     names = sorted({str(symbol) for symbol in a.free_symbols | b.free_symbols})
@@ -135,7 +135,7 @@ def with_imaginary_unit(expression: object) -> object:
 
 
 def _num_values(answer: Basic) -> float | None:
-    """How many values an answer stands for; None when that is not plain to see."""
+    """Count the values that an answer stands for; None when that is not plain to see."""
     match answer:
         case Expr():
             return 1 if answer.is_number else None

@@ -1,4 +1,4 @@
-"""What a grader is asked: one response and the answers that would be right."""
+"""The request to a grader: one response and the answers that would be right."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
-    """What is said about one item. score is None when it is ungraded.
+    """The grade of one item. score is None when it is ungraded.
 
     reward: what a user's functions returned; None: it follows from the score. detail: a traceback,
     for the log."""

@@ -67,7 +67,7 @@ def parse_expression(
 
 
 def replace_in_sympy() -> None:
-    """Makes sympify, and all of sympy that takes a string, use `parse_expression`. For this process, for good."""
+    """Make sympify, and all of sympy that takes a string, use `parse_expression`, for good."""
     sympy_parser.parse_expr = parse_expression
 
 
@@ -102,7 +102,8 @@ def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
 
 
 def integer_value(text: str) -> int:
-    """Value of an expression of integers with + - * // % & | ^ << >> ~; takes the place of eval in a scorer."""
+    """Value of an integer expression, + - *
+    % & | ^ << >> ~; a scorer's eval."""
     return _integer(_parsed(text))
 
 
@@ -127,7 +128,7 @@ def _integer(node: ast.expr) -> int:
 
 
 def literal(text: str) -> object:
-    """A list, tuple, string or number written as a Python literal; takes the place of eval in a scorer."""
+    """A list, tuple, string or number as a Python literal; a scorer's eval."""
     if len(text) > MAX_CHARS:
         raise ValueError(f"a literal has at most {MAX_CHARS} characters")
     return ast.literal_eval(text)

@@ -1,8 +1,8 @@
-"""What reasoning_gym's own scorers do not check. A full score counts only where the guard of its data set agrees.
+"""Guards of reasoning_gym's scorers. A full score counts only where its data set's guard agrees.
 
-Each guard looks at an answer that the scorer may call correct and says whether it is an answer at all: the scorers of 0.1.25 take
-`nan` for any complex number, a tolerance of one for sorted numbers, and all that their regular expressions leave out.
-Found by `r3 attack-rewards`, whose families run over every data set (tests/rewards/test_scorer_guards.py).
+Each guard says whether an answer that the scorer may call correct is one at all: the scorers of
+0.1.25 take `nan` for a complex number, a tolerance of one in sorting, and what their patterns leave
+out. Found by `r3 attack-rewards` on every data set (tests/rewards/test_scorer_guards.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_RELATIVE_ERROR = 1e-9
 
 
 def passes(name: str, answer: str, entry: dict) -> bool:
-    """Whether `answer` is of the form that the data set asks for, and no known way around its scorer."""
+    """Whether `answer` has its data set's form, and no known way around the scorer."""
     own = entry.get("answer")
     if _NOT_FINITE.search(answer) and not (isinstance(own, str) and _NOT_FINITE.search(own)):
         return False
@@ -71,7 +71,7 @@ def _close(a: float, b: float, *, within: float = 0.0) -> bool:
 
 
 def _one_number(answer: str, entry: dict) -> bool:
-    """gsm_symbolic: one number, with what may be around one: a currency, a unit, a name or "the answer is" before it."""
+    """gsm_symbolic: one number, with only a currency, a unit, a name or "the answer is"."""
     found = _AMOUNT.fullmatch(answer.strip("*` ").removeprefix("$").removesuffix("$").strip())
     if found is None or NO_UNIT.search(found["unit"].casefold()):
         return False
@@ -86,7 +86,7 @@ def _same_numbers_in_order(answer: str, entry: dict) -> bool:
 
 
 def _countdown(answer: str, entry: dict) -> bool:
-    """Whole numbers, each as often as it is given, + - * / and brackets; the value exactly the target."""
+    """Whole numbers, each as often as given, + - * / and brackets; exactly the target."""
     if not _ARITHMETIC.fullmatch(answer) or "**" in answer or "//" in answer:
         return False
     metadata = entry["metadata"]
@@ -118,7 +118,7 @@ def _exact_value(node: ast.expr) -> Fraction:
 
 
 def _roots(answer: str, entry: dict) -> bool:
-    """polynomial_equations: its scorer ignores what is no number, so that any text solves an equation without roots."""
+    """polynomial_equations: its scorer ignores texts, so any solves an equation without roots."""
     if not entry["answer"]:
         return _NO_ROOTS.fullmatch(answer) is not None
     return re.fullmatch(rf"{_REAL}(?:\s*,\s*{_REAL})*", answer) is not None
@@ -174,7 +174,7 @@ def _time(answer: str, entry: dict) -> bool:
 
 
 def _known_words(answer: str, entry: dict) -> bool:
-    """knights_knaves: nothing but the names and roles of the answer, each once: no "not", no second claim, no sign before it."""
+    """knights_knaves: only names and roles, each once: no "not", no second claim, no sign before."""
     if not re.fullmatch(r"[\w\s,.;:'’\n]*", answer):
         return False
     words, own = (
@@ -194,7 +194,7 @@ def _decimal(answer: str, entry: dict) -> bool:
 
 
 def _listed_number(answer: str, entry: dict) -> bool:
-    """number_format: one of the numbers in the question, so exactly; its scorer allows a hundredth."""
+    """number_format: exactly a number of the question; its scorer allows a hundredth."""
     return abs(float(answer.replace(",", "")) - entry["metadata"]["solution"]) < 1e-4
 
 
@@ -204,12 +204,12 @@ def _same_list(answer: str, entry: dict) -> bool:
 
 
 def _calendar(answer: str, entry: dict) -> bool:
-    """The score of a count is exp(-5 (a - b) / b), which for a negative b is above 1 for every wrong answer."""
+    """A count's score is exp(-5 (a - b) / b): above 1 for wrong answers if b is negative."""
     return answer.casefold() == entry["answer"].casefold() or int(answer) == int(entry["answer"])
 
 
 def _valid_moves(answer: str, entry: dict) -> bool:
-    """boxnet: its scorer passes over impossible moves, so that a list of all moves would solve it, and lets targets be moved."""
+    """boxnet: its scorer passes over impossible moves, so a list of all would solve it."""
     from reasoning_gym.games.boxnet import action_from_response
 
     state = entry["metadata"]["initial_state"]

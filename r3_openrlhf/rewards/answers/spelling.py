@@ -104,7 +104,7 @@ _NATURAL = re.compile(r"\\log(?![a-zA-Z]|\s*_)")  # with \ln in the other text, 
 
 
 def unify(answer: str) -> str:
-    """The same answer with LaTeX for Unicode, without fonts and sizes, with braces around arguments."""
+    """The answer with LaTeX for Unicode, without fonts and sizes, arguments in braces."""
     text = answer.strip()
     if _PLAIN.fullmatch(text):
         return r"\pi" if text == "pi" else text
@@ -123,7 +123,7 @@ def unify(answer: str) -> str:
 
 
 def _without_lead(text: str) -> str:
-    r"""What is said before a value left out: "\text{Area is }42"; not "\text{at least }42", and no label of several."""
+    r"""Drop words before a value: "\text{Area is }42"; not "\text{at least }42", or several."""
     lead = _LEAD.match(text) if "{" in text else None
     if lead is None or not _SAYS_NOTHING.fullmatch(lead[1].strip(" \\")) or _HEDGE.search(lead[1]):
         return text
@@ -131,7 +131,7 @@ def _without_lead(text: str) -> str:
 
 
 def _without_inner_dollars(text: str) -> str:
-    r"""Mathematics in dollar signs, and other mathematics next to it, as one text: "$\frac12$, x+17"."""
+    r"""Mathematics in dollar signs, and next to it, as one text: "$\frac12$, x+17"."""
     outside = _IN_DOLLARS.sub(" ", text)
     if outside == text or "$" in outside or _A_WORD.search(outside):
         return text
@@ -139,7 +139,7 @@ def _without_inner_dollars(text: str) -> str:
 
 
 def _system(text: str) -> str:
-    r"""\begin{cases} x=1 \\ y=2 \end{cases} as x=1, y=2; only where every row says what a letter is."""
+    r"""\begin{cases} x=1 \\ y=2 \end{cases} as x=1, y=2; only if each row names a letter."""
     rows = _FORMS["rows"].fullmatch(text)
     if rows is None:
         return text
@@ -157,7 +157,7 @@ def _once(text: str) -> str:
 
 
 def _computed(text: str) -> str:
-    r"""What \sum_{k=1}^{4} k = 10 comes to: 10."""
+    r"""Return the value after \sum_{k=1}^{4} k = 10: 10."""
     if not UNEVALUATED.search(text) or "=" not in text or re.search(r"=[^=]*,[^=]*=", text):
         return text
     depth, last = 0, -1
@@ -169,7 +169,7 @@ def _computed(text: str) -> str:
 
 
 def _both_signs(text: str) -> str:
-    r"""\frac{-1\pm\sqrt{5}}{2} as a list of two; a sign outside of braces is left to math-verify."""
+    r"""\frac{-1\pm\sqrt{5}}{2} as a list of two; math-verify takes a sign outside braces."""
     signs = _PLUS_MINUS.findall(text)
     if (
         len(signs) != 1
@@ -291,7 +291,7 @@ def _progression(text: str) -> tuple[int, int, int] | None:
 
 
 def _as_period(text: str, other: str) -> str:
-    r"""0.1666... compared with an exact number as 0.1\overline{6}; not the decimals of an irrational number, which may repeat by accident."""
+    r"""0.1666... against an exact number as 0.1\overline{6}; an irrational may repeat by chance."""
     found = _FORMS["written_out"].fullmatch(text.strip()) if text.rstrip().endswith(("ldots", "...")) else None
     exact = number(other) if found else None
     if found is None or exact is None or "." in exact.text and "overline" not in other:
@@ -300,7 +300,7 @@ def _as_period(text: str, other: str) -> str:
 
 
 def _as_column(text: str, other: str) -> str:
-    """A column as a pair, if the other is one; a binomial coefficient as a column, if the other is one, which may look the same."""
+    """A column as a pair if the other is one; a binomial as a column, which may look alike."""
     if "{pmatrix}" not in text and "{bmatrix}" not in text and "binom" not in text and "{matrix}" not in text:
         return text
     if (column := _FORMS["column"].fullmatch(text.strip())) and _TUPLE.match(other):

@@ -1,8 +1,8 @@
 """latex2sympy2_extended's parser in two stages, as ANTLR's authors advise: quick first, in full
 only where that fails.
 
-Prediction mode SLL gives the same tree as the default LL or a syntax error (antlr4.atn.PredictionMode); it looks at far less
-context, and its decisions are remembered, where those in full context are made anew each time."""
+Prediction mode SLL gives the tree of the default LL or a syntax error (antlr4.atn.PredictionMode);
+it looks at less context, and remembers its decisions; in full context each is made anew."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _create_two_stage_parser(self: _Latex2Sympy, latex: str):
             return quick()
         except MemoryError:
             raise
-        except Exception:  # what the parser's error listener raises; the same error comes again if the text has one
+        except Exception:  # of the error listener; a faulty text raises it again
             return _create_parser(self, latex).math()
 
     parser.math = math

@@ -1,4 +1,4 @@
-"""Units of an answer. A missing unit is forgiven, as the field does; another unit is not, unless the amount is the same."""
+"""Units of an answer. A missing unit is forgiven; another is not, unless the amount is equal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _LOOSE = re.compile(
     r"(?P<unit>(?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?)(?P<power>\s*\^\s*\{?[23]\}?|[²³])?$"
 )
 _SPACE_BEHIND = re.compile(rf"(?:{_SPACE}|\\$)+$")
-# what is counted, in the plural: "red balls", "pages per day", "inches tall", "people in total", "of them"
+# things counted, in the plural: "red balls", "pages per day", "inches tall", "of them"
 _COUNTED = (
     r"(?:[a-z]{3,20} ){0,3}(?:[a-z]{2,19}s|people|children|men|women|feet|fish|sheep|dice|mice|teeth)"
     r"(?: squared| cubed| per [a-z]{3,20}(?: squared)?)?"
@@ -66,7 +66,7 @@ _COUNTED = (
 _AFTER_IT = r"(?: (?:left|old|tall|long|wide|high|deep|away|apart|each|total|in total|in all|altogether|remaining))?"
 _NOUNS = re.compile(rf"([-+]?\d[\d,]{{0,20}}(?:\.\d{{1,20}})?)\s+({_COUNTED}){_AFTER_IT}", re.IGNORECASE)
 _COMMENT = re.compile(r"\\text\s*\{\s*(?:\((?!or\b|not\b)[^(){}]*\)|is the answer)\s*\}$")
-_ONE_LETTER = re.compile(r"(?<![a-zA-Z])[a-zA-Z]$")  # outside of \\text{} it may as well be a factor
+_ONE_LETTER = re.compile(r"(?<![a-zA-Z])[a-zA-Z]$")  # outside of \\text{} also a factor
 _SAYS_LITTLE = re.compile(r"of them|in (?:total|all)|total|altogether|each|left|an? [a-z]+|term|grade|-?th")
 _NAMED = re.compile(_COUNTED + _AFTER_IT)
 _NO_NOUN = re.compile(
@@ -83,11 +83,11 @@ NO_UNIT = re.compile(
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    """("15", "cm^2") for "15\\text{ cm}^2" and "15 square centimeters"; the unit is None when none is known.
+    """("15", "cm^2") for "15\\text{ cm}^2", "15 square centimeters"; unit None: unknown.
 
-    Inside \\text{} after a number, and after a plain number also outside of it, what is counted is left out too: words in the
-    plural ("8 people", "5\\text{ red apples}"). Other words may say another number ("7\\text{ point five}") and stay.
-    """
+    In \\text{} after a number, and after a plain number anywhere, things counted go too: plural
+    words ("8 people", "5\\text{ red apples}"). Words of another number stay ("7\\text{ point
+    five}")."""
     if match := _WRAPPED_SPEED.search(text):
         return text[: match.start()], _known(f"{match[1]}/{match[2]}", None)
     if match := _WRAPPED.search(text):
@@ -117,7 +117,7 @@ def without_rate(amount: str) -> str:
 
 @lru_cache(maxsize=64)  # a comparison asks more than once
 def unit_of(answer: str) -> str | None:
-    """The unit that an answer states, by a sign or a word; None when it states none that is known."""
+    """The unit that an answer states, by a sign or a word; None: no known one."""
     if sign := _CURRENCY_SIGN.match(answer):
         rate = _A_RATE.search(answer)
         below = _one(rate[1].lower()) if rate else None
@@ -128,9 +128,9 @@ def unit_of(answer: str) -> str | None:
 
 
 def units_differ(answer: str, reference: str) -> bool:
-    r"""Whether both state a unit, one of them after a letter or a sign (5\pi cm, x m), and the units are different ones.
+    r"""Whether both state units, one after a letter or sign (5\pi cm, x m), and these differ.
 
-    Single letters there may be factors: \pi g and \pi h only differ in the unit if all the rest is the same text.
+    Single letters there may be factors: \pi g and \pi h differ in the unit if the rest is equal.
     """
     answer, reference = answer.strip(), reference.strip()
     mine, theirs = _LOOSE.search(answer), _LOOSE.search(reference)
@@ -146,9 +146,9 @@ def units_differ(answer: str, reference: str) -> bool:
 
 
 def in_one_unit(answer: str, reference: str) -> tuple[str, str]:
-    r"""Both without their units, the answer times what its unit is of the other's: "300\pi cm" against "3\pi m" is 300\pi/100.
+    r"""Both without units, the answer scaled: "300\pi cm" against "3\pi m" is 300\pi/100.
 
-    A unit that only one of them states is left out. What is a plain number, and what is not of one kind, stays as it is.
+    A unit that one alone states goes. Plain numbers, and units of different kinds, stay.
     """
     if not (_IRRATIONAL.search(answer) and _IRRATIONAL.search(reference)):
         return answer, reference
@@ -181,7 +181,7 @@ def _apart(text: str) -> tuple[str, str | None]:
 
 
 def conversion(unit: str, other: str) -> Fraction | None:
-    """How many of `other` one `unit` is; None when they measure different things, or it is not known."""
+    """Count the `other` in one `unit`; None: they measure different things, or unknown."""
     if unit == other:
         return Fraction(1)
     a, b = _AMOUNTS.get(unit), _AMOUNTS.get(other)
@@ -205,7 +205,7 @@ def conversion(unit: str, other: str) -> Fraction | None:
 
 
 def count_of(unit: str | None) -> int | None:
-    """How many things one of it is: 12 for a dozen; None for other units."""
+    """Count the things in one of it: 12 for a dozen; None for other units."""
     return _COUNTS[unit][0] if unit in _COUNTS else None
 
 
@@ -215,7 +215,7 @@ def _with_power(unit: str) -> tuple[str, int]:
 
 
 def _known(words: str, power: str | None) -> str | None:
-    """The name of a unit in one spelling: "m/second" for m/s, m s^{-1} and metres per second; "/day" for "pages per day"."""
+    """A unit's name in one spelling: "m/second" for m/s, m s^{-1}; "/day" for "pages per day"."""
     symbol = words.strip(" ~")
     if symbol in _SYMBOLS or len(symbol) == 1 and symbol.isascii() and symbol.isupper() and symbol != "L":
         return _SYMBOLS.get(symbol)

@@ -1,4 +1,4 @@
-"""What a grading process of task "math" does before the first response: common answers, each of which is slow the first time."""
+"""Warm up a grading process of task "math" with common answers, each slow the first time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAIRS = (
     (r"\sin(x)^2+\cos(x)^2", "2"),
     ("3+4i", "4i+2"),
 )
-# Where an answer may be: each place has patterns of its own, which cost a new process 25 ms to compile.
+# Places of an answer: each has patterns, which cost a new process 25 ms to compile.
 _TEXTS = (
     (r"We have $x^2=4$, so \[x = 2.\] Therefore the answer is $\boxed{2}$ units.", "$2$"),
     (r"So it is \boxed{x+1} or so.", "$1+x$"),
@@ -30,6 +30,6 @@ _TEXTS = (
 
 
 def warm_up() -> None:
-    """Grade one example of each kind, so that the forked workers find modules imported and caches filled."""
+    """Grade one of each kind, so that forked workers find modules loaded and caches filled."""
     for response, reference in (*((f"\\boxed{{{answer}}}", reference) for answer, reference in _PAIRS), *_TEXTS):
         grade_mathematics(response, (reference,), False)

@@ -1,6 +1,6 @@
-r"""Whether a marked answer is taken back by the words directly around it: "\boxed{5} is incorrect", "I doubt that \boxed{5}".
+r"""Whether a marked answer is taken back by the words around: "\boxed{5} is incorrect".
 
-Only whole clauses count: "\boxed{5}. This is not a coincidence" and "\boxed{5}. Check: 4 is wrong" take nothing back.
+Only whole clauses count: "\boxed{5}. This is no coincidence", "... Check: 4 is wrong" do not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CHARS_BEFORE = 80  # of the text before it
 
 _WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space
 _TAKES_BACK = phrases("withdrawn")
-# Without one of these nothing is taken back, and most texts have none. "ſ" is an s where case does not count.
+# Without one of these nothing is taken back; most texts have none. "ſ" is an s, ignoring case.
 _SAYS_SOMETHING = re.compile(r"[^\W\d_]|~~")
 _WORDS_BEFORE = (
     "not", "n't", "n’t", "never", "doubt", "unlikely", "that", "refuse", "ignore", "disregard", "forget", "scra", "reject", "strike",

@@ -1,9 +1,9 @@
 """Tests that are written as code, in two confined processes: one has the tests, the other the
 program.
 
-In the tests' process what the program defines is a `Stub`. A call of it goes to the program's process as data, and data comes
-back; what is no data (an object of a class, a generator) stays there and has a number. Neither process reads anything but data,
-so the program reaches neither the tests nor what they compare with. Standard library only."""
+In the tests' process the program's names are a `Stub`. A call goes to the program's process as data,
+and data comes back; what is no data (an object, a generator) stays there and has a number. Neither
+reads anything but data: the program reaches no test and no expected value. Standard library only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MUTABLE = (list, dict, set, bytearray)
 
 
 def failure(error: BaseException) -> tuple[str, str]:
-    """Status and detail of an exception: its type and the last line of the program that it passed."""
+    """Status and detail of an exception: its type and the program's last line in it."""
     line, trace = 0, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == NAME:
@@ -48,7 +48,7 @@ class ProgramGone(Exception):
 
 
 class CannotTravel(BaseException):
-    """The test gives the program an object of its own, which is neither data nor a function. No test catches this."""
+    """The test gives the program an object, neither data nor function. No test catches this."""
 
 
 class Peer:
@@ -202,7 +202,7 @@ def _forwarded(operation: str, kind: Callable[[Any], Any] = lambda answer: answe
 
 
 class Stub:
-    """A stand-in for an object of the program. Tests query the object there; the expected value never leaves this process."""
+    """A stand-in for the program's object. Tests query it there; expected values stay here."""
 
     def __init__(self, peer: Peer, number: int) -> None:
         self.__dict__.update(_Stub__peer=peer, _Stub__number=number)
@@ -239,7 +239,7 @@ class Stub:
         return values[0]
 
     def __eq__(self, other: object) -> bool:
-        """With another object of the program only: a test's own value is not shown to it, and is no equal of an object."""
+        """With another of its objects only: a test's value is not shown to it, nor equal to one."""
         return isinstance(other, Stub) and bool(self.__peer.ask("equal", self, other))
 
     def __hash__(self) -> int:

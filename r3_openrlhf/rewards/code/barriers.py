@@ -1,4 +1,4 @@
-"""The barriers between a program and this machine: namespaces, Landlock, seccomp; and which set is too weak."""
+"""The barriers around a program: namespaces, Landlock, seccomp; and which set is too weak."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _unshare(_: Sequence[str]) -> list[str]:
     return ["unshare", *(f"--{name}" for name in names.split()), "--"]
 
 
-# name -> the command that starts programs (what else they see), and the directory that it makes for them
+# name -> the command that starts programs (what they see), and the directory it makes
 NAMESPACES: dict[str, tuple[Callable[[Sequence[str]], list[str]], str | None]] = {
     "bubblewrap": (_bubblewrap, _BOX),
     "unshare": (_unshare, None),

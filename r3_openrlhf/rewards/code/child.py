@@ -36,7 +36,7 @@ from r3_openrlhf.rewards.code.data import MAX_INPUT_BYTES, NotPlain, decode, enc
 
 JOB, RESULT, LINK = 40, 41, 42  # descriptors
 STACK_BYTES = 2**29
-THREAD_STACK_BYTES = 2**23  # as everywhere; the C library would give each as much as the main thread may have
+THREAD_STACK_BYTES = 2**23  # the C library would give the main thread's size
 
 
 def run(barriers: Barriers) -> None:
@@ -49,7 +49,7 @@ def run(barriers: Barriers) -> None:
         file_bytes=limits["output_bytes"],
         open_files=limits["open_files"],
     )
-    seconds = int(limits["seconds_per_test"]) + 2  # the owner's clock is exact; this one holds when the owner is gone
+    seconds = int(limits["seconds_per_test"]) + 2  # holds when the owner, whose clock is exact, is gone
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     barriers.enter()
     keep = {"serve": LINK, "tests": LINK}.get(job["kind"], RESULT)
@@ -62,7 +62,7 @@ def run(barriers: Barriers) -> None:
 
 
 def _become(job: dict[str, Any]) -> None:
-    """Another language: the program's file is in the directory, this process becomes what runs it."""
+    """Another language: the program's file is there, this process becomes its command."""
     with open(job["file"], "w", encoding="utf-8", errors="surrogatepass") as file:
         file.write(job["program"])
     command = [word.replace("{file}", job["file"]) for word in job["command"]]
@@ -96,14 +96,14 @@ def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]
     for number, stream in ((1, "stdout"), (2, "stderr")):
         text = io.TextIOWrapper(open(number, "wb", closefd=False), encoding="utf-8", errors="surrogateescape")
-        text.mode = "w"  # type: ignore[misc]  # as of the interpreter's own stream: PyRival's FastIO reads it
+        text.mode = "w"  # type: ignore[misc]  # PyRival's FastIO reads it
         setattr(sys, stream, text)
         setattr(sys, f"__{stream}__", text)
     return module, code
 
 
 def _program(job: dict[str, Any]) -> None:
-    """Run it as `python solution.py` does: with what follows the last line, threads and exit functions."""
+    """Run it as `python solution.py` does: also threads and exit functions."""
     module, code = _load(job["program"], "__main__")
     result = ("finished", "")
     try:
@@ -159,7 +159,7 @@ def _find(module: types.ModuleType, name: str) -> Callable[..., object] | None:
 
 
 def _usual_names() -> dict[str, object]:
-    """Return names that the statements of function tasks leave out: `List`, `deque`, `inf`, and modules."""
+    """Return names that function tasks leave out: `List`, `deque`, `inf`, and modules."""
     result: dict[str, object] = {}
     for module in (typing, collections, itertools, functools, heapq, bisect, math, operator):
         names = getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
@@ -173,7 +173,7 @@ _USUAL_NAMES = _usual_names()  # before the fork
 
 
 def _serve(job: dict[str, Any]) -> None:
-    """The program's side of tests that are code. It has no result: the other side says what became of it."""
+    """The program's side of tests that are code. The other side reports its result."""
     module, code = _load(job["program"], "solution")
     builtins.__dict__.update(_USUAL_NAMES)  # found last, so they hide nothing
     try:

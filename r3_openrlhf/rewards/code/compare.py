@@ -1,6 +1,6 @@
-"""Compare an output with the expected one as judges of programming contests do, in the process that holds the expected one.
+"""Compare an output with the expected one as contests do, in the process that holds the latter.
 
-What a program printed or returned is hostile: the work is linear in its size, and nothing of it is evaluated.
+Outputs of programs are hostile: the work is linear in their size, nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 RELATIVE = 1e-6  # as Codeforces' checkers
 ABSOLUTE = 1e-9
-# An expected number with so many decimals was rounded when it was written: its last digit may differ by one.
+# An expected number with so many decimals was rounded: its last digit may differ by one.
 ROUNDED_DECIMALS = 6
 MAX_NUMBER_CHARS = 400
 MAX_KEY = 10**MAX_NUMBER_CHARS
@@ -23,10 +23,10 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(\.[0-9]*)?|(\.[0-9]+))(?:[eE][+-]?[0-9]{1,
 
 
 def same_text(expected: str, printed: str) -> bool:
-    """White space around the text and its lines does not count, nor how much of it is between words; the number of lines does.
+    """White space around text and lines, and its amount, does not count; the number of lines does.
 
-    A word is the expected one where both are equal; or where both are numbers, of one value if an integer is expected, else within RELATIVE.
-    """
+    A word is right if equal, or a number: of the value of an expected integer, else within
+    RELATIVE."""
     wanted, actual = (text.replace("\r\n", "\n").strip().split("\n") for text in (expected, printed))
     return len(wanted) == len(actual) and all(map(_same_line, wanted, actual))
 
@@ -66,7 +66,7 @@ def same_value(expected: Any, returned: Any, *, boxed: bool = False) -> bool:
 
 
 def _same(expected: Any, returned: Any) -> bool:
-    """RecursionError does not come: what is returned is nested as deeply as data.py lets it be, or `expected` is."""
+    """RecursionError cannot come: data.py, or `expected`, bounds the nesting."""
     if isinstance(expected, list):
         if not isinstance(returned, (list, tuple)) or len(expected) != len(returned):
             return False
@@ -74,7 +74,7 @@ def _same(expected: Any, returned: Any) -> bool:
     if isinstance(expected, dict):
         if not isinstance(returned, dict) or len(expected) != len(returned):
             return False
-        if any(isinstance(key, int) and abs(key) >= MAX_KEY for key in returned):  # str() refuses thousands of digits
+        if any(isinstance(key, int) and abs(key) >= MAX_KEY for key in returned):  # str() has a limit
             return False
         actual = {_key(key): value for key, value in returned.items()}
         return actual.keys() == expected.keys() and all(_same(value, actual[key]) for key, value in expected.items())

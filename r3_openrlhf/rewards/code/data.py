@@ -17,7 +17,7 @@ from typing import Any
 MAX_VALUE_BYTES = 2**23
 MAX_INPUT_BYTES = 2**28  # of a test's arguments, which come from the data
 MAX_DEPTH = 150
-MAX_KEYS = 20_000  # of sets and dictionaries, text aside: chosen numbers can make all of them collide
+MAX_KEYS = 20_000  # of sets and dictionaries: chosen numbers can all collide
 _VIEWS: tuple[Any, ...] = (deque, range, type({}.keys()), type({}.values()), type({}.items()))
 
 

@@ -1,4 +1,4 @@
-"""The program in a response: its last fenced block. Linear in the length of the text, which is hostile."""
+"""The program in a response: its last fenced block. Linear in the text, which is hostile."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ Run = Callable[..., list[Outcome]]  # as run_program
 
 
 def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
-    """The grader with the settings of reward.code (config.CodeConfig). ConfigError: a language that cannot be loaded."""
+    """The grader with the settings of config.CodeConfig. ConfigError: a language is missing."""
     limits = Limits(**{name: code[name] for name in ("seconds_per_test", "seconds", "memory_mb")})
     if (url := code["url"]) is not None:
         return lambda item: judge(item, limits, functools.partial(remote.run_program, url), languages=None)
@@ -54,11 +54,11 @@ def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
 def judge(item: Item, limits: Limits, run: Run, *, languages: Mapping[str, str] | None = _PYTHON) -> Result:
     """Correct is what passes every test; the score is the share that passed.
 
-    Reasons: no_code, syntax_error, timeout, memory, output and blocked, "failed test 3 of 10: wrong output". No reason holds an
-    expected output. A test that got no process leaves the response ungraded, unless another one failed.
+    Reasons: no_code, syntax_error, timeout, memory, output, blocked, "failed test 3 of 10: wrong output";
+    never an expected output. A test without a process leaves it ungraded, unless another failed.
 
     Args:
-        languages: The word of each language -> its entry in languages.py; None: the programs run elsewhere, and asserts cannot.
+        languages: name -> its entry in languages.py; None: programs run elsewhere, without asserts.
     """
     if len(item.references) != 1:
         return "ungraded", "bad_reference", None, None

@@ -14,10 +14,10 @@ class Language:
     """A way to run programs of a language; behind the same barriers as Python, as one process that
     may have threads.
 
-    command: path of a program and its arguments, `{file}` for the program's file; empty for this Python itself.
-    file: the name under which the program is stored. paths: directories other than /usr that the command reads and starts from.
-    preload: Python modules that are loaded once, before the first test. reserves_memory: it reserves much more than it uses, so
-        memory is limited by what is in use alone, which is looked at from time to time."""
+    command: program and arguments, `{file}` for the program's file; empty for this Python.
+    file: the name of the program's file. paths: directories besides /usr that the command reads and
+    starts from. preload: Python modules loaded once, before the first test. reserves_memory: it
+    reserves much more than it uses: only use, looked at from time to time, is limited."""
 
     command: tuple[str, ...] = ()
     file: str = "solution"

@@ -1,4 +1,4 @@
-"""Programs on a server that speaks SandboxFusion's HTTP form (POST /run_code), instead of run.py. What is expected never goes there."""
+"""Programs on a server of SandboxFusion's HTTP form (POST /run_code); expected values stay here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _call()
 def run_program(
     url: str, program: str, calls: Sequence[Call], *, limits: Limits, language: str = "python"
 ) -> list[Outcome]:
-    """Do as run.run_program. A server that does not answer, or says that it failed itself, makes its tests "unavailable"."""
+    """Do as run.run_program. A server that fails, or does not answer: "unavailable" tests."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
         return list(threads.map(lambda call: _outcome(url, program, call, limits, language), calls))
 
@@ -96,7 +96,7 @@ def _ask(url: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:
         try:
             with urllib.request.urlopen(request, timeout=10 * limit_s + 30) as answer:
                 content = json.loads(answer.read(MAX_ANSWER_BYTES))
-        except (OSError, ValueError, RecursionError) as error:  # URLError and a server's status are OSErrors
+        except (OSError, ValueError, RecursionError) as error:  # URLError and status are OSErrors
             content = {"message": f"{type(error).__name__}"}
         if isinstance(content, dict) and content.get("status") in ("Success", "Failed"):
             return content

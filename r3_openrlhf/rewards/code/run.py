@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.05  # at what a program uses
 ATTEMPTS = 2  # at a test whose process was not to be had
 MAX_BOX_FILES = 256
-WALL_FACTOR = 20.0  # a process that is not given a processor for so many times its limit has no outcome
+WALL_FACTOR = 20.0  # without a processor for so many limits: no outcome
 MAX_DETAIL_CHARS = 300
 ENVIRONMENT = {
     "PATH": os.defpath,
@@ -46,7 +46,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OPENSSL_CONF": "/dev/null",  # node ends where its own exists and cannot be read
 }
-_OF_PROGRAMS = ("finished", "error", "syntax_error", "memory", "blocked")  # what a program's process may say of itself
+_OF_PROGRAMS = ("finished", "error", "syntax_error", "memory", "blocked")  # said by a program's process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +81,9 @@ class Limits:
 class Outcome:
     """The result of one call.
 
-    status: "finished", "error", "syntax_error", "timeout", "memory", "output" (more than
-    output_bytes), "blocked" (something
-        that a program may not do), "crashed" (the process ended by itself), "unavailable" (no process was to be had, or none
-        that had a processor: no verdict).
+    status: "finished", "error", "syntax_error", "timeout", "memory", "output" (over output_bytes),
+        "blocked" (forbidden), "crashed" (it ended by itself), "unavailable" (no verdict: no
+        process, or none with a processor).
     value: what the function returned, of built-in types (data.py). detail: type of the exception
     and line of the program; nothing of a test. cpu_s: processor time.
     """
@@ -101,7 +100,7 @@ _BOOTSTRAP = (
     " from r3_openrlhf.rewards.code.zygote import start; start(sys.argv[2:])"
 )
 _TestT = TypeVar("_TestT")
-_THIS_THREAD = "thread-self"  # in /proc: what waits for a program's process, and may wait for a processor meanwhile
+_THIS_THREAD = "thread-self"  # in /proc: the thread that waits for a program
 _NO_TIME = Outcome(status="timeout", detail="the time for all tests was used up")
 
 
@@ -124,12 +123,12 @@ def run_asserts(
     """One outcome per test, in order: "finished" with True (it held) or False (an AssertionError),
     or why it has no verdict.
 
-    Each has two processes of its own: in one the program, in the other `setup` and the test, whose calls of the program's
-    functions are forwarded (asserts.py). "unavailable" too where the test itself cannot be run.
+    Each has two processes: one for the program, the other for `setup` and the test, whose calls of
+    the program are forwarded (asserts.py). "unavailable" too where the test cannot be run.
 
     Args:
-        asserts: pieces of Python, `assert f(1) == 2` or `check(f)`. A name that neither they nor `setup` define and that is no
-            built-in or loaded module is the program's; `from solution import f` works too."""
+        asserts: pieces of Python, `assert f(1) == 2` or `check(f)`. A name that is neither defined there
+        or in `setup` nor built in is the program's; `from solution import f` works too."""
     return _runner("python").run_asserts(program, asserts, setup=setup, limits=limits or Limits())
 
 
@@ -196,7 +195,7 @@ class Runner:
         return self.barriers
 
     def start(self) -> None:
-        """OSError: no process can be started, or what holds here is not enough; then no program is run."""
+        """OSError: no process can be started, or barriers are too weak; no program runs."""
         if gap := floor_gap(self.look()):
             raise OSError(gap)
 
@@ -289,13 +288,13 @@ class Runner:
         return outcomes
 
     def _attempt(self, work: Callable[[], tuple[Outcome, float]]) -> tuple[Outcome, float]:
-        """An outcome, and the time that it took. Tried again when neither the program nor the test caused it."""
+        """An outcome and its time. Tried again when neither program nor test caused it."""
         outcome, seconds = Outcome(status="unavailable"), 0.0
         for _ in range(ATTEMPTS):
             try:
                 self.start()
                 outcome, seconds = work()
-            except (OSError, ValueError) as error:  # the zygote is gone, or no descriptor is to be had
+            except (OSError, ValueError) as error:  # no zygote or descriptor
                 logger.debug("a test has no outcome: %s", error)
                 self.close()
                 outcome = Outcome(status="unavailable", detail=str(error)[:MAX_DETAIL_CHARS])
@@ -336,7 +335,7 @@ class Runner:
         return _Child(number, pidfd, limit_s, files, task=pid_of(pidfd))
 
     def _watch(self, children: Sequence[_Child], limits: Limits) -> None:
-        """Until all have ended: kills what uses too much, and all with the first. OSError: the zygote has ended."""
+        """Wait for all; kill what uses too much, and all with the first. OSError: no zygote."""
         assert self._zygote is not None
         clock = Clock(*(child.task for child in children), _THIS_THREAD)
         for child in children:
@@ -395,7 +394,7 @@ class Runner:
         if not status and stdout_bytes >= limits.output_bytes:
             status = "output"
         if not status and code == -signal.SIGKILL:
-            # by the limit on processor time, or by somebody else, as a kernel that is short of memory
+            # by the limit, or by a kernel short of memory
             status = "timeout" if cpu_s >= limits.seconds_per_test else "unavailable"
         if not status and code < 0:
             status, detail = "crashed", _signal_name(-code)
@@ -405,7 +404,7 @@ class Runner:
 
 
 def _said(result: int, kind: str, code: int) -> tuple[str, str, Any]:
-    """Status, detail and value as the child wrote them, or as its end says where it wrote nothing."""
+    """Status, detail and value as the child wrote them, or as its end implies."""
     text = os.pread(result, 2 * 2**20 * 8, 0)
     if not text:
         if kind in ("program", "serve") and code == 0:

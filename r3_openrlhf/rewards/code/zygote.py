@@ -1,8 +1,8 @@
 """The process from which a confined process is forked for each test. It sees no program, no test
 and no result.
 
-It is a new interpreter, inside namespaces where there are some (run.py starts it), with the modules loaded that programs use.
-What a child is to do it reads from one of its descriptors. Standard library only."""
+It is a new interpreter, in namespaces where there are some (run.py), with common modules loaded.
+A child reads its task from one of its descriptors. Standard library only."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def main(box: str, owned: bool, preload: Sequence[str], readable: Sequence[str],
 
 
 def _load(preload: Sequence[str]) -> Callable[[Barriers], None]:
-    """Load what programs use, and what runs them; the package's own directory is no place for their imports."""
+    """Load common modules, and the runners; imports never come from this package's directory."""
     from r3_openrlhf.rewards.code import child
 
     for name in (*PRELOADED, *preload):
@@ -110,7 +110,7 @@ def _try(barriers: Barriers) -> dict[str, bool]:
 
 
 def start(arguments: Sequence[str]) -> None:
-    """Run as the program of a new interpreter. The main thread's stack can grow as far as the limit that held at its start."""
+    """Run as a new interpreter's program. The main stack grows to the limit held at its start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     wanted = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
     if soft == resource.RLIM_INFINITY or soft < wanted:

@@ -119,7 +119,7 @@ class AdmissionQueue:
             self._answered_at = time.monotonic()
 
     async def why_not_ready(self) -> str | None:
-        """None when a grading process has just answered, or answers a probe in time. All who ask share one probe."""
+        """None when a grading process answered just now, or a shared probe in time."""
         if time.monotonic() - self._answered_at < READY_FOR_S:
             return None
         if self._probe is None or self._probe.done():
@@ -127,7 +127,7 @@ class AdmissionQueue:
                 response=r"\boxed{1}", references=("1",), task=self._task, num_tokens=1, truncated=False
             )
             self._probe = self._begin(self._task, encode_request(request))
-        seconds = PROBE_S if self._answered_at > 0 else START_TIMEOUT_S  # the first processes are still importing
+        seconds = PROBE_S if self._answered_at > 0 else START_TIMEOUT_S  # or still importing
         done, _ = await asyncio.wait([asyncio.wrap_future(self._probe)], timeout=seconds)
         if not done:
             return f"no answer in {seconds:.0f} s"

@@ -38,7 +38,7 @@ def create_app(settings: ServerSettings) -> Starlette:
         ConfigError: settings.tokenizer is no tokenizer.
     """
     metrics = Metrics()
-    # the stock client does not say how long a response is; without a tokenizer there is no length reward for it
+    # the stock client sends no length: without a tokenizer there is no length reward for it
     count_tokens = load_counter(settings.tokenizer) if settings.tokenizer else lambda response: 0
     stock_reward = settings.reward if settings.tokenizer else replace(settings.reward, length_reward_max_tokens=None)
     max_body_bytes = settings.max_body_mb * 2**20
@@ -61,7 +61,7 @@ def create_app(settings: ServerSettings) -> Starlette:
         return _json({"results": await _unless_gone(request, grading)})
 
     async def get_reward(request: Request) -> Response:
-        """OpenRLHF's remote reward contract (`--reward.remote_url`). A single item without a grade is an error."""
+        """OpenRLHF's reward contract (`--reward.remote_url`). An ungraded single item is an error."""
         questions = await bodies.read(
             request, partial(parse_stock_body, task=settings.task, count_tokens=count_tokens)
         )
@@ -145,7 +145,7 @@ def _problem(status: int, detail: str, headers: dict[str, str] | None = None) ->
 
 
 class _Gate:
-    """Turns away requests without the token, and bodies that are announced as too large, before anything is read."""
+    """Turns away requests without the token, and announced bodies too large, before reading."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, max_body_bytes: int) -> None:
         self._app = app

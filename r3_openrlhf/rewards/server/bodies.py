@@ -1,4 +1,4 @@
-"""Bodies of requests: read within bounds, then parsed in a thread outside the event loop. Metadata stay as they came."""
+"""Bodies of requests: read within bounds, parsed off the event loop; metadata unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _read_label = msgspec.json.Decoder(str | int | float | list[str] | None).decode
 
 
 class Refused(Exception):
-    """This body is not taken: the status, and a sentence. unread: what is left of it will not be read."""
+    """This body is not taken: status and sentence. unread: the rest will not be read."""
 
     def __init__(self, status: int, reason: str, *, unread: bool = False) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class Bodies:
                     if self.num_bytes > max(len(body), self._max_bytes_in_all):
                         raise Busy(unread=True)
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-                # a page in somebody's browser may send other types to a loopback address without asking
+                # a page in a browser may send other types to a loopback address without asking
                 raise Refused(422, "the content type of a body is application/json")
             return await asyncio.to_thread(parse, bytes(body))
         except TimeoutError:

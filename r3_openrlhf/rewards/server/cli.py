@@ -78,7 +78,7 @@ def serve_rewards(
     token_file: str | None,
     **of_server: Any,
 ) -> None:
-    """Serve grades and rewards over HTTP, for `reward.urls` or for OpenRLHF's own --reward.remote_url.
+    """Serve grades and rewards over HTTP, for `reward.urls` or OpenRLHF's --reward.remote_url.
 
     Example: r3 serve-rewards --port 5000, then --reward.remote_url http://127.0.0.1:5000/get_reward
     """

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class Connection(H11Protocol):
-    """At `limit_concurrency` the connection that has been idle for longest is closed for a new one: only requests count."""
+    """At `limit_concurrency`, close the longest idle connection for a new one: requests count."""
 
     @property
     def _idle(self) -> dict[Connection, None]:

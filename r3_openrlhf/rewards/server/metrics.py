@@ -10,7 +10,7 @@ LOST = ("timeout", "crashed")
 
 
 class Metrics:
-    """Counters of the service, in a registry of its own, so that two services of one process do not mix."""
+    """Counters of the service, in an own registry, so that two in one process do not mix."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -37,7 +37,7 @@ class Metrics:
         self.seconds.observe(grade.seconds)
 
     def text(self, *, pending: int, lost: dict[str, int]) -> bytes:
-        """All of it in Prometheus's text format. pending: items not yet answered; lost: reason -> workers that were replaced."""
+        """All in Prometheus's format. pending: unanswered items; lost: reason -> replaced workers."""
         self.pending.set(pending)
         for reason, count in lost.items():
             self.lost.labels(reason).set(count)

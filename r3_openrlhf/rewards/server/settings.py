@@ -1,4 +1,4 @@
-"""Settings of the reward service; its defaults are written here, those of the reward itself in config."""
+"""Settings of the reward service, with defaults; those of the reward itself are in config."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ServerSettings:
     import path. tokenizer: path of a tokenizer.json (or its directory), to count tokens on the
     OpenRLHF route; without it that
         route pays no length reward.
-    max_pending_items, max_pending_mb: accepted and not yet answered; above it, 503. The bytes are those of whole items
-        (response, references, metadata). Bodies that are still being read do not count.
+    max_pending_items, max_pending_mb: accepted, not yet answered; above it, 503. Bytes are those of
+    items (response, references, metadata), without bodies still being read.
     max_connections: at work at once; above it, 503. Idle ones are closed for new ones.
     read_timeout_s: for the body of a request; then 408."""
 

@@ -25,7 +25,7 @@ _TAIL_CHARS = 400  # of a prompt whose beginning was cut off
 
 
 def response_of(query: str, prompt: str) -> str | None:
-    """Return what follows the prompt in the query, without the special tokens at its end; None when the prompt is not there."""
+    """Return the query after the prompt, without special tokens at its end; None: no prompt."""
     end = _end_of_prompt(query, prompt)
     if end is None:
         return None
@@ -53,8 +53,8 @@ def _end_of_prompt(query: str, prompt: str) -> int | None:
 
 
 def references_of(label: object) -> tuple[tuple[str, ...], bytes | None]:
-    """References and metadata in a label: a text or number, a list of accepted answers, or a reasoning_gym entry: as the
-    bytes of a JSON object, or as text that holds one. The metadata are these bytes; of the entry only its answer is read."""
+    """Read references and metadata in a label: a text or number, a list of answers, or a reasoning_gym
+    entry, bytes or text of a JSON object. The bytes are the metadata; only its answer is read."""
     if isinstance(label, str) and label.startswith("{") and '"source_dataset"' in label:
         try:
             return references_of(label.encode())
@@ -76,7 +76,7 @@ _read_answer = msgspec.json.Decoder(_Entry).decode
 
 
 def stock_answer(grades: Sequence[Grade]) -> dict:
-    """The answer for graded items: numbers for one item, lists for several; null where an item is ungraded."""
+    """The answer for graded items: a number for one, lists for several; null: ungraded."""
     rewards = [grade.reward for grade in grades]
     scores = [grade.score for grade in grades]
     logs: dict[str, list[float | None]] = {
@@ -104,7 +104,7 @@ def load_counter(path: str) -> Callable[[str], int]:
         raise ConfigError(f"--tokenizer: {file} does not exist; give a tokenizer.json or the directory that holds one")
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception for whatever is wrong with the file
+    except Exception as error:  # the library raises plain Exception
         raise ConfigError(
             f"--tokenizer: {file} is no tokenizer ({error}); give a tokenizer.json of Hugging Face"
         ) from error
