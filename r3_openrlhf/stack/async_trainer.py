@@ -1,13 +1,13 @@
-"""Asynchronous training (`openrlhf.train.async_enable`): the rollouts of coming steps are sampled while a step trains.
+"""Asynchronous training (`openrlhf.train.async_enable`): coming steps sample while one trains.
 
-Answers trainer/ppo_trainer_async.py, whose three actors stay: one samples (:38), one trains (:168), and one holds them (:269),
-with a queue of batches between them (:292) and a lock that keeps sampling and weight sync apart (:20). What upstream has no
-word for is here:
+Answers trainer/ppo_trainer_async.py, whose three actors stay: one samples (:38), one trains (:168),
+one holds them (:269), with a queue of batches (:292) and a lock between sampling and weight sync
+(:20). New here:
 
-    which weights sampled a row     the engines are told, inside the lock, and each response says it
-    what a batch counts             travels with it through the queue: a step reports what it trains on, not what was sampled last
-    where a resumed run continues     the loader's state of the batch that was trained last (:144) is in its checkpoint; what the
-                                    queue held after it is lost, and those problems are asked again
+    which weights sampled a row     the engines are told in the lock, each response says it
+    what a batch counts             travels through the queue: a step reports what it trains on
+    where a resumed run continues     at the loader's state of the last trained batch (:144); what
+                                    the queue held after it is lost, and asked again
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from r3_openrlhf.stack.trainer import RecordedSteps, wait_for_engines
 
 
 def _below(actor) -> Any:
-    """ppo_trainer_async.py:37, :167, :268: the names are Ray actor classes already; this is the class that was decorated."""
+    """Return the decorated class under a Ray actor's name (ppo_trainer_async.py:37, :167, :268)."""
     return actor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
 class SampledBatch(list):
-    """Rows of one batch on their way through upstream's queue, with what the trainer reports of them."""
+    """Rows of a batch in upstream's queue, with what the trainer reports of them."""
 
     facts: BatchFacts
 
 
 class AheadGenerator(R3SamplesGenerator):
-    """`step` counts batches: each is the one of the step that will train on it, as the queue keeps their order."""
+    """`step` counts batches: each trains at its own step, as the queue keeps their order."""
 
     def generate_samples(self, **generate_kwargs):
         """As R3SamplesGenerator's; the rows are a SampledBatch."""
@@ -76,7 +76,7 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
         )
 
     def start_at(self, step: int, epoch: int, tokens: int) -> None:
-        """Continue after `step`, in `epoch`, after so many sampled tokens. The store is there by now."""
+        """Continue after `step`, in `epoch`, after so many sampled tokens. The store exists."""
         generator = self.samples_generator
         generator.step, generator.epoch, generator.tokens = step, epoch, tokens
         if self.config.keeps_history:
@@ -94,7 +94,7 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
 
 
 class VersionedEngines(BasePPOTrainer):
-    """After upstream's class in the order of classes: its broadcast runs inside of upstream's lock (:255)."""
+    """Comes after upstream's class: its broadcast runs inside of upstream's lock (:255)."""
 
     policy_step = 0  # of the weights that the next broadcast sends
 
@@ -127,7 +127,7 @@ class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), Ve
         self.generator, self.generate_kwargs = generator, generate_kwargs
 
     def init_checkpoint_states(self) -> dict:
-        """As the synchronous trainer's; engines and the actor that samples then know where the run is."""
+        """As the synchronous trainer's; then engines and sampler know where the run is."""
         states = super().init_checkpoint_states()
         self.tell_engines()
         own = self.samples_generator

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 
 from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size, get_seqlen_balanced_partitions
 
-MAX_ADDITIONAL = 2  # micro-batches beyond as few as possible, to keep short rows from being padded to long ones;
+MAX_ADDITIONAL = 2  # micro-batches beyond the fewest, to pad short rows less;
 ADDITIONAL_MUST_SAVE = 0.5  # each of them this share of the tokens that a micro-batch has
 
 
 def effective_ranks(args: SimpleNamespace) -> int:
-    """Data-parallel ranks: processes that see different rows (trainer/ppo_utils/experience_maker.py:54-59)."""
+    """Ranks that see different rows (trainer/ppo_utils/experience_maker.py:54-59)."""
     return (
         args.actor.num_nodes * args.actor.num_gpus_per_node // args.ds.ring_attn_size // args.ds.tensor_parallel_size
     )
@@ -49,7 +49,7 @@ def micro_batches(num_rows: int, micro_batch_size: int) -> list[slice]:
 
 
 def max_forward_tokens(args: SimpleNamespace) -> int:
-    """Return the most tokens that a micro-batch of the log-prob pass may have, over all processes that share its rows."""
+    """Return the most tokens of a micro-batch of log-probs, over all processes with its rows."""
     return args.rollout.max_tokens_per_gpu * args.ds.ring_attn_size * args.ds.tensor_parallel_size
 
 
@@ -57,9 +57,9 @@ def balanced_batches(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> 
     """Rows, by their numbers, in micro-batches of at most `max_tokens` tokens or of one row, and a
     multiple of `ranks` of them.
 
-    Answers trainer/ppo_utils/experience_maker.py:62, which rounds their number down to a multiple of the ranks: 96 rows on 8
-    ranks made micro-batches of 1.7 times the tokens. Here it is rounded up, and raised while one is too large: partitions are
-    balanced, which does not say that they fit where those of the first fit do."""
+    Answers trainer/ppo_utils/experience_maker.py:62, which rounds the number down to a multiple of
+    ranks: 96 rows on 8 ranks made micro-batches of 1.7 times the tokens. Here it is rounded up, and
+    raised while one is too large: balanced partitions need not fit where the first fit's do."""
     fewest = get_minimum_num_micro_batch_size(lengths, max_tokens, 1, 1)
     most = max(1, len(lengths) // ranks) * ranks
     for count in range(min(most, -(-fewest // ranks) * ranks), most + 1, ranks):

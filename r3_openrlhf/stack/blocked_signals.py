@@ -12,7 +12,7 @@ from multiprocessing import resource_tracker
 
 
 def keep_blocked() -> None:
-    """Start multiprocessing's tracker now, if SIGTERM is blocked here, and block again what that unblocks. It starts once.
+    """Start multiprocessing's tracker with SIGTERM blocked, and block it again. It starts once.
 
     Called by each actor before it starts anything."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -1,8 +1,8 @@
 """Upstream's Actor without logits: its head returns the log-probs of the labels, computed in chunks
 of tokens.
 
-Answers models/actor.py:250-292, where the training pass keeps the logits of a whole micro-batch: about 10 bytes for each token
-and word (2 in bfloat16, 4 in float32, 4 for their gradient), 56 GB for one row of 36,864 tokens and 152k words.
+Answers models/actor.py:250-292, where the training pass keeps a micro-batch's logits: about 10 bytes
+per token and word (bfloat16, float32, gradient), 56 GB for a row of 36,864 tokens, 152k words.
 
 The chunks are inside the head's own forward pass, so that ZeRO 3 gathers its weight once for all of
 them, in either direction. B rows, T tokens, A = T - 1 action positions, H hidden, V vocabulary."""
@@ -24,11 +24,11 @@ from r3_openrlhf.stack.environment import config_from_environment
 
 KEY = "train.logits_chunk_tokens"
 CHECKED_TOKENS = 16
-LARGEST_DIFFERENCE = 0.05  # nats; chunks of a product round differently, a head that does more is off by whole nats
+LARGEST_DIFFERENCE = 0.05  # nats; chunks round differently, other heads are off by more
 
 
 class ChunkedActor(Actor):
-    """Takes the place of `Actor` in ppo_actor.py:513 and :537 when train.logits_chunk_tokens is set."""
+    """Replaces `Actor` in ppo_actor.py:513 and :537 if train.logits_chunk_tokens is set."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -53,7 +53,7 @@ class ChunkedActor(Actor):
         return (logprobs_BA, output) if return_output else logprobs_BA
 
     def of_every_token(self, sequences_BT, attention_mask_BT, *, with_entropy=False, ring_attn_group=None):
-        """(the model's output, log-probs [B, T], entropy [B, T] in nats or None), the latter without gradient."""
+        """(model's output, log-probs [B, T], entropy [B, T], nats, no gradient; or None)."""
         batch, seqlen = sequences_BT.size()
         inputs, labels, restored = model_inputs(self, sequences_BT, attention_mask_BT, ring_attn_group)
         with self._head.asked(labels, self.temperature, with_entropy=with_entropy):
@@ -62,7 +62,7 @@ class ChunkedActor(Actor):
         return output, found[0], found[1] if with_entropy else None
 
     def _check(self, ids_1T, ring_attn_group) -> None:
-        """A head may do more than a product (a cap, a scale): then chunks of the product alone are another policy."""
+        """Refuse a head that is more than a product (cap, scale): chunks would change it."""
         mask = torch.ones_like(ids_1T)
         with torch.no_grad():
             expected = super().forward(ids_1T, mask[:, 1:], mask, ring_attn_group=ring_attn_group)
@@ -82,7 +82,7 @@ class ChunkedActor(Actor):
 
 
 class LogprobHead:
-    """Makes a model's last layer return log-probs [B, T, 1], or log-probs and entropy [B, T, 2], while it is asked to."""
+    """Makes a model's last layer return log-probs [B, T, 1], or also entropy [B, T, 2]."""
 
     def __init__(self, layer: torch.nn.Module, chunk_tokens: int) -> None:
         if not isinstance(layer, torch.nn.Linear) or layer.bias is not None:
@@ -91,7 +91,7 @@ class LogprobHead:
                 f"use {KEY}=null"
             )
         self._layer, self._chunk_tokens = layer, chunk_tokens
-        self._wanted: tuple[torch.Tensor, float, bool] | None = None  # labels, temperature, with entropy
+        self._wanted: tuple[torch.Tensor, float, bool] | None = None  # labels, temperature, entropy
         self._logits = layer.forward
         self.seconds = 0.0
         layer.forward = self._forward
@@ -122,7 +122,7 @@ class LogprobHead:
 
 
 def model_inputs(actor, sequences_BT, attention_mask_BT, ring_attn_group):
-    """Return what models/actor.py:219-249 gives the model, the label of each token, and the way back from its tokens to [B, T]."""
+    """Return models/actor.py:219-249's input, each token's label, and the way back to [B, T]."""
     if actor.packing_samples:
         tokens, position_ids, labels, pad_length, indices = unpad_and_slice_tensor(
             sequences_BT, attention_mask_BT, ring_attn_group

@@ -23,7 +23,7 @@ def chunked_logprobs(
 ) -> torch.Tensor:
     """Log-prob of the label at each token, [T], float32 (float64 for float64 input), with gradient.
 
-        x_tv = (hidden_t . weight_v) / temperature            the product in the input's type, the rest in float32
+        x_tv = (hidden_t . weight_v) / temperature     product in the input's type, then float32
         logprob_t = x_t[label_t] - ln sum_v exp(x_tv)
         d logprob_t / d x_tv = [v = label_t] - p_tv,          p_t = softmax(x_t)
 
@@ -48,7 +48,7 @@ def chunked_logprobs_and_entropy(
     chunk_tokens: int,
     temperature: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`core.entropy.token_logprobs_and_entropy` of the same chunks: (log-probs, entropy in nats), float32 [T] each. No gradient."""
+    """`core.entropy.token_logprobs_and_entropy` by chunks: log-probs, nats; float32 [T]."""
     _check(hidden_TH, weight_VH, labels_T, temperature, chunk_tokens)
     parts = [
         token_logprobs_and_entropy(hidden_TH[chunk] @ weight_VH.T, labels_T[chunk], temperature=temperature)

@@ -27,7 +27,7 @@ class CompactLogprobs:
 
 
 def install() -> None:
-    """From here on, requests of this process that ask for flat log-probs get compact ones. Twice is harmless."""
+    """Give requests of this process for flat log-probs compact ones. Twice is harmless."""
     engine_logprobs.create_sample_logprobs = lambda flat: CompactLogprobs() if flat else _create(flat)
     engine_logprobs.LogprobsProcessor._update_sample_logprobs = _update_sample_logprobs
 

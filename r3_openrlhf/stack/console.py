@@ -29,7 +29,7 @@ class Console:
     def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
         self.run: RunDirectory | None = None
         self._verbose, self._quiet = verbose and not quiet, quiet
-        self._early: list[tuple[Phase, float]] = []  # before there was a run directory to note them in
+        self._early: list[tuple[Phase, float]] = []  # before there was a run directory
         self._files: list[Iterator[list[dict]]] = []  # new lines of events, metrics and evaluations
         self._log_position = 0
         self._max_tokens: int | None = None
@@ -66,7 +66,7 @@ class Console:
             self._display.phase(phase)
 
     def attach(self, run: RunDirectory, *, first_phase: Phase) -> None:
-        """Send the output to the log of `run`, which exists, and show the events of its processes."""
+        """Send the output to the log of `run`, which exists; show its processes' events."""
         self._outputs.flush()
         with run.log.open("ab") as log:
             self._log_position = log.tell()
@@ -151,7 +151,7 @@ def evaluation_line(line: dict) -> str:
 
 
 def step_line(metrics: dict) -> str:
-    """A line of metrics.jsonl, as one for the terminal; "-" for each number that it does not have."""
+    """A line of metrics.jsonl for the terminal; "-" for each missing number."""
 
     def number(key: str, digits: int = 0) -> str:
         value = metrics.get(key)

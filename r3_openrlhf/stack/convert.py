@@ -23,7 +23,7 @@ def rollout_from_response(
     begins = start - len(given)
     payload = response["r3"]
     grade = payload["grade"]
-    # copies: what Ray hands out lives in its object store, which must not fill up with the rollouts of a step
+    # copies: Ray's object store must not fill up with the rollouts of a step
     tokens = np.array(response["observation_tokens"], dtype=np.int32)
     return Rollout(
         uid=Label.from_json(response["label"]).uid,

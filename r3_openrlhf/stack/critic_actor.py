@@ -20,7 +20,7 @@ from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.phases import announce_builds
 from r3_openrlhf.stack.policy_update import AnyNumberOfRows, in_order
 
-# trainer/ray/ppo_critic.py:196: the name is a Ray actor class already; this is the class that was decorated
+# trainer/ray/ppo_critic.py:196: the name is a Ray actor; this is the decorated class
 UpstreamCriticActor: Any = ppo_critic.CriticModelActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
@@ -28,7 +28,7 @@ class R3CriticTrainer(AnyNumberOfRows, ppo_critic.CriticPPOTrainer):
     """Upstream's update loop on windows of any number of micro-batches, as the policy's."""
 
     def ppo_train(self):
-        """Upstream's update (ppo_critic.py:66) on this step's rows. Returns its status: means over the step's tokens."""
+        """Upstream's update (ppo_critic.py:66) on this step's rows. Returns its means."""
         self.lay_out(self.critic)
         with in_order(ppo_critic):
             return super().ppo_train()
@@ -54,18 +54,18 @@ upstream_model = ppo_critic.get_llm_for_sequence_regression
 
 
 def critic_model(*args, **kwargs):
-    """Upstream's model (models/model.py:28). With ds.lora.rank its new head is trained, too: PEFT freezes all that is no adapter."""
+    """Upstream's model (models/model.py:28). With ds.lora.rank its new head is trained, too."""
     model = upstream_model(*args, **kwargs)
     if isinstance(model, PeftModel):
         head = getattr(model, model.value_head_prefix).weight.requires_grad_(True)
         for parameter in filter(lambda one: one.requires_grad, model.parameters()):
-            # PEFT's adapters are float32, and ZeRO 3 wants one type (deepspeed/runtime/zero/utils.py:217)
+            # PEFT's adapters are float32; ZeRO 3 needs one (deepspeed/runtime/zero/utils.py:217)
             parameter.data = parameter.data.to(head.dtype)
     return model
 
 
 class R3CriticActor(UpstreamCriticActor):
-    """Upstream's, with R3CriticTrainer in the place of upstream's trainer, and critic_model in that of its model."""
+    """Upstream's, with R3CriticTrainer as its trainer, and critic_model as its model."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
         """As upstream's (ppo_critic.py:198), which takes both from the module's global names."""

@@ -1,4 +1,4 @@
-"""Pass the run's configuration to every process of the job: one environment variable, set through Ray."""
+"""Pass the configuration to every process of the job: an environment variable, set by Ray."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
 
 VARIABLE = "R3_CONFIG"
 PLATFORM = "R3_PLATFORM"
-# Among how many policy actors a node's cores are shared out; not set where the user's OMP_NUM_THREADS counts
+# Policy actors that share a node's cores; unset where the user's OMP_NUM_THREADS counts
 THREADS = "R3_ACTORS_PER_NODE"
 
 
@@ -29,8 +29,8 @@ def on_cpu() -> bool:
 
 
 def use_share_of_cores() -> None:
-    """Ray gives an actor one thread, with which Adam on the host (train.adam_offload) takes seconds a step; a policy actor on
-    GPUs gets its share of the node's cores. DeepSpeed's operators read the variable when they are loaded, torch has read it."""
+    """Give a policy actor on GPUs its share of the node's cores: with Ray's one thread, Adam on the host
+    (train.adam_offload) takes seconds. DeepSpeed reads the variable at load, torch has read it."""
     actors = os.environ.get(THREADS)
     if actors is not None:
         import torch

@@ -75,16 +75,16 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self._prompts: list[str] = []
         self._recall_s = 0.0
         self._warned: set[str] = set()
-        self._recalled_prompts: dict[int, str] = {}  # index of a recalled turn -> the prompt that it keeps
+        self._recalled_prompts: dict[int, str] = {}  # recalled turn's index -> its prompt
         self._entropies: dict[int, EntropyStatistics] = {}  # row index -> measured in this step
-        self._policy_logprobs: dict[int, np.ndarray] = {}  # row index -> float32 [T], under the current policy
+        self._policy_logprobs: dict[int, np.ndarray] = {}  # row -> float32 [T], current policy
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
-        """Upstream's experiences of this step's rollouts (one row each), with advantages and old log-probs.
+        """Upstream's experiences of this step, a row each, with advantages and old log-probs.
 
         Raises:
-            TrainingStopped: too many ungraded rollouts, a reward that is no number, or stop.max_abs_logprob_gap.
-        """
+            TrainingStopped: too many ungraded, a reward that is no number, or
+                stop.max_abs_logprob_gap."""
         batch = self._batch(rollout_samples)
         complete_ungraded(rollout_samples)
         experiences = super().make_experience_batch(rollout_samples)
@@ -101,8 +101,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return experiences
 
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
-        """Micro-batches for the forward passes: every rank gets the same number of micro-batches, and of rows where these have a
-        fixed size. With train.dynamic_batch none has more than rollout.max_tokens_per_gpu tokens, but for a row that has."""
+        """Micro-batches for forward passes: of equal number on every rank, and of rows at a fixed size. With
+        train.dynamic_batch none has more than rollout.max_tokens_per_gpu tokens, but for one row."""
         for i, sample in enumerate(rollout_samples):
             sample.index = [i]
         ranks = effective_ranks(self.args)
@@ -152,7 +152,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return recalled
 
     def _keep_policy_logprobs(self, experiences: list[Experience], rows: Sequence[Row]) -> None:
-        """Log-probs of this step's forward pass, for the step's file: of recalled rows, or as `logging.token_values` says of all.
+        """Log-probs of this step's forward pass, for the file: of recalled rows, or by logging.token_values.
         A fresh row that began with given tokens has none: they are not measured."""
         kept = self.config.logging.token_values
         for experience, position, index in rows_of(experiences) if kept != TokenValues.NONE else ():
@@ -316,12 +316,10 @@ class R3ExperienceMaker(StockExperienceMaker):
     # ── tensors ──
 
     def _set_old_logprobs(self, experiences: list[Experience], rows: list[Row], batch: MixedBatch) -> dict[str, float]:
-        """Set the log-probs that a recalled row's ratio is taken against, and measure how far off-policy it is."""
+        """Set the log-probs of a recalled row's ratio, and measure how far off-policy it is."""
         gaps: list[torch.Tensor] = []
         smallest: list[float] = []  # of each recalled success
-        for (
-            experience
-        ) in experiences:  # tensors that came through Ray are in its shared memory, which is not ours to write
+        for experience in experiences:  # through Ray: shared memory, read only
             if any(index < len(rows) and rows[index].recalled for index in experience.index):
                 experience.action_log_probs = experience.action_log_probs.clone()
                 experience.rollout_log_probs = experience.rollout_log_probs.clone()
@@ -339,7 +337,7 @@ class R3ExperienceMaker(StockExperienceMaker):
                 experience.action_log_probs[position] = experience.rollout_log_probs[position].to(
                     experience.action_log_probs.dtype
                 )
-            else:  # the importance-sampling correction of stale engines must not see a stored policy
+            else:  # importance sampling of stale engines must not see a stored policy
                 experience.rollout_log_probs[position] = experience.action_log_probs[position].to(
                     experience.rollout_log_probs.dtype
                 )
@@ -354,20 +352,20 @@ class R3ExperienceMaker(StockExperienceMaker):
         }
 
     def _set_sampling_logprobs(self, experiences: list[Experience], rows: list[Row]) -> None:
-        """A fresh row that older weights sampled (openrlhf.train.async_enable): its ratio is taken against the log-probs it was
-        sampled with, as a recalled row's is. OpenRLHF's own correction of stale rollouts does the same another way."""
+        """Take the ratio of a fresh row of older weights (openrlhf.train.async_enable) against its
+        sampling log-probs, as a recalled row's. OpenRLHF corrects stale rollouts in another way."""
         if not self.config.is_async or self.args.algo.advantage.is_correction_level != "off":
             return
         stale = {i for i, row in enumerate(rows) if not row.recalled and row.rollout.policy_step < self.step}
         for experience in experiences:
             mine = [position for position, index in enumerate(experience.index) if index in stale]
             if mine:
-                old = experience.action_log_probs.clone()  # what came through Ray is not ours to write
+                old = experience.action_log_probs.clone()  # Ray's memory is not ours to write
                 old[mine] = experience.rollout_log_probs[mine].to(old.dtype)
                 experience.action_log_probs = old
 
     def _set_advantages(self, experiences: list[Experience], rows: list[Row]) -> None:
-        """Per-token advantages as upstream builds them (:307-352), from eq. 3 instead of its group statistics."""
+        """Per-token advantages as upstream's (:307-352), from eq. 3 instead of its groups."""
         values = [row.advantage for row in rows]
         rewards = [row.reward for row in rows]
         for experience in experiences:
@@ -390,14 +388,14 @@ class R3ExperienceMaker(StockExperienceMaker):
 
 
 def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torch.Tensor:
-    """sum of the rewards at t, t + 1, ...: upstream's get_cumulative_returns (:390) with gamma 1, which loops over
-    the positions in Python and takes longer than all the rest of the experience maker."""
+    """sum of the rewards at t, t + 1, ...: upstream's get_cumulative_returns (:390) with gamma 1,
+    which loops in Python and takes longer than all the rest of the experience maker."""
     return (reward_BA * action_mask_BA).flip(-1).cumsum(-1).flip(-1)
 
 
 def complete_ungraded(rollout_samples: list[Experience]) -> None:
-    """Stock estimators need full groups. An ungraded rollout gets the mean reward and score of its graded siblings and no
-    action tokens: it moves no group mean and carries no gradient; a group without any graded rollout likewise.
+    """Stock estimators need full groups. An ungraded rollout gets the mean reward and score of its graded
+    siblings and no action tokens: it moves no mean and carries no gradient; so does an ungraded group.
     The group's sample std shrinks by sqrt((m - 1) / (n - 1)) with m of n rollouts graded."""
     graded: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for sample in rollout_samples:
@@ -407,7 +405,7 @@ def complete_ungraded(rollout_samples: list[Experience]) -> None:
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is Verdict.UNGRADED:
             siblings = graded.get((sample.prompts[0], sample.labels[0]), [(0.0, 0.0)])
-            # not "a reward above 0": with rewards of a user's own a failure may have one, and a success none
+            # not "a reward above 0": a user's rewards may give a failure one, and a success none
             sample.rewards, sample.scores = torch.tensor(siblings, dtype=torch.float32).mean(dim=0).split(1)
             sample.info["reward"], sample.info["score"] = sample.rewards, sample.scores
             sample.action_mask = torch.zeros_like(sample.action_mask)

@@ -21,8 +21,8 @@ def rows_of(experiences: list[Experience]) -> Iterator[tuple[Experience, int, in
 
 
 class LogprobGap(NamedTuple):
-    """The mean and 99th percentile over tokens of |actor - rollout engine| log-prob, in nats, and the share of tokens whose ratio
-    the loss would clip although no update was made in between. All are 0 without tokens."""
+    """Mean and 99th percentile over tokens of |actor - engine| log-prob, in nats, and the share of
+    tokens whose ratio the loss would clip without any update. All are 0 without tokens."""
 
     mean: float
     p99: float
@@ -30,8 +30,8 @@ class LogprobGap(NamedTuple):
 
 
 def logprob_gap(experiences: list[Experience], rows: Collection[int], *, clip: Sequence[float]) -> LogprobGap:
-    """Compare actor and engine on the response tokens of these rows. The mean is the one number that shows a broken weight sync (signed means, checksums
-    and rewards do not); the other two show noise that a mean hides. clip: how far below and above 1 a ratio may be."""
+    """Compare actor and engine on the response tokens. The mean shows a broken weight sync (signed means,
+    checksums and rewards do not), the others noise. clip: bounds of a ratio below and above 1."""
     gaps = []
     for experience in experiences:
         positions = [position for position, index in enumerate(experience.index) if index in rows]
@@ -54,8 +54,8 @@ def gap_of_tokens(gap_T: torch.Tensor, *, clip: Sequence[float]) -> LogprobGap:
 
 
 def values_of_responses(experiences: list[Experience], rollouts: Sequence[Rollout]) -> dict[int, np.ndarray]:
-    """Index of a rollout -> the critic's values of its response's tokens, float32 [T]: each of the tokens before it. 0 of given
-    tokens, which are not trained. Rollouts that train nothing are left out."""
+    """Index of a rollout -> the critic's values, float32 [T], before each token; 0 of given tokens,
+    which are not trained. Rollouts that train nothing are left out."""
     found = {}
     for experience, position, index in rows_of(experiences):
         values = experience.values[position][experience.action_mask[position].bool()].float().numpy()

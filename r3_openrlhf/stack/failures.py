@@ -1,4 +1,4 @@
-"""One sentence about why a run ended, where the stack has paragraphs: what ended, the likely cause, what is saved, how to continue."""
+"""One sentence about why a run ended: what ended, the likely cause, what is saved, how to go on."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PARTS = {
     "R3Trainer": "the controller",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# The same from writers that lose the number: safetensors, and torch.save (caffe2/serialize/inline_container.cc, whose writer says
-# "unexpected pos" when its file could not be written)
+# The same from writers that lose the number: safetensors, and torch.save
+# (caffe2/serialize/inline_container.cc: "unexpected pos" when the file could not be written)
 _FULL = re.compile(
     r"No space left on device|Disk quota exceeded|inline_container\.cc.*(unexpected pos|failed writing)"
 )
@@ -43,7 +43,7 @@ class ActorLost(Exception):
 
 
 def lost_actor(ray: ModuleType) -> ActorLost | None:
-    """The first actor of this Ray whose process did not end by our will; waits up to SEEN_S for one."""
+    """The first actor of this Ray that ended against our will; waits up to SEEN_S."""
     end = time.monotonic() + SEEN_S
     while True:
         try:
@@ -60,7 +60,7 @@ def lost_actor(ray: ModuleType) -> ActorLost | None:
 
 
 def memory_kills() -> int:
-    """Processes that this machine's kernel ended for lack of memory since it started; 0 where it does not say."""
+    """Processes that this kernel ended for lack of memory since its start; 0: unknown."""
     with contextlib.suppress(OSError):
         if found := re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE):
             return int(found[1])

@@ -238,7 +238,7 @@ _PACKAGES = {"ds.ring_attn_size": ("ring_flash_attn", "ring-flash-attn"), "ds.us
 
 
 def check_flag(name: str, value: Any, config: R3Config) -> None:
-    """Raises ConfigError, with the reason, for a flag that would be ignored or break the run. A flag that is off is none."""
+    """Raise ConfigError for a flag that would be ignored or break the run; an off flag is none."""
     if value is None or value is False:
         return
     reason = refusal(name, algo=config.algo)
@@ -345,7 +345,7 @@ def refusal(name: str, *, algo: str) -> str | None:
 
 
 def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
-    """(how a flag is treated, why or from where). `own`: the flags that openrlhf_arguments sets. KeyError: unknown."""
+    """(how a flag is treated, why or from where). `own`: openrlhf_arguments'. KeyError: unknown."""
     if name in MAY_BE_SET:
         return "passed through", "instead of our default"
     if name in own or name in ALSO_SET:

@@ -1,6 +1,6 @@
-"""`r3 import-openrlhf`: a command line of OpenRLHF 0.11.2 as a configuration of R³, and what has no counterpart.
+"""`r3 import-openrlhf`: a command line of OpenRLHF 0.11.2 as a configuration, and what is lost.
 
-OpenRLHF's own parser reads the flags, so that its defaults count where a script says nothing. Scripts are read, not run.
+OpenRLHF's own parser reads the flags, so its defaults count. Scripts are read, not run.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
                 reasons.append((flag, f"algo={found['algo']} has no critic"))
             continue
         if flag in MAY_BE_SET and not flag.startswith("vllm.") and values[flag] is not None:
-            found[f"openrlhf.{flag}"] = values[flag]  # also where it is OpenRLHF's default: ours is another one
+            found[f"openrlhf.{flag}"] = values[flag]  # its default may differ from ours
             continue
         if flag not in given:
             continue
@@ -127,7 +127,7 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
 
 
 def _algorithm(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """The preset of configs/algo that computes the same advantages, and why another one replaces the estimator."""
+    """The preset of configs/algo with these advantages, and why another estimator."""
     estimator = values["algo.advantage.estimator"]
     filters = values["algo.dynamic_filtering_enable"]
     names = [name for name, one in ALGORITHMS.items() if not one.own_advantages and one.filters_groups == filters]
@@ -171,9 +171,9 @@ def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, 
 
 
 def arguments_of(words: Sequence[str]) -> list[str]:
-    """The words after the module: from a script if `words` is its path, else from the command itself.
+    """The words after the module: of a script if `words` is its path, else the command.
 
-    Variables that the script sets to plain words are put in; redirections and what follows the command are left out.
+    Plain variables of the script are put in; redirections and later commands are left out.
     """
     if len(words) == 1 and Path(words[0]).is_file():
         text = Path(words[0]).read_text(encoding="utf-8").replace("\\\n", " ")

@@ -1,14 +1,14 @@
 """Runs `openrlhf.cli.train_ppo_ray` as its own main module, with R³'s classes instead of some of
 its own.
 
-Upstream's parser, checks and `train()` stay in charge. `train()` and `create_vllm_engines` look these names up in
-their home modules when they need them, so replacing them there before the module runs is enough:
+Upstream's parser, checks and `train()` stay in charge. `train()` and `create_vllm_engines` look
+these names up when they need them, so replacing them before the module runs is enough:
 
-    openrlhf.trainer.ppo_trainer.PPOTrainer           (imported inside train(), cli/train_ppo_ray.py:148; with
-                                                       train.async_enable ppo_trainer_async.PPOTrainerAsync, :146)
+    openrlhf.trainer.ppo_trainer.PPOTrainer           (in train(), cli/train_ppo_ray.py:148;
+                                                       async_enable: PPOTrainerAsync, :146)
     openrlhf.trainer.ray.ppo_actor.PolicyModelActor   (imported by cli/train_ppo_ray.py:14)
     openrlhf.trainer.ray.ppo_critic.CriticModelActor  (:15; algo=ppo)
-    openrlhf.trainer.ray.vllm_engine.RolloutRayActor  (used by create_vllm_engines, vllm_engine.py:294)
+    openrlhf.trainer.ray.vllm_engine.RolloutRayActor  (create_vllm_engines, vllm_engine.py:294)
     the rollout executor                              (--train.agent_func_path)"""
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
     every_process.set_environment()
     with Console(verbose=verbose, quiet=quiet) as console, contextlib.ExitStack() as block:
         block.callback(gc.enable)
-        gc.disable()  # until everything is imported: a fifth of that time, as what an import makes stays
+        gc.disable()  # until all is imported: it saves a fifth, imports make no garbage
         console.announce(Phase.CHECKING)
         run, killed_before = RunDirectory(config.run_dir), memory_kills()
         block.push(listen(run, console))
@@ -119,9 +119,9 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
 
 
 def listen(run: RunDirectory, console: Console) -> Callable[..., None]:
-    """Signals ask the run to end, until what this returns is called as an `__exit__`: it raises what a signal raised when Ray has put a
-    KeyboardInterrupt of its own in its place (ray/_raylet.pyx, `check_status`). In a job the agent passes on what Slurm sends to the run,
-    too, and Slurm itself ends a job that takes too long: a second signal says nothing there."""
+    """Let signals ask the run to end, until the result is called as an `__exit__`: it raises the signal's
+    error in place of Ray's KeyboardInterrupt (ray/_raylet.pyx, `check_status`). In a job the agent
+    passes on Slurm's signals, and Slurm ends late jobs: a second signal says nothing there."""
 
     def kill(sentence: str) -> None:
         # in a thread of its own: who holds the display's lock may be what does not end
@@ -208,8 +208,8 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
 
 
 def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
-    """The configuration with the day that chat templates write: as it says, else that of the run's first start, whose training
-    file stays as it is. A run that continues after midnight asks with the prompts that it began with."""
+    """Set the day that chat templates write: as configured, else that of the first start, whose training
+    file stays. A run that continues after midnight asks with the prompts that it began with."""
     if config.data.template_date is not None:
         return config
     began = date.fromtimestamp(run.data.stat().st_mtime) if run.data.is_file() else date.today()
@@ -218,7 +218,7 @@ def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
 
 def has_short_batches(config: R3Config, data: PreparedData) -> bool:
     """True if an epoch may end with fewer groups than a batch has."""
-    varies = config.filters_groups or config.exploration.rrl.ratio > 0  # states take the places of some problems
+    varies = config.filters_groups or config.exploration.rrl.ratio > 0  # states replace problems
     return varies or data.num_problems % config.rollout.batch_size > 0
 
 
@@ -245,7 +245,7 @@ def _run_upstream(
         try:
             for sentence in check_devices(ray.nodes(), config, platform):
                 console.say(f"Warning: {sentence}")
-            console.announce(Phase.ENGINE)  # first of all upstream makes the engines; the trainer waits for them
+            console.announce(Phase.ENGINE)  # upstream makes the engines first
             sys.argv = [MODULE, *arguments]
             runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
         except Exception as error:
@@ -254,7 +254,7 @@ def _run_upstream(
             raise
         finally:
             sys.argv = argv
-            with contextlib.suppress(OSError):  # a full disk; what ended the run is the true sentence
+            with contextlib.suppress(OSError):  # a full disk; what ended the run counts
                 console.announce(Phase.STOPPING)
 
 
@@ -276,7 +276,7 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
 
         ppo_critic.CriticModelActor = critic_actor.CriticModelActor
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
-    # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer), and where
-    # later passes have a learning rate of their own, which upstream does not know
+    # stock algorithms keep the stock update, except where it loses gradients (R3ActorTrainer), and
+    # where later passes have a learning rate of their own, which upstream does not know
     ours = config.algorithm.own_advantages or config.train.dynamic_batch or short_batches
     ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor if ours else policy_actor.StockPolicyModelActor

@@ -3,9 +3,9 @@ names of the base model.
 
 Upstream trains the adapter (models/actor.py:177-188), and then uses PEFT's own names everywhere:
 
-    trainer/ray/ppo_actor.py:477-485        the weight sync sends `base_model.model.*.base_layer.weight` and
-                                            `*.lora_A.default.weight`, which vLLM refuses after a whole step
-    utils/deepspeed/deepspeed.py:571-587    a save keeps only the adapter with a config.json, which no vLLM loads
+    trainer/ray/ppo_actor.py:477-485     the weight sync sends `base_model.model.*.base_layer.weight` and
+                                            `*.lora_A.default.weight`, which vLLM refuses after a step
+    utils/deepspeed/deepspeed.py:571-587    a save keeps only the adapter, which no vLLM loads
 
 A merged weight is W + scaling * B A, made when it is asked for, one layer at a time. The weights
 that are trained stay as they are. B rows of a layer's output, A of its rank, W [out, in]."""
@@ -29,12 +29,12 @@ from peft.tuners.lora import Linear, LoraLayer
 from r3_openrlhf.method.errors import TrainingStopped
 
 ADAPTER = "default"  # the name that get_peft_model gives when it is told none (models/actor.py:188)
-# Below a saved model: a file of PEFT next to the weights would make Transformers load the base model
+# Below a saved model: PEFT's file next to the weights would make Transformers load the base
 FOLDER = "adapter"
 
 
 class MergedWeight:
-    """In the place of the base weight of one layer: what upstream's sync and a save read of a parameter."""
+    """Replaces one layer's base weight: what upstream's sync and save read of a parameter."""
 
     requires_grad = True
 
@@ -81,7 +81,7 @@ def merged_parameters(model: PeftModel) -> list[tuple[str, Any]]:
 
 
 def check_layers(model: PeftModel) -> None:
-    """TrainingStopped, before the first step, for an adapter that cannot be merged one weight at a time."""
+    """Raise TrainingStopped, before step 1, if the adapter cannot be merged by weights."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.get_base_model().named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -97,14 +97,14 @@ def check_layers(model: PeftModel) -> None:
 
 
 def prepare(strategy, model: PeftModel) -> None:
-    """From now on `strategy.save_model` (ppo_actor.py:612 and :677) saves merged weights. TrainingStopped as check_layers."""
+    """Make `strategy.save_model` (ppo_actor.py:612, :677) save merged weights. TrainingStopped."""
     check_layers(model)
     strategy.save_model = functools.partial(save_merged, strategy)
 
 
 @contextmanager
 def merged_for_sync(trainer, model: PeftModel) -> Iterator[None]:
-    """Inside, upstream's broadcast_to_vllm (ppo_actor.py:409) finds the merged weights where it looks for parameters."""
+    """Let upstream's broadcast_to_vllm (ppo_actor.py:409) read merged weights in the block."""
     view = SimpleNamespace(named_parameters=lambda: merged_parameters(model))
     actor, trainer.actor = trainer.actor, SimpleNamespace(model=SimpleNamespace(module=view))
     upstream, ppo_actor.deepspeed = (
@@ -124,7 +124,7 @@ def gathered(parameters: list[Any], *, enabled: bool = True):
 
 
 def save_merged(strategy, model, tokenizer, output_dir, **kwargs) -> None:
-    """A model in Hugging Face format with merged weights, and the adapter alone in its folder `adapter`, as PEFT loads it."""
+    """Save a merged model in Hugging Face format, and the adapter alone in `adapter` for PEFT."""
     trained = strategy._unwrap_model(model)
     base, split = trained.get_base_model(), strategy.args.ds.zero_stage == 3
     state: dict[str, torch.Tensor] = {}

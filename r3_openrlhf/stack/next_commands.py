@@ -1,4 +1,4 @@
-"""What to type after a run: commands that work as they are printed, with the run's own data and reward."""
+"""Commands to type after a run: they work as printed, with the run's own data and reward."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def next_commands(
     """Shell commands for a run that has ended, for the directory in which its own command was
     typed.
 
-    The first opens it in a browser. An evaluation is suggested where problems are known that need no hub which the run did not
-    need. A second algorithm is suggested with the command that compares the two, if the run has held-out problems.
+    The first opens it in a browser. An evaluation is suggested where problems are known without a new hub;
+    a second algorithm, with the command that compares the two, if the run has held-out problems.
 
     Args:
         experiment: NAME of experiment=NAME.
@@ -48,7 +48,7 @@ def next_commands(
 
 
 def _evaluation(config: R3Config) -> list[str]:
-    """Arguments of `r3 eval`: problems that are not trained on; none where the run knows of none."""
+    """Arguments of `r3 eval`: problems not trained on; none where the run knows none."""
     limit = ["--max-new-tokens", str(config.rollout.max_new_tokens)]
     if config.data.path.startswith(ENVIRONMENT) or config.data.sources:
         return []

@@ -45,8 +45,8 @@ def must_convert(config: R3Config, run: RunDirectory) -> bool:
 
 
 def convert(run: RunDirectory) -> None:
-    """Write the newest checkpoint again, in pieces that any number of ranks can load: a float32 weight and two moments for each
-    parameter, 12 bytes of disk, and as much again while it is made. Takes what DeepSpeed's program takes. R3Error: it failed."""
+    """Write the newest checkpoint again for any number of ranks: a float32 weight and two moments for each
+    parameter, 12 bytes of disk, twice while made. Resources as DeepSpeed's program. R3Error: failed."""
     forget(run)
     actor, folder = run.checkpoints / ACTOR, run.checkpoints / FOLDER
     tag = _tag(run)
@@ -72,7 +72,7 @@ def convert(run: RunDirectory) -> None:
             f"the checkpoint {actor / tag} could not be made one for another number of GPUs: {said}. Continue with its own number, or "
             f"start another run from its newest weights: run_dir=NEW model.path={run.newest_weights()}"
         )
-    (actor / POINTER).write_text(os.path.join(os.pardir, FOLDER, tag))  # joined to the folder of the actor
+    (actor / POINTER).write_text(os.path.join(os.pardir, FOLDER, tag))  # relative to the actor
 
 
 def forget(run: RunDirectory) -> None:
@@ -88,7 +88,7 @@ def _tag(run: RunDirectory) -> str:
 
 
 def _hindrance(config: R3Config) -> str | None:
-    """Why a checkpoint of this run is DeepSpeed's for one number of ranks only, as far as anybody has tried."""
+    """Return why a checkpoint of this run fits one number of ranks only, as far as tried."""
     actor, ds = config.openrlhf.get("actor") or {}, config.openrlhf.get("ds") or {}
     if config.algorithm.has_critic:
         return "this is untested with a critic"

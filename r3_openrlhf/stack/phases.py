@@ -46,7 +46,7 @@ class Phase(StrEnum):
 def announce(
     run: RunDirectory, phase: Phase, *, step: int | None = None, at: float | None = None, warning: str | None = None
 ) -> None:
-    """A phase begins, now or at that time. One write of one line, so that processes on one machine do not mix theirs."""
+    """A phase begins, now or then. One write of one line, so that processes do not mix."""
     event = {"time": round(time.time() if at is None else at, 3), "phase": phase, "step": step}
     line = json.dumps(event | ({} if warning is None else {"warning": warning})) + "\n"
     file = os.open(run.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -60,7 +60,7 @@ def announce(
 
 
 def under_way(run: RunDirectory) -> str | None:
-    """Say what a run that ended now would lose; None: nothing, no step has begun since its start."""
+    """Say what a run that ended now would lose; None: no step has begun since its start."""
     try:
         with run.events.open("rb") as events:
             events.seek(max(0, events.seek(0, os.SEEK_END) - 4096))
@@ -75,10 +75,10 @@ def under_way(run: RunDirectory) -> str | None:
 
 
 def announce_builds(builder) -> None:
-    """From now on DeepSpeed says when it compiles an operator: deepspeed/ops/op_builder/builder.py:566 (`jit_load`)
-    compiles those that are not in torch's cache, a minute of silence on the first run. `builder` is that module.
+    """Make DeepSpeed say when it compiles an operator: deepspeed/ops/op_builder/builder.py:566
+    (`jit_load`), a minute of silence on the first run. `builder` is that module.
 
-    Of several ranks, and of all runs that share the cache, one compiles and the others wait; the first rank speaks for all.
+    Of ranks and runs that share the cache one compiles, others wait; the first rank speaks for all.
     """
     jit_load = builder.OpBuilder.jit_load
     if hasattr(jit_load, "announces"):
@@ -90,7 +90,7 @@ def announce_builds(builder) -> None:
         directory = Path(_get_build_directory(self.name, verbose=False))
         speaks = VARIABLE in os.environ and os.environ.get("RANK", "0") == "0"
         run = RunDirectory(config_from_environment().run_dir) if speaks else None
-        if run is not None and not run.path.is_dir():  # a node that does not see it: nothing to say there
+        if run is not None and not run.path.is_dir():  # a node that does not see it
             run = None
 
         def waits(lock: Path) -> None:

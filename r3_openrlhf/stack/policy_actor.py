@@ -32,7 +32,7 @@ from r3_openrlhf.stack.phases import announce_builds
 from r3_openrlhf.stack.policy_update import R3ActorTrainer
 from r3_openrlhf.stack.step_warnings import ASLEEP
 
-# trainer/ray/ppo_actor.py:475: the name is a Ray actor class already; this is the class that was decorated
+# trainer/ray/ppo_actor.py:475: the name is a Ray actor; this is the decorated class
 UpstreamPolicyActor: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
@@ -55,7 +55,7 @@ class StockPolicyActor(UpstreamPolicyActor):
     chunks, and that an adapter is merged for engines and saved models (lora.py)."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
-        """As upstream's (ppo_actor.py:495). The model is a ChunkedActor where train.logits_chunk_tokens is set."""
+        """As upstream's (ppo_actor.py:495); a ChunkedActor if train.logits_chunk_tokens is set."""
         keep_blocked()
         use_share_of_cores()
         config = config_from_environment()
@@ -64,15 +64,15 @@ class StockPolicyActor(UpstreamPolicyActor):
         safe_pickles.allow_deepspeed()
         announce_builds(builder)
         if config.train.logits_chunk_tokens is not None:
-            ppo_actor.Actor = ChunkedActor  # ppo_actor.py:513 takes it from the module's global name
+            ppo_actor.Actor = ChunkedActor  # ppo_actor.py:513 takes the global name
         super().init_model_from_pretrained(*args, **kwargs)
         self._adapted = self.strategy._unwrap_model(self.actor)
         if isinstance(self._adapted, PeftModel):
             lora.prepare(self.strategy, self._adapted)
 
     def fit(self, kl_ctl: float = 0):
-        """Upstream's (ppo_actor.py:598). On a GPU that an engine sleeps on, its status says how much of it is not this process's:
-        what the engine keeps, contexts, a reference model. It should stay as it is (stack/step_warnings.py)."""
+        """Upstream's (ppo_actor.py:598). On a GPU where an engine sleeps, its status has the memory that is
+        not this process's: engine, contexts, reference. It should stay equal (stack/step_warnings.py)."""
         beside = {}
         config = config_from_environment()
         if not on_cpu() and config.cluster.enable_sleep and not config.is_async:
@@ -80,19 +80,19 @@ class StockPolicyActor(UpstreamPolicyActor):
         return super().fit(kl_ctl) | beside
 
     def forget_rows(self) -> None:
-        """In a step in which the critic trains alone. Upstream clears the buffer in `fit` (ppo_actor.py:603), which is not called
-        then: the first update would take the rows of every step before it."""
+        """For steps in which the critic trains alone. Upstream clears the buffer in `fit` (ppo_actor.py:603),
+        not called then: the first update would take the rows of every step before it."""
         self.trainer.replay_buffer.clear()
 
     def broadcast_to_vllm(self):
-        """Upstream's weight sync (ppo_actor.py:646), of merged weights where there is an adapter."""
+        """Upstream's weight sync (ppo_actor.py:646), of merged weights if there is an adapter."""
         adapted = isinstance(self._adapted, PeftModel)
         with lora.merged_for_sync(self.trainer, self._adapted) if adapted else contextlib.nullcontext():
             super().broadcast_to_vllm()
 
 
 class R3PolicyActor(StockPolicyActor):
-    """Also measures exact entropy in the pass over the old log-probs, and updates with R3ActorTrainer."""
+    """Measures exact entropy with the old log-probs too, and updates with R3ActorTrainer."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
         """As the stock actor's, with R3ActorTrainer in the place of upstream's trainer."""
@@ -106,7 +106,7 @@ class R3PolicyActor(StockPolicyActor):
         return super().init_model_from_pretrained(*args, **kwargs)
 
     def expect_entropy(self, rows: list[bool]) -> None:
-        """For the next `forward` that has no such message yet: which of its rows need exact entropy."""
+        """Say which rows of the next `forward` without such a message need exact entropy."""
         self._wanted.append(rows)
 
     def pop_entropy(self) -> list[EntropyPass]:
@@ -117,7 +117,7 @@ class R3PolicyActor(StockPolicyActor):
     def forward(
         self, sequences, action_mask=None, attention_mask=None, packed_seq_lens=None, mm_train_inputs_list=None
     ):
-        """Old log-probs [B, A] (ppo_actor.py:602-632), and on the side the entropy statistics that were asked for."""
+        """Old log-probs [B, A] (ppo_actor.py:602-632), and the entropy statistics asked for."""
         rows = self._wanted.popleft() if self._wanted else []
         if not any(rows):
             if rows:
@@ -145,13 +145,13 @@ class R3PolicyActor(StockPolicyActor):
 
 
 def logprobs_and_entropy(actor, sequences_BT, action_mask_BA, attention_mask_BT, *, ring_attn_group=None):
-    """Log-probs and exact entropy of every action position, both under the temperature-scaled policy.
+    """Log-probs and exact entropy of all action positions, under the scaled policy.
 
-    Answers models/actor.py:202-292, which copies all logits to float32 before it takes log-probs and whose entropy
-    keeps several such copies. Here the model's own logits are read in chunks of tokens, or made in chunks (ChunkedActor).
+    Answers models/actor.py:202-292, which copies all logits to float32 first, and for entropy
+    several times. Here the model's logits are read, or made (ChunkedActor), in chunks of tokens.
 
     Returns:
-        log-probs [B, A] on the model's device, entropy [B, A] in nats on the CPU, seconds from logits to entropy (of a ChunkedActor: from hidden states).
+        log-probs [B, A] on the device, entropy [B, A] in nats on the CPU, seconds to entropy.
     """
     batch, seqlen = sequences_BT.size()
     num_actions = action_mask_BA.shape[1]

@@ -25,10 +25,10 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     """Hands out whole micro-batches, so that no row is dropped and no rank has more of them than
     another.
 
-    Answers trainer/ppo_utils/replay_buffer.py:92 and ppo_actor.py:166 (`drop_last=True` drops the rows of an
-    incomplete last micro-batch), and replay_buffer.py:108-112 (dynamic batching takes exactly train.batch_size rows
-    per optimizer step and leaves the rest out). Expects the same number of rows on every rank, a multiple of the
-    number of windows; the experience maker ensures it."""
+    Answers trainer/ppo_utils/replay_buffer.py:92 and ppo_actor.py:166 (`drop_last=True` drops the
+    rows of an incomplete last micro-batch), and replay_buffer.py:108-112 (dynamic batching takes
+    exactly train.batch_size rows per step and leaves the others). Expects equal numbers of rows on
+    every rank, a multiple of the number of windows; the experience maker ensures it."""
 
     windows: list[list[slice]]
     items: list[Any]  # upstream's; one row each
@@ -45,9 +45,9 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         Returns how many make up one optimizer step; `most` turns this rank's wish into the largest
         of all ranks.
 
-        Which rows share a micro-batch does not change a window's gradient. Where micro-batches are padded, rows of similar
-        length share one, or a few reflection prompts make all of them long. Packed ones stay mixed: then it would be the
-        largest micro-batch, and the memory it needs, that grows."""
+        Which rows share a micro-batch does not change a window's gradient. Padded rows share it by
+        length, or a few reflection prompts make all of them long. Packed ones stay mixed: else the
+        largest micro-batch, and its memory, would grow."""
         if len(self.items) % windows:
             raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
         if seed is not None:
@@ -78,16 +78,16 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         return super().__getitem__(idx) if self.dynamic_batch else self.items[self.slices[idx]]
 
     def collate_fn(self, batch):
-        """The rows of a micro-batch as one Experience. An item is a whole micro-batch, so `batch` has one."""
+        """The rows of a micro-batch as one Experience. `batch` has one item, a micro-batch."""
         return super().collate_fn(batch if self.dynamic_batch else batch[0])
 
     def setup_dynamic_batch(self, strategy):
-        """Upstream's micro-batches by tokens (replay_buffer.py:91), of all rows. ValueError: unequal windows."""
+        """Upstream's micro-batches by tokens (replay_buffer.py:91). ValueError: unequal windows."""
         windows = num_windows(strategy.args)
         dp_size = torch.distributed.get_world_size(group=strategy.ds_device_mesh["dp"].get_group())
         if len(self.items) % windows:
             raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
-        # upstream derives rows per step and number of steps from these three; give it the numbers that are true here
+        # upstream derives rows per step and steps from these three; give it the true numbers
         train = SimpleNamespace(**vars(strategy.args.train))
         train.batch_size = len(self.items) // windows * dp_size
         rollout = SimpleNamespace(**vars(strategy.args.rollout))
@@ -130,7 +130,7 @@ class AnyNumberOfRows:
         self._micro_batches_per_window: int | None = None
 
     def lay_out(self, engine) -> None:
-        """Fix the micro-batches of this step's rows, and tell DeepSpeed's engine how many make up a window."""
+        """Fix the micro-batches of this step, and tell DeepSpeed's engine a window's number."""
         if not self.args.train.dynamic_batch_enable:
             # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
             shuffle = self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1
@@ -142,9 +142,9 @@ class AnyNumberOfRows:
                 most=lambda wanted: int(self.strategy.all_reduce(wanted, op="max")),
             )
             engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count)
-            self.strategy.accumulated_gradient = count  # utils/loss_utils.py:105 groups its windows by this
+            self.strategy.accumulated_gradient = count  # utils/loss_utils.py:105
             self._micro_batches_per_window = count
-        # ZeRO keeps its own copy of the count; with an offloaded optimizer 1 means "nothing to accumulate"
+        # ZeRO keeps a copy of the count; offloaded, 1 means "nothing to accumulate"
         engine.optimizer.gradient_accumulation_steps = max(2, self._micro_batches_per_window or 0)
 
     def set_boundary(self, engine, step: int) -> bool:
@@ -174,13 +174,13 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
     """
 
     def ppo_train(self, kl_ctl: float):
-        """Upstream's update (ppo_actor.py:153) on this step's rows. Returns its status: means over the step."""
+        """Upstream's update (ppo_actor.py:153) on this step's rows. Returns the step's means."""
         self.lay_out(self.actor.model)
         with in_order(ppo_actor):
             return super().ppo_train(kl_ctl)
 
     def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
-        """Upstream's pass over one micro-batch (ppo_actor.py:259). In the status `num_samples` counts no fillers."""
+        """Upstream's pass over a micro-batch (ppo_actor.py:259). `num_samples` has no fillers."""
         self.set_boundary(self.actor.model, step)
         real_B = experience.action_mask.sum(-1) > 0
         if not real_B.all():
@@ -196,7 +196,7 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
 
 
 def forget_fillers(experience, real_B: torch.Tensor) -> None:
-    """Leave fillers out of what is averaged per row; their token tensors stay, without any action."""
+    """Leave fillers out of means per row; their token tensors stay, without any action."""
     size = len(real_B)
     for key, value in list(experience.info.items()):
         if isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == size:
@@ -214,7 +214,7 @@ def forget_fillers(experience, real_B: torch.Tensor) -> None:
 
 
 class in_order:
-    """While upstream builds its DataLoader: rows were shuffled by `lay_out`, micro-batches stay in their windows."""
+    """For upstream's DataLoader: `lay_out` shuffled the rows; micro-batches keep windows."""
 
     def __init__(self, module) -> None:
         self.module = module

@@ -35,8 +35,8 @@ PASSED_ON = (
 
 @contextlib.contextmanager
 def running_ray(options: dict) -> Iterator[ModuleType]:
-    """`ray.init(**options)` for the time of the block. A Ray of this run's own has its files in a directory that no one else can
-    enter, and every call needs a token (`of_this_machine` is in the environment). R3Error: the token counts for nothing."""
+    """`ray.init(**options)` for the block. A Ray of this run has its files in a private directory, and calls
+    need a token (`of_this_machine` is in the environment). R3Error: the token counts for nothing."""
     import ray
     from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 
@@ -45,13 +45,13 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
             if ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
                 raise R3Error("Ray was imported before the run could ask for a token; start it with `r3 train`")
             sweep(ray_temporary())
-            # those of the engine's process, which end with Ray's worker before Python's resource tracker can remove them
+            # of the engine's process: Ray's worker ends them before the resource tracker can
             block.callback(shared_memory.sweep, names=shared_memory.SEMAPHORES)
             options = options | {"_temp_dir": str(block.enter_context(private_directory(ray_temporary())))}
         heard = {number: signal.getsignal(number) for number in SIGNALS}
 
         def hear(_handler: object = None) -> None:
-            """Again as before: Ray's handlers, one of them in C++, would end the run in the middle of a step."""
+            """Restore the handlers: Ray's, one in C++, would end a run within a step."""
             for number, handler in heard.items():
                 signal.signal(number, handler)
 
@@ -86,8 +86,8 @@ def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
 
 
 def hidden_gpus(config: R3Config, platform: str) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES for Ray where it hides all GPUs: Ray counts its words, and on CPUs a rank takes the place of one
-    (ray/_private/resource_and_label_spec.py: "Attempting to start raylet with 1 GPU"). No device has the number -1."""
+    """CUDA_VISIBLE_DEVICES for Ray where all GPUs are hidden: Ray counts words, and a CPU rank takes one
+    (ray/_private/resource_and_label_spec.py: "Attempting to start raylet with 1 GPU"). None is -1."""
     if platform != "cpu" or "CUDA_VISIBLE_DEVICES" not in os.environ:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(["-1"] * config.cluster.num_ranks)}
@@ -97,7 +97,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
     """Arguments of ray.init: a cluster that is there (RAY_ADDRESS), else one for this run."""
     environment = {**every_process.ENVIRONMENT, **environment_of(config, platform)}
     environment |= {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
-    # as cli/train_ppo_ray.py:29, which finds Ray running and does not set it. What came through Ray is read-only then
+    # as cli/train_ppo_ray.py:29, which finds Ray running. What came through Ray is read-only
     environment["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
     environment |= safe_pickles.ENVIRONMENT
     hook = cpu_platform if platform == "cpu" else every_process
@@ -127,18 +127,18 @@ def ray_options(config: R3Config, platform: str) -> dict:
         ranks = config.cluster.num_ranks
         threads = os.environ.get("OMP_NUM_THREADS")
         if not threads:
-            threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))  # not cpu_count: a job may have fewer cores
+            threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))  # a job may have fewer cores
         environment |= cpu_platform.ENVIRONMENT | environment
         environment |= {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
-        # vllm/platforms/cpu.py:271 puts the engine's worker into one more process, so that OMP can be set for it. It is
-        # set above, so that process, which would import everything once more, is not needed
+        # vllm/platforms/cpu.py:271 puts the engine's worker into one more process to set OMP for
+        # it. It is set above, so that process, which would import everything again, is not needed
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         if not address:  # GPUs are bookkeeping here: upstream asks for one per rank
             options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
     else:
         if "OMP_NUM_THREADS" not in environment:
             environment[THREADS] = str(config.policy_gpus_per_node)
-        environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")  # as cli/train_ppo_ray.py:26
+        environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")  # cli/train_ppo_ray.py:26
     return options
 
 

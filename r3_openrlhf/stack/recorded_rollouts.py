@@ -1,9 +1,9 @@
-"""Rollouts kept on disk and played back: for finding out what a run did, without the engine's randomness.
+"""Rollouts kept on disk and played back: to find out what a run did, without randomness.
 
-vLLM's samples depend on which requests share a batch, so two runs of one seed differ. A run with the variable R3_PLAYBACK
-gets the recorded response for each (seed of the step, prompt, sample), and ends with a sentence where there is none.
-While a run records (R3_RECORD), each response is a file of its own, because several engines write; `pack` makes one file of them.
-"""
+vLLM's samples depend on which requests share a batch, so two runs of one seed differ. A run with
+the variable R3_PLAYBACK gets the recorded response for each (seed of the step, prompt, sample), and
+ends with a sentence where there is none. While a run records (R3_RECORD), each response is a file
+of its own, because several engines write; `pack` makes one file of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import numpy as np
 from r3_openrlhf.method.errors import DataError
 
 RECORD = "R3_RECORD"  # directory in which every response is recorded with its log-probs
-PLAYBACK = "R3_PLAYBACK"  # a recording (directory or packed file) from which responses are read instead of sampled
+PLAYBACK = "R3_PLAYBACK"  # directory or packed file to read instead of sampling
 Response = tuple[list[int], np.ndarray, str]  # token ids [T], log-probs [T, 1 + k], finish reason
 
 
@@ -44,7 +44,7 @@ class Recording:
         return response_key(seed, self._asked[seed, prompt], prompt)
 
     def write(self, key: str, token_ids: list[int], logprobs_TK: np.ndarray, finish_reason: str) -> None:
-        """Keep one response: token ids [T], log-probs [T, 1 + k]. A file has all of it or is not there."""
+        """Keep one response: token ids [T], log-probs [T, 1 + k]; the whole file, or none."""
         self.path.mkdir(parents=True, exist_ok=True)
         unfinished = self.path / f".{key}.{os.getpid()}.npz"
         np.savez(unfinished, token_ids=np.array(token_ids), logprobs=logprobs_TK, finish_reason=finish_reason)
@@ -62,7 +62,7 @@ class Recording:
 
 
 def response_key(seed: int, sample: int, prompt: str) -> str:
-    """The record of the `sample`-th response (from 1) to `prompt` in the step that `seed` stands for."""
+    """The `sample`-th recorded response (from 1) to `prompt` in the step of `seed`."""
     return hashlib.sha256(f"{seed}/{sample}/{prompt}".encode()).hexdigest()
 
 
@@ -73,9 +73,9 @@ def read_response(path: Path) -> Response:
 
 
 def pack(directory: Path, file: Path, about: dict[str, Any]) -> None:
-    """One compressed .npz file of all responses below `directory`, sorted by key. `about` is stored as JSON with them.
+    """A compressed .npz of all responses below `directory`, sorted by key, and JSON `about`.
 
-    token_ids and logprobs are those of all responses one after the other; num_tokens and widths (1 + k) tell them apart.
+    token_ids and logprobs: all responses in a row; num_tokens and widths (1 + k) tell them apart.
     """
     found = {path.stem: read_response(path) for path in sorted(directory.glob("*.npz"))}
     with file.open("wb") as packed:
@@ -92,7 +92,7 @@ def pack(directory: Path, file: Path, about: dict[str, Any]) -> None:
 
 
 def read_packed(file: Path) -> tuple[dict[str, Response], dict[str, Any]]:
-    """(responses by key, what was stored about them). Raises DataError for a file that `pack` did not make."""
+    """(responses by key, what was stored about them). DataError: not made by `pack`."""
     try:
         with np.load(file, allow_pickle=False) as packed:
             arrays = {name: packed[name] for name in packed.files}

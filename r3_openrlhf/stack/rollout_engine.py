@@ -18,12 +18,12 @@ from r3_openrlhf.stack.rollout_executor import TOP_LOGPROBS
 DEFAULT_BATCHED_TOKENS = 8192
 MAX_SOCKET_PATH = 107  # Linux' limit (unix(7)) without the zero at its end
 UUID_CHARS = 36
-# trainer/ray/vllm_engine.py:37: the name is a Ray actor class already; this is the class that was decorated
+# trainer/ray/vllm_engine.py:37: the name is a Ray actor; this is the decorated class
 UpstreamRolloutActor: Any = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
 def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
-    """Sequences and tokens of one engine step. An engine that is made from engine arguments, as this one is, takes 128 and
+    """Sequences and tokens of an engine step. An engine made from engine arguments takes 128 and
     2,048 unless it is told (vllm/engine/arg_utils.py:2751, config/scheduler.py:42)."""
     limits = {"max_num_seqs": config.sequences_per_engine}
     tokens = None if cpu else DEFAULT_BATCHED_TOKENS
@@ -33,8 +33,8 @@ def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
 
 
 def keep_files_in(session_dir: str) -> None:
-    """Files of vLLM go where Ray keeps the session's own files, or one directory above, and is removed with them: its
-    sockets (vllm/utils/network_utils.py:157) and the file by which its processes meet (:136)."""
+    """Put vLLM's files where Ray keeps the session's, or one above; they go with them: sockets
+    (vllm/utils/network_utils.py:157) and the file by which its processes meet (:136)."""
     os.environ["TMPDIR"], tempfile.tempdir = (
         os.path.dirname(session_dir),
         None,
@@ -74,14 +74,14 @@ class R3RolloutActor(UpstreamRolloutActor):
         num_samples: int = 1,
         images=None,
     ):
-        """Upstream's (vllm_engine.py:183). The executor of trajectories gives a list for each: its turns are responses too."""
+        """Upstream's (vllm_engine.py:183). A trajectory gives a list: turns are responses."""
         found = await UpstreamRolloutActor.generate_responses(
             self, prompt, label, sampling_params, max_length, hf_tokenizer, num_samples, images
         )
         return [response for one in found for response in (one if isinstance(one, list) else [one])]
 
     async def set_policy_step(self, step: int) -> None:
-        """The weights that were just received are those after `step` optimizer steps (asynchronous training)."""
+        """The weights just received are those after `step` optimizer steps (asynchronous)."""
         self.policy_step = step
 
 

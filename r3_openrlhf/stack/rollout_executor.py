@@ -46,14 +46,14 @@ class AgentExecutor(AgentExecutorBase):
         self.grader = make_grader(self.config.reward)
         self.top_logprobs = top_logprobs_wanted(self.config)
         self.vocab_size: int | None = None
-        self.stops: tuple[list[int], list[str]] | None = None  # of the tokenizer that comes with the first request
+        self.stops: tuple[list[int], list[str]] | None = None  # of the first request's tokenizer
         self.record, self.playback = Recording.named_by(RECORD), Recording.named_by(PLAYBACK)
         self._asked: Counter = Counter()
 
     async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
-        """Sample, measure, grade. Raises DataError for a prompt that leaves no room for the response."""
+        """Sample, measure, grade. DataError: the prompt leaves no room for the response."""
         record = Label.from_json(label)
-        given = record.prefix or []  # exploration.rrl: the response's first tokens, which count towards its limit
+        given = record.prefix or []  # exploration.rrl: first tokens, within its limit
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         max_tokens = sampling_params.max_tokens or max_length - len(prompt_ids)
         if len(prompt_ids) + max_tokens > max_length:
@@ -63,25 +63,25 @@ class AgentExecutor(AgentExecutorBase):
             )
         params = deepcopy(sampling_params)
         params.max_tokens = max_tokens - len(given)
-        if given:  # upstream's 1 (samples_generator.py:234) would forbid to end here, which the policy may do with probability 1
+        if given:  # upstream's 1 (samples_generator.py:234) would forbid to end here
             params.min_tokens = 0
         params.logprobs = self.top_logprobs
-        params.flat_logprobs = True  # one container a response (compact_logprobs.py), not a dict of objects per token
-        params.output_kind = self.output_kind  # final only: else vLLM makes an output of every response for each token
-        params.detokenize = False  # the k alternatives' texts cost more than the log-probs; decoded once below
+        params.flat_logprobs = True  # one container a response (compact_logprobs.py)
+        params.output_kind = self.output_kind  # final only: else an output per token
+        params.detokenize = False  # k texts cost more than log-probs; decoded once below
         if self.stops is None:
             self.stops = stops_of(hf_tokenizer, self.config.data, self.config.rollout.stop)
         stop_at(params, *self.stops)
 
-        policy_step = getattr(llm_engine, "policy_step", None)  # weights never change between a response's tokens
+        policy_step = getattr(llm_engine, "policy_step", None)  # fixed in a response
         output, key = await self._generate(llm_engine, prompt, prompt_ids + given, given, params)
         response_ids = list(output.token_ids)
         truncated = output.finish_reason == "length"
-        # with detokenize off the end token stays in token_ids, as OpenRLHF trains on it; it is no text
+        # without detokenize the end token stays in token_ids, as OpenRLHF trains on it; no text
         text = response_text(hf_tokenizer, given + response_ids)
 
         started = time.perf_counter()
-        logprobs_TK = logprobs_array(output.logprobs, len(response_ids))  # column 0: the sampled token
+        logprobs_TK = logprobs_array(output.logprobs, len(response_ids))  # column 0: sampled
         bounds = None
         if self.top_logprobs > 0:
             bounds = self._bounds(logprobs_TK[:, 1:], vocab_size=self.engine_vocab_size(llm_engine))
@@ -102,7 +102,7 @@ class AgentExecutor(AgentExecutorBase):
                 row=record.row,
             )
         )
-        # Arrays, not the lists of upstream: they cross to the controller and become tensors without a loop over tokens.
+        # Arrays, not upstream's lists: they become tensors without a loop over tokens.
         observation_ids = [*prompt_ids, *given, *response_ids]
         start, length = len(prompt_ids) + len(given), len(observation_ids)
         rollout_logprobs = np.zeros(length, dtype=np.float32)
@@ -125,7 +125,7 @@ class AgentExecutor(AgentExecutorBase):
                 "finish_reason": str(output.finish_reason),
                 "entropy_bounds": bounds,  # four numbers, not two for each token; or None
                 "seconds": seconds,
-                "policy_step": policy_step,  # of the weights that sampled it; None: those of the step that asks
+                "policy_step": policy_step,  # of its weights; None: of the asking step
             },
         }
 
@@ -139,14 +139,14 @@ class AgentExecutor(AgentExecutorBase):
             flat = SimpleNamespace(logprobs=logprobs_TK.ravel())
             return SimpleNamespace(token_ids=token_ids, logprobs=flat, finish_reason=finish_reason), played
         key = self.record.key(params.seed, prompt) if self.record is not None else None
-        if params.seed is not None:  # one seed per step arrives; responses to one prompt must differ
-            # vLLM 0.29 on a CPU dies of seeded requests ("CPU Generator does not use offset") in mixed batches
+        if params.seed is not None:  # one seed per step arrives; responses must differ
+            # vLLM 0.29 on a CPU dies of seeded requests in mixed batches
             params.seed = None if on_cpu() else self._sample_seed(params.seed, prompt)
         request_output = await llm_engine.generate(prompt_ids, params)
         return request_output.outputs[0], key
 
     def _bounds(self, logprobs_Tk: np.ndarray, *, vocab_size: int) -> EntropyBounds:
-        """Both statistics grow with every H_t: those of the lower bounds are lower bounds, those of the upper ones upper."""
+        """Both statistics grow with every H_t: of lower bounds they are lower, of upper upper."""
         lower_T, upper_T = topk_entropy_bounds(logprobs_Tk, vocab_size=vocab_size)
         fraction = self.config.ranking.peak_fraction
         peak_lower, global_lower = entropy_statistics(lower_T, peak_fraction=fraction)
@@ -161,13 +161,13 @@ class AgentExecutor(AgentExecutorBase):
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
     def engine_vocab_size(self, llm_engine) -> int:
-        """Width of the engine's logits, which the tail bound counts; at least the tokenizer's size."""
+        """Width of the engine's logits, for the tail bound; at least the tokenizer's size."""
         if self.vocab_size is None:
             self.vocab_size = llm_engine.llm.model_config.get_vocab_size()
         return self.vocab_size
 
 
-# Most likely tokens per position that bounds on the entropy are made from (ranking.entropy_source=auto and topk).
+# Most likely tokens per position for bounds on entropy (ranking.entropy_source=auto and topk).
 TOP_LOGPROBS = 20
 
 
@@ -182,7 +182,7 @@ def top_logprobs_wanted(config: R3Config) -> int:
 
 
 def logprobs_array(logprobs, num_tokens: int) -> np.ndarray:
-    """vLLM's flat log-probs as float32 [T, 1 + k]: the sampled token first, then the k most likely ones."""
+    """vLLM's flat log-probs, float32 [T, 1 + k]: the sampled token first, then the likeliest."""
     values = np.array(logprobs.logprobs, dtype=np.float32)
     if num_tokens == 0 or len(values) % num_tokens:
         raise ValueError(f"the engine returned {len(values)} log-probs for {num_tokens} tokens")

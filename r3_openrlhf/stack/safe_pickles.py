@@ -14,7 +14,7 @@ ENVIRONMENT = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
 
 
 def allow_deepspeed() -> None:
-    """Classes that DeepSpeed's optimizers save in addition to tensors. None of them does anything when it is made."""
+    """Harmless classes that DeepSpeed's optimizers save besides tensors."""
     import torch
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum

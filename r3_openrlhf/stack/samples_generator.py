@@ -50,13 +50,13 @@ class BatchFacts:
 
     epoch: int
     next_epoch: int
-    prompts: dict[str, float]  # metrics: how many problems were reflected on, and why others were not
+    prompts: dict[str, float]  # metrics: problems reflected on, or why not
     seconds: float  # on what R³ adds
     counts: dict[str, float]
 
 
 class R3SamplesGenerator(SamplesGenerator):
-    """`step` and `epoch` are set by the trainer: optimizer steps done so far, and 1 for the first pass."""
+    """The trainer sets `step`, optimizer steps so far, and `epoch`, 1 for the first pass."""
 
     _sample_buffer: list[Experience]  # upstream's: what an epoch has sampled beyond its batches
 
@@ -77,7 +77,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self.seconds = 0.0  # of this step, on what R³ adds
         self.states = NO_STATES  # those that this step's batch starts from
         self._reflection_prompts: set[str] = set()
-        self._prefixes: dict[str, Prefix] = {}  # of this step, by the label that carries its ids to the executor
+        self._prefixes: dict[str, Prefix] = {}  # of this step, by the label that carries its ids
         self.before_sampling: Callable[[], None] = lambda: None
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
@@ -120,7 +120,7 @@ class R3SamplesGenerator(SamplesGenerator):
         sampled = self._counts - before
         size = self.config.rollout.n_samples_per_prompt
         if pass_rate is not None:
-            pass_rate = 100 * len(rows) / size / consumed  # upstream's (:118) is rows per prompt: up to 100 G
+            pass_rate = 100 * len(rows) / size / consumed  # upstream's (:118) is rows per prompt
         self._counts["r3/filter/dropped_groups"] += (sampled["responses"] - len(rows)) // size
         self._counts["r3/filter/dropped_tokens"] += sampled["generated_tokens"] - num_tokens(rows)
         kept = self._rows_that_divide(rows)
@@ -130,10 +130,10 @@ class R3SamplesGenerator(SamplesGenerator):
 
     @torch.no_grad()
     def generate_held_out(self, prompts: list[str], labels: list[str], **generate_kwargs) -> list[Rollout]:
-        """Every response to these prompts. They enter no buffer, no history and no count of training tokens.
+        """Sample every response to these prompts, for no buffer, history or count of tokens.
 
-        Upstream's generate_eval_samples (:61) waits for the last response of each rollout.batch_size prompts.
-        """
+        Upstream's generate_eval_samples (:61) waits for the last of each rollout.batch_size
+        prompts."""
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
         try:
@@ -145,7 +145,7 @@ class R3SamplesGenerator(SamplesGenerator):
         return [row.r3_rollout for row in rows]
 
     def take_counts(self) -> dict[str, float]:
-        """Take the counts of what was sampled since the last call and of what was not trained on, for metrics.jsonl."""
+        """Take the counts of rows sampled, or not trained on, since the last call, for metrics."""
         counts, self._counts = self._counts, Counter()
         return {key: float(counts[key]) for key in COUNTS} | {"generated_tokens_total": float(self.tokens)}
 
@@ -189,7 +189,7 @@ class R3SamplesGenerator(SamplesGenerator):
         return next(rows[:end] for end in range(len(rows), -1, -size) if end % unit == 0)
 
     def _seed_epoch(self) -> None:
-        """The order of an epoch is a function of the seed and the epoch, so that a resumed run finds it again. The
+        """Order an epoch by the seed and the epoch, so that a resumed run finds it again. The
         loader's sampler has a generator of its own, which would continue from epoch to epoch."""
         seed = stable_seed(self.config.train.seed, "epoch", self.epoch)
         torch.manual_seed(seed)
@@ -222,7 +222,7 @@ class R3SamplesGenerator(SamplesGenerator):
         return self.config.train.deterministic or RECORD in os.environ or PLAYBACK in os.environ
 
     def _further(self, prompts: list[str], labels: list[str]) -> list[tuple[str, str]]:
-        """(prompt, label) of the groups besides the plain ones: those that start from a state, then reflection groups."""
+        """(prompt, label) of groups besides the plain: from a state, then reflection groups."""
         found = [self._problems[uid] for uid in self.states.uids]
         prompts, labels = prompts + [prompt for prompt, _ in found], labels + [label for _, label in found]
         records = [Label.from_json(label) for label in labels]
@@ -249,7 +249,7 @@ class R3SamplesGenerator(SamplesGenerator):
 
     @functools.cached_property
     def _problems(self) -> dict[str, tuple[str, str]]:
-        """uid -> (prompt, label) of every training problem: a state's problem need not be one of the step's."""
+        """uid -> (prompt, label) of all training problems; a state's need not be the step's."""
         data = self.prompts_dataloader.dataset
         return {
             Label.from_json(label).uid: (prompt, label)
@@ -274,9 +274,9 @@ class R3SamplesGenerator(SamplesGenerator):
             prefix_logprobs=prefix.logprobs if prefix else None,
         )
         experience.r3_seconds = response["r3"]["seconds"]
-        experience.r3_prompt = response["r3"].get("prompt", response["prompt"])  # a turn has one of its own
+        experience.r3_prompt = response["r3"].get("prompt", response["prompt"])  # a turn's own
         experience.r3_payload = response["r3"]
-        if experience.scores is not None:  # what dynamic filtering looks at: verdicts, not partial credit
+        if experience.scores is not None:  # dynamic filtering looks at verdicts, not credit
             experience.scores = torch.tensor([float(experience.r3_rollout.verdict is Verdict.CORRECT)])
         if self._training:
             self.tokens += experience.r3_rollout.num_sampled_tokens

@@ -56,7 +56,7 @@ def check_context(config: R3Config, model: str, *, platform: str) -> None:
     heads = getattr(found, "num_attention_heads", None)
     if heads is not None:
         check_split(config, heads=heads, kv_heads=getattr(found, "num_key_value_heads", None) or heads)
-    # models/actor.py:192: what tells upstream a model with experts; of another one the first update finds no loss to add
+    # models/actor.py:192: marks a model with experts; the update fails at others' missing loss
     if "output_router_logits" not in found.to_dict():
         for name in ("actor.aux_loss_coef", "ds.experts_implementation"):
             if value := config.flag(name):
@@ -88,8 +88,8 @@ def check_layers(config: R3Config, model_config: Any, *, platform: str) -> None:
 
 
 def gpu_warnings(config: R3Config, *, platform: str) -> list[str]:
-    """Sentences about memory of this machine's GPUs that other programs have. ConfigError: an engine could not start, or weights
-    could not reach it. Where Ray runs already, nothing is known of its nodes' GPUs (policy_actor.py asks for the latter there)."""
+    """Sentences about GPU memory here that other programs have. ConfigError: an engine could not start,
+    or get weights. Of a running Ray's nodes nothing is known (policy_actor.py asks for these there)."""
     if platform != "cuda":
         return []
     if not config.is_async and (why := expandable_segments()) is not None:
@@ -105,9 +105,9 @@ def gpu_warnings(config: R3Config, *, platform: str) -> list[str]:
 
 
 def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None:
-    """Compare the plan with the GPU that is here: a sentence, or None where the run fits or nothing is known.
+    """Compare the plan with the GPU here: a sentence, or None where it fits or is unknown.
 
-    ConfigError where it cannot fit. The driver may be on a machine without a GPU; nothing is checked there.
+    ConfigError where it cannot fit. A driver's machine without a GPU is not checked.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Metrics of a step that follow from its fresh rollouts as the engine and the reward functions gave them."""
+"""Metrics of a step from its fresh rollouts, as engine and reward functions gave them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from r3_openrlhf.method.types import Rollout
 def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
     """Entropy of this step's fresh rollouts, nats per token.
 
-    `estimate` is the mean of -ln p(sampled token): unbiased for the mean token entropy, free, always there. Bounds
-    come from the engine's top-k log-probs, peak and global from exact statistics where the ranking needed them."""
+    `estimate`: mean of -ln p(sampled token), unbiased for the mean token entropy, free. Bounds
+    come from top-k log-probs, peak and global from exact statistics if the ranking needed them."""
     tokens = sum(r.num_sampled_tokens for r in rollouts)
     sampled = sum(float(r.response_logprobs[r.prefix_tokens :].sum()) for r in rollouts)
     metrics = {"r3/entropy/estimate": -sampled / max(1, tokens)}

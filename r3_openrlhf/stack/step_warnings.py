@@ -1,4 +1,4 @@
-"""Say what looks wrong in the first steps' rollouts, and what goes wrong slowly in the metrics, in sentences for the terminal."""
+"""Say what looks wrong in the first steps' rollouts, and what goes wrong slowly, in sentences."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def kept(line: Mapping[str, float]) -> dict[str, float]:
 
 
 def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
-    """Kind of trouble -> a sentence, for a run with these lines so far. Nothing is said of fewer than 2 x WINDOW steps, but of memory.
-    None of it stops a run: longer responses may be what is learned."""
+    """Kind of trouble -> a sentence, for a run with these lines. But for memory, only after 2 x
+    WINDOW steps. None of it stops a run: longer responses may be what is learned."""
     found = {}
     memory = [line[ASLEEP] for line in lines if ASLEEP in line]
     if len(memory) > 1 and memory[-1] - memory[0] > MORE_BYTES:

@@ -36,7 +36,7 @@ from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator
 from r3_openrlhf.stack.step_warnings import kept, trend_warnings
 from r3_openrlhf.stack.work import work_of
 
-# trainer/ppo_trainer.py:424: the name is a Ray actor class already; this is the class that was decorated
+# trainer/ppo_trainer.py:424: the name is a Ray actor; this is the decorated class
 UpstreamTrainer: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
 
 ADDED_SECONDS = (
@@ -64,7 +64,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.clock = StepClock.from_environment(save_minutes=self.config.checkpoint.save_minutes)
         self._trends: list[dict] = []  # of each step, what stack/step_warnings.py reads
         self._warned: set[str] = set()
-        self._saving: dict[str, float] = {}  # timing/save of the last checkpoint, for the line of the next step
+        self._saving: dict[str, float] = {}  # timing/save, for the next step's line
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
@@ -91,7 +91,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         return HistoryStore.open(self.run.history, limits=self.config.history, seed=self.config.train.seed)
 
     def init_checkpoint_states(self) -> dict:
-        """Where a resumed run continues (:405): history, metrics and rollouts newer than the checkpoint are forgotten."""
+        """Continue a run (:405): forget what is newer than the checkpoint in history and files."""
         states = super().init_checkpoint_states()
         other_ranks.forget(self.run)  # every rank has loaded it
         step = states["global_step"]
@@ -111,7 +111,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
                     "choose another run_dir"
                 )
             self.samples_generator.tokens = int(lines[-1]["generated_tokens_total"])
-        if self._evaluation_is_due():  # before the first step, or the run was killed before this one
+        if self._evaluation_is_due():  # or the run was killed before this one
             if step:
                 self.broadcast_to_vllm()  # upstream does so only after this method
             self._evaluate()
@@ -128,7 +128,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         announce(self.run, phase, step=self.samples_generator.step + 1)
 
     def ppo_train(self, global_steps: int) -> dict:
-        """Upstream's update of policy and critic, announced. While the critic warms up the policy's rows are forgotten."""
+        """Upstream's update of both, announced. In the critic's warm-up the policy's rows go."""
         self._announce(Phase.UPDATE)
         status = super().ppo_train(global_steps)
         if global_steps < self.config.critic_warmup_steps:
@@ -193,9 +193,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         return self.samples_generator.take_counts()
 
     def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
-        """Writes the step's lines and, when it is due, a checkpoint; asks the held-out problems when that is due.
+        """Writes the step's lines; saves and asks the held-out problems when that is due.
 
-        RunInterrupted, once all is saved: a stop was asked for, or the deadline allows no other step.
+        RunInterrupted, once all is saved: a stop, or the deadline allows no other step.
         """
         if client_states and self._next_epoch > client_states["episode"] + 1:
             # the epoch ended with this step. Upstream's loader state would be that of a finished
@@ -204,7 +204,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
         self.run.write_rollouts(global_step, self.experience_maker.records)
         saving, self._saving = self._saving, {}
-        self.run.append_metrics({"step": global_step, **numbers, **saving})  # on disk before the step's checkpoint
+        self.run.append_metrics({"step": global_step, **numbers, **saving})  # before the checkpoint
         self._warn_of_trends({"step": global_step, **numbers})
         if self.wandb_logger:
             log_completions(self.wandb_logger.handle, self.experience_maker.records, step=global_step)
@@ -230,7 +230,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
                 announce(self.run, Phase.SYNC, step=self._trends[-1]["step"], warning=sentence)
 
     def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
-        """Upstream's logs, and its checkpoint when it is due (:397) or `now`. It never removes a copy in Hugging Face format."""
+        """Upstream's logs, and its checkpoint when due (:397) or `now`. It removes no HF copy."""
         settings = self.args.ckpt
         every, settings.save_steps = settings.save_steps, 1 if now else settings.save_steps
         is_due = global_step % settings.save_steps == 0  # upstream's condition (:394)
@@ -312,7 +312,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             self.history.set_rollback_floor(global_step)
 
     def fit(self, global_step: int = 0) -> None:
-        """The whole run, with the last evaluation. However it ends, trackers and history are closed."""
+        """The run, with the last evaluation. However it ends, trackers and history are closed."""
         # upstream closes its trackers at the end (:503), before the last evaluation
         trackers = [tracker for tracker in (self.wandb_logger, self.tensorboard_logger) if tracker]
         for tracker in trackers:
@@ -349,7 +349,7 @@ class R3Trainer(RecordedSteps, UpstreamTrainer):
         return made
 
     def get_max_steps(self) -> int:
-        """Upstream asks for this before it loads the models, which then wait for the engines to join the weight sync:
+        """Upstream asks for this before it loads the models, which then wait for the engines to join:
         an engine that died at start-up would leave them waiting for ever. Its error surfaces here."""
         wait_for_engines(self.vllm_engines, self.run)
         return super().get_max_steps()

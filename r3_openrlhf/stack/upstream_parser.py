@@ -78,7 +78,7 @@ def installed_flags() -> list[str]:
 
 
 def installed_source() -> Path:
-    """openrlhf/cli/train_ppo_ray.py. The package `openrlhf` itself imports nothing; `openrlhf.cli` would."""
+    """openrlhf/cli/train_ppo_ray.py, without an import: that of `openrlhf.cli` does much."""
     spec = importlib.util.find_spec("openrlhf")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("OpenRLHF is not installed; run make setup or make setup-gpu. r3 doctor shows what is there")
@@ -86,7 +86,7 @@ def installed_source() -> Path:
 
 
 def _upstream(source: Path) -> tuple[argparse.ArgumentParser, Callable[[list[str]], SimpleNamespace]]:
-    """The parser of the `__main__` block, and a function that runs the rest of it up to `train(args)`."""
+    """The parser of the `__main__` block, and a function for the part up to `train(args)`."""
     making, checking = _programs(source, source.stat().st_mtime_ns)
     names: dict[str, Any] = {"argparse": argparse, "hierarchize": _hierarchize(source.parent.parent)}
     exec(making, names)  # noqa: S102, installed code
@@ -103,7 +103,7 @@ def _upstream(source: Path) -> tuple[argparse.ArgumentParser, Callable[[list[str
 
 @functools.lru_cache(maxsize=2)
 def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
-    """Compile what makes the parser, and what parses and checks, as long as the file stays as it is (`_changed_ns`)."""
+    """Compile the parser's code, and its checks, while the file stays equal (`_changed_ns`)."""
     tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
     block = next(
         (node.body for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.dump(node.test)), []
@@ -111,7 +111,7 @@ def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
     parse = next((index for index, node in enumerate(block) if "attr='parse_args'" in ast.dump(node)), None)
     if parse is None:
         raise ConfigError(f"{source} has no parser under __main__; R³ supports OpenRLHF 0.11.2")
-    # `from openrlhf.utils.config import hierarchize` would import torch and transformers; the function is alone.
+    # importing openrlhf.utils.config would import torch and transformers; `hierarchize` is alone.
     rest = [node for node in block[parse:] if not isinstance(node, ast.ImportFrom) and not _calls(node, "train")]
     making = _imports(tree) + block[:parse]
     return compile(_module(making), str(source), "exec"), compile(_module(rest), str(source), "exec")

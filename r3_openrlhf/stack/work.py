@@ -1,4 +1,4 @@
-"""Ask once what a run works on: problems for a grader, or tasks of an environment (docs/agents.md)."""
+"""Ask once for a run's work: problems for a grader, or environment tasks (docs/agents.md)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Plays one trajectory in an environment; each turn is a sample of its own, with the prompt that
 its memory gives.
 
-OpenRLHF loads this file by path (`--train.agent_func_path`, trainer/ray/vllm_engine.py:_load_agent_executor) and calls
-`execute` for each trajectory. Answers utils/agent.py:MultiTurnAgentExecutor, which makes one row of all turns, gives each
-turn all that is left of the context (:84), adds up the rewards of the turns (:112), and reports the truncation of the last
-one alone. rollout_engine.py hands the turns on as responses.
+OpenRLHF loads this file by path (`--train.agent_func_path`, trainer/ray/vllm_engine.py) and calls
+`execute` per trajectory. Answers utils/agent.py:MultiTurnAgentExecutor, which makes one row of all
+turns, gives each turn all the context left (:84), adds up rewards (:112), and reports the
+truncation of the last turn alone. rollout_engine.py hands the turns on as responses.
 
 A file that is loaded by path is in no package, so records are defined in turns.py."""
 
@@ -43,7 +43,7 @@ class AgentExecutor(AgentExecutorBase):
             environment_of_run(self.config), agents.options, timeout_s=agents.timeout_s
         )
         self._numbers = itertools.count()
-        self.stops: tuple[list[int], list[str]] | None = None  # of the tokenizer that comes with the first request
+        self.stops: tuple[list[int], list[str]] | None = None  # of the first request's tokenizer
 
     async def execute(  # text alone: no images
         self,
@@ -77,8 +77,8 @@ class AgentExecutor(AgentExecutorBase):
     async def _play(
         self, task: Label, uid: str, attempt: str, sampling_params, max_length: int, hf_tokenizer, llm_engine
     ) -> tuple[Trajectory, list[Sampled]]:
-        """The trajectory, and the responses that were sampled for it: one for each turn, and for one that has no answer."""
-        room = max_length - sampling_params.max_tokens  # of a prompt: every turn may use all of its tokens
+        """The trajectory, and its responses: one for each turn, and one that has no answer."""
+        room = max_length - sampling_params.max_tokens  # of a prompt: a turn may use its tokens
         sampled: list[Sampled] = []
 
         def final_prompt(message: str) -> str:

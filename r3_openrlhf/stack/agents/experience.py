@@ -1,8 +1,8 @@
 """Between "trajectories are played" and "one policy update": advantages of turns, and what happened
 in the step.
 
-Answers trainer/ppo_utils/experience_maker.py:284 (`reshape(-1, n_samples_per_prompt)`): trajectories have different
-numbers of turns, so a step has any number of rows, completed by fillers as R³'s."""
+Answers trainer/ppo_utils/experience_maker.py:284 (`reshape(-1, n_samples_per_prompt)`): trajectories
+have any number of turns, so a step has any number of rows, completed by fillers as R³'s."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
 
 
 class AgentExperienceMaker(R3ExperienceMaker):
-    """A row is a turn. With replay.enabled whole trajectories join a task whose own all ended alike; with reflection.enabled a
-    task has one more group, played after an earlier attempt. agents.estimator gives the advantages. Nothing is ranked."""
+    """A row is a turn. With replay.enabled stored trajectories join a task that ended alike; with
+    reflection.enabled a task gets a group played after an earlier attempt. Nothing is ranked."""
 
     _recalled: list[Trajectory]
     _kept: list[Rollout]
@@ -37,7 +37,7 @@ class AgentExperienceMaker(R3ExperienceMaker):
                 task has two turns to compare, or stop.max_abs_logprob_gap."""
         by_context: dict[Context, list[Trajectory]] = {Context.PLAIN: [], Context.REFLECTION: []}
         for sample in rollout_samples:
-            if (trajectory := sample.r3_payload.get("trajectory")) is not None:  # with its first turn
+            if (trajectory := sample.r3_payload.get("trajectory")) is not None:  # on its first turn
                 by_context[sample.r3_rollout.context].append(trajectory)
         trajectories, reflected = by_context[Context.PLAIN], by_context[Context.REFLECTION]
         self._check_lost([*trajectories, *reflected])

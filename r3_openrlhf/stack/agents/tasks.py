@@ -1,6 +1,6 @@
-"""The tasks of an agentic run: seeds of its environment, as the file of prompts that OpenRLHF reads.
+"""The tasks of an agentic run: seeds of its environment, as a file of prompts for OpenRLHF.
 
-A turn's prompt is made where it is played (executor.py); the training file has the name of the task.
+A turn's prompt is made where it is played (executor.py); the training file names the task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TASK = "environment"  # of a Label: no grader judges it
 
 
 def check_environment(config: R3Config) -> None:
-    """ConfigError: there is no such environment, it needs a package that is not installed, or refuses agents.options."""
+    """ConfigError: no such environment, a package it needs is missing, or bad agents.options."""
     make_environment(environment_of_run(config), config.agents.options).close()
 
 
@@ -66,7 +66,7 @@ def turn_prompts(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> TurnPr
 
 
 def seed_of(label: Label) -> int:
-    """Return the seed of this task in its environment. ConfigError: it is a problem for a grader."""
+    """Return the seed of this task in its environment. ConfigError: a problem for a grader."""
     if label.task != TASK or label.metadata is None:
         raise ConfigError(f"problem {label.uid} is no task of an environment; choose another run_dir")
     return int(label.metadata["seed"])

@@ -41,9 +41,9 @@ def lost_at_reset(task_uid: str, uid: str, reason: str) -> Trajectory:
 
 
 def grade_of(trajectory: Trajectory) -> Grade:
-    """The verdict on a trajectory, which all of its turns share; the reward is the sum of the environment's.
+    """The verdict on a trajectory, shared by its turns; the reward is the environment's sum.
 
-    An environment that has no word for success: a positive sum is one. A lost trajectory is ungraded.
+    Without a word for success a positive sum is one. A lost trajectory is ungraded.
     """
     if trajectory.end is End.LOST:
         return Grade(verdict=Verdict.UNGRADED, reason=f"environment: {trajectory.reason}", score=None, reward=None)
@@ -77,9 +77,9 @@ def whole_trajectories(rollouts: Sequence[Rollout]) -> list[Rollout]:
 def responses_of(
     trajectory: Trajectory, sampled: list[Sampled], settings: AgentsConfig, *, prompt: str, label: str, pad: int
 ) -> list[dict[str, Any]]:
-    """One dict per sampled response, as OpenRLHF's generator takes it. The trajectory itself travels with the first.
+    """One dict per sampled response, for OpenRLHF's generator; the first has the trajectory.
 
-    A trajectory without any response (lost at its reset, or no prompt fits) has one of two padding tokens and no action.
+    A trajectory without a response (lost, or no prompt fits) has two padding tokens and no action.
     """
     grade = grade_of(trajectory)
     lost = trajectory.end is End.LOST
