@@ -1,4 +1,4 @@
-"""R³ for any training loop: settings, the class R3, the equations (core/) and the history of rollouts (history/).
+"""R³ for any training loop: settings, the class R3, the equations (core/), the history.
 
-Needs numpy, and torch only where tokens are counted (method/core/entropy.py, stack/chunked_logprobs.py).
+Needs numpy, and torch only for tokens (method/core/entropy.py, stack/chunked_logprobs.py).
 """

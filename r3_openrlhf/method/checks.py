@@ -20,7 +20,7 @@ MAX_VALUE = 2**53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a number may be: `min` and `max` are included, `above` and `below` are not.
+    """The bounds of a number: `min` and `max` are included, `above` and `below` are not.
 
     `instead` is what a refusal says, where the bounds alone do not say why.
     """
@@ -72,9 +72,9 @@ def word(default: str | None, known: Iterable[str]) -> Any:
 
 
 def check_fields(section: Any, prefix: str = "", *, key_of: Callable[[str], str] = str) -> None:
-    """Check every field that `number` or `word` made. ConfigError: the first one that may not have its value.
+    """Check every field that `number` or `word` made. ConfigError: the first bad value.
 
-    prefix: the key of the section and a dot. key_of: a field's name -> what the user calls it, after the prefix.
+    prefix: the section's key and a dot. key_of: a field's name -> the user's name for it.
     """
     for field in dataclasses.fields(section):
         value, key = getattr(section, field.name), f"{prefix}{key_of(field.name)}"

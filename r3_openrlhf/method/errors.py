@@ -1,9 +1,9 @@
-"""The errors a user can meet. Each carries one sentence: which key or file, which value, what to do."""
+"""The errors a user can meet: one sentence with the key or file, its value, and what to do."""
 
 import re
 
 _LOGIN = re.compile(r"(?<=://)[^/\s\"']*@")  # user:password@ of a URL
-# name: value, name=value, "name": "value" of a setting; answer_key, pad_token and max_tokens are none
+# name: value, name=value, "name": "value" of a setting; not answer_key, pad_token, max_tokens
 _SECRET = re.compile(
     r"""(\w*(?:passw|secret|credential|api_?key|access_?key|(?:auth|api|access|hf|bearer)_?token)\w*["']?\s*[:=]\s*)"""
     r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s,"'{}\[\]]+)""",
@@ -13,23 +13,23 @@ MAX_QUOTED = 80  # characters
 
 
 def without_secrets(text: str) -> str:
-    """The text, whose URLs have lost their users and passwords, and whose settings with a name that says so have lost their values."""
+    """The text, URLs without users and passwords, settings of secret names without values."""
     return _SECRET.sub(r'\1"***"', _LOGIN.sub("", text))
 
 
 def on_one_line(text: str) -> str:
-    """The text with its control characters escaped: what is in a stranger's file must not steer a terminal."""
+    """The text with escaped control characters: no file must steer a terminal."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def quoted(value: object, *, marks: bool = True, most: int = MAX_QUOTED) -> str:
-    """A stranger's value in a sentence: on one line, cut to `most` characters, without passwords; a text in quotation marks."""
+    """A stranger's value in a sentence: one line, cut to `most`, no passwords, texts quoted."""
     text = without_secrets(value if isinstance(value, str) else repr(value))
     return repr(text[:most]) if marks and isinstance(value, str) else on_one_line(text[:most])
 
 
 class R3Error(Exception):
-    """Base of every error that this project raises on purpose; the command line prints it without a traceback."""
+    """Base of this project's own errors; the command line prints them without a traceback."""
 
     def __str__(self) -> str:
         """Safe to print and to keep: no control characters but line ends, no passwords of URLs."""

@@ -29,7 +29,7 @@ _LOOKING: ContextVar[bool] = ContextVar("looking", default=False)
 
 @contextlib.contextmanager
 def looking_only() -> Iterator[None]:
-    """Within it nothing is imported for a key's value: settings of a run that somebody else made are read, not carried out."""
+    """In the block no key's value is imported: settings of others are read, not run."""
     token = _LOOKING.set(True)
     try:
         yield
@@ -58,7 +58,7 @@ def is_import_path(name: str) -> bool:
 
 
 def load_object(key: str, path: str) -> Any:
-    """Import what a path names. `key` is the configuration key that holds it, for the error's sentence.
+    """Import what a path names. `key`: the configuration key with it, for the sentence.
 
     ConfigError: no such file, module or attribute, or the module itself fails while it is imported.
     """
@@ -79,7 +79,7 @@ def load_object(key: str, path: str) -> Any:
 
 
 def _from_path(module_name: str) -> Any:
-    """A module of the environment, or of the working directory, where a command has no script next to it."""
+    """A module of the environment, or of the working directory without a script there."""
     here = str(Path.cwd())
     if here in sys.path or "" in sys.path:
         return importlib.import_module(module_name)
@@ -122,7 +122,7 @@ def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywo
 
 
 def tried(key: str, path: str, call: Callable[[], EntryT], *, on: str) -> EntryT:
-    """Call a user's function with made-up values and return the result. ConfigError where it fails; `on` says in words what it got."""
+    """Call a user's function on made-up values; `on` describes them. ConfigError where it fails."""
     try:
         return call()
     except Exception as error:

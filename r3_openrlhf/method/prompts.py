@@ -1,4 +1,4 @@
-"""Plan a step's prompts: those of its groups, why each is asked, and why others are not (ISR, METHOD section 5)."""
+"""Plan a step's prompts: those of its groups, why each, and why not others (METHOD section 5)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenStates:
-    """States that a step's groups start from instead of prompts, and metrics of all states in the store."""
+    """States that a step's groups start from, and metrics of all states in the store."""
 
     prefixes: list[Prefix]
     metrics: dict[str, float]
@@ -74,9 +74,9 @@ class StepPrompts:
     """The prompts of a step (iterate over it), and what became of every problem.
 
     Attributes:
-        prompts: plain prompts in the order of the problems, then those from a state, then those with an error.
+        prompts: plain prompts in order, then those from a state, then those with an error.
         reflection: one fate per problem.
-        state_metrics: of exploration.rrl, how many stored states met which fate, and their values against their outcomes.
+        state_metrics: of exploration.rrl, stored states by fate, their values and outcomes.
     """
 
     prompts: list[StepPrompt]
@@ -102,7 +102,7 @@ class StepPrompts:
         return sum(why[fate] for fate in hard)
 
     def metrics(self) -> dict[str, float]:
-        """`r3/reflection/hard_prompts`, and a count for each reason why a problem was not reflected on."""
+        """`r3/reflection/hard_prompts`, and a count for each reason against reflection."""
         why = self.why_not
         reasons = [fate for fate in ReflectionFate if fate not in (ReflectionFate.ASKED, ReflectionFate.OFF)]
         return (
@@ -127,8 +127,8 @@ class ChatPrompts:
     (method/core/reflection.py).
 
     Args:
-        tokenizer: counts tokens, decodes stored attempts, and has a chat template unless `render` is given.
-        max_prompt_tokens: of a whole prompt; an attempt is shortened until it fits, the problem never.
+        tokenizer: counts, decodes stored attempts, has a chat template unless `render` is given.
+        max_prompt_tokens: of a whole prompt; an attempt is shortened to fit, the problem never.
         max_attempt_tokens: of the attempt alone.
         message: problem -> the text of the user's turn; without it the attribute `problem`.
         render: text of the user's turn -> prompt; without it the tokenizer's chat template."""
@@ -153,14 +153,14 @@ class ChatPrompts:
         return self.render(self.message(problem))
 
     def reflection(self, problem: Any, error: Rollout) -> str | None:
-        """The problem with a stored error and guidance, within the context. None: there is no space for the error."""
+        """The problem with a stored error and guidance, in the context. None: no space for it."""
         message = self.message(problem)
         attempt = self.tokenizer.decode(error.response_ids.tolist(), skip_special_tokens=True)
         shortened = self.fit(attempt, lambda text: self.count(self.render(reflection_message(message, text))))
         return None if shortened is None else self.render(reflection_message(message, shortened))
 
     def fit(self, attempt: str, num_prompt_tokens: Callable[[str], int]) -> str | None:
-        """The attempt, shortened until a prompt of `num_prompt_tokens(attempt)` tokens fits; None: it cannot."""
+        """The attempt, shortened to fit with `num_prompt_tokens(attempt)`; None: it cannot."""
         return fit_attempt(
             attempt,
             num_prompt_tokens=num_prompt_tokens,

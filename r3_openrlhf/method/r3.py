@@ -46,7 +46,7 @@ MAX_STATES = 4096  # the newest states of exploration.rrl, from which a batch's 
 MAX_FAILURES = 32  # continuations of a state without a success after which it is dropped
 FIRST_REFLECTION_EPOCH = 2  # [P]: epoch > 1
 REHEARSED_UP_TO = 0.25  # share of right rollouts of a problem whose stored success is rehearsed
-REHEARSAL_ADVANTAGE = 1.0  # the ratio of a rehearsed row is 1, so it adds the gradient of its log-prob
+REHEARSAL_ADVANTAGE = 1.0  # a rehearsed row's ratio is 1: its log-prob's gradient
 
 Entropies = Mapping[int, "EntropyStatistics | np.ndarray"] | Sequence["EntropyStatistics | np.ndarray"]
 
@@ -77,7 +77,7 @@ class R3:
     # ── before sampling ──
 
     def states(self, *, count: int, step: int) -> ChosenStates:
-        """Choose the stored states that replace prompts in a batch of `count` groups; none with exploration.rrl off."""
+        """Choose the stored states that replace prompts in a batch of `count` groups."""
         settings = self.settings.exploration.rrl
         wanted = min(round(settings.ratio * count), count - 1)
         if not settings.ratio or self.history is None:
@@ -154,7 +154,7 @@ class R3:
         return fates, drawn
 
     def _stored_error(self, uid: str, *, step: int) -> Rollout | None:
-        """A wrong answer to the plain prompt, drawn at random; None: the store has none (any more)."""
+        """A wrong answer to the plain prompt, drawn at random; None: the store has none."""
         assert self.history is not None
         lag = self.settings.replay.max_policy_lag
         stored = self.history.recall(uid, Verdict.WRONG, k=1, step=step, max_policy_lag=lag, order="uniform")
@@ -170,13 +170,13 @@ class R3:
         entropy: Entropies | None = None,
         groups: Sequence[Hashable] | None = None,
     ) -> MixedBatch:
-        """Recall, rank and weigh a step's rollouts: `recall`, then `assign_advantages`. The batch's `trained` are the rows to update on.
+        """Recall, rank and weigh a step's rollouts. The batch's `trained` are the rows to update
+        on.
 
         Args:
-            entropy: for each rollout its token entropies in nats [response tokens], or EntropyStatistics. Only ranked rows
-                are looked up.
-            groups: for each rollout the id of its group. Default: rollouts with equal uid and context are a group.
-        """
+            entropy: of each rollout its token entropies in nats [tokens], or EntropyStatistics;
+            used for ranked rows only.
+            groups: of each rollout the id of its group. Default: equal uid and context."""
         batch = self.recall(rollouts, step=step, groups=groups)
         self.assign_advantages(batch, entropy)
         return batch
@@ -189,8 +189,8 @@ class R3:
         groups: Sequence[Hashable] | None = None,
         rows_of_recalled: Callable[[list[Rollout]], list[Rollout]] = list,
     ) -> MixedBatch:
-        """Group the step's rollouts and add stored ones to collapsed groups (CCR). `group.replay` says what became of each.
-        `rows_of_recalled` maps a group's recalled rollouts to rows, for loops in which one rollout is many rows."""
+        """Group the step's rollouts, add stored ones to collapsed groups (CCR); `group.replay` has the fate.
+        `rows_of_recalled` maps recalled rollouts to rows, where one rollout is many rows."""
         ids = groups or [(rollout.uid, rollout.context) for rollout in rollouts]
         batch, replay = MixedBatch(rollouts, ids), self.settings.replay
         if replay.enabled and self.history is not None:
@@ -209,7 +209,7 @@ class R3:
         return batch
 
     def _rehearsed(self, rollouts: Sequence[Rollout], *, step: int) -> list[Rollout]:
-        """The newest stored success of problems that are rarely solved and not asked in this step, drawn by lot."""
+        """The newest stored success of rarely solved problems of other steps, drawn by lot."""
         if self.history is None:
             return []
         present = {rollout.uid for rollout in rollouts}
@@ -226,7 +226,7 @@ class R3:
         return [one.rollout for one in found]
 
     def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
-        """Return the rollouts of a problem with this verdict that replay recalls in this step. Their text is empty."""
+        """Return the rollouts that replay recalls for a problem and verdict, without texts."""
         if self.history is None or not self.settings.replay.enabled:
             return []
         (found,) = self.history.recall_many([self._request(uid, verdict, step=step)])
@@ -247,7 +247,7 @@ class R3:
         )
 
     def _explain(self, batch: MixedBatch, *, step: int) -> None:
-        """Why nothing was recalled, for each group that got nothing; and what the store could have given all of them."""
+        """Count why nothing was recalled for groups, and what the store could have given."""
         assert self.history is not None
         for group in batch.groups:
             verdict = opposite_verdict(group.state)
@@ -271,8 +271,8 @@ class R3:
         return batch.rows_to_rank(scope=ranking.scope) if ranking.enabled else {}
 
     def rows_to_measure(self, batch: MixedBatch) -> set[int]:
-        """Return the indices of rows whose entropy must come from the policy's logits before `assign_advantages`, by
-        ranking.entropy_source. The engine's top-k log-probs (rollout.entropy_bounds) suffice for other ranked rows."""
+        """Return the rows that need exact entropy of the policy before `assign_advantages`, by
+        ranking.entropy_source. The engine's bounds (rollout.entropy_bounds) suffice for other ranked rows."""
         if not self.settings.ranks_by_entropy:
             return set()
         source = EntropySource.checked("ranking.entropy_source", self.settings.ranking.entropy_source)
@@ -370,7 +370,7 @@ class R3:
         return batch_metrics(batch, step=step) | self.coverage(batch)
 
     def coverage(self, batch: MixedBatch) -> dict[str, float]:
-        """Return how many collapsed groups found a stored rollout, and why the others did not. Empty with replay off."""
+        """Count collapsed groups with a stored rollout, others by reason; {} with replay off."""
         if self.history is None or not self.settings.replay.enabled:
             return {}
         reasons = Counter(group.absence for group in batch.groups if group.wanted)

@@ -18,7 +18,7 @@ class Word(StrEnum):
 
     @classmethod
     def checked(cls, name: str, value: str) -> Self:
-        """The member that `value` spells. ValueError says which argument, which value and which words there are."""
+        """The member that `value` spells. ValueError: argument, value and the words there are."""
         try:
             return cls(value)
         except ValueError:
@@ -60,7 +60,7 @@ class ReplayMode(Word):
 
 
 class OldLogprobs(Word):
-    """The old log-probs of a recalled rollout: those it was sampled with, or the current policy's."""
+    """The old log-probs of a recalled rollout: of its sampling, or the current policy's."""
 
     BEHAVIOUR = "behaviour"
     RECOMPUTE = "recompute"
@@ -74,14 +74,14 @@ class AdvantageScope(Word):
 
 
 class RankingScope(Word):
-    """The failures of an all-wrong group that are ranked: the truncated ones (algorithm 1) or all (the paper's abstract)."""
+    """The ranked failures of an all-wrong group: truncated (algorithm 1) or all (abstract)."""
 
     TRUNCATED = "truncated"
     FAILED = "failed"
 
 
 class RankingGuard(Word):
-    """The guard against paying for being truncated (method/core/mixed_batch.py); `none` is the paper's formula."""
+    """The guard against paid truncation (method/core/mixed_batch.py); `none`: the paper's."""
 
     NONE = "none"
     NO_STD = "no_std"
@@ -107,7 +107,7 @@ class EntropyStatistics:
     peak: float
     global_: float
     source: str  # EntropySource, but never "auto"
-    tokens: np.ndarray | None = field(default=None, compare=False, repr=False)  # float16 [T], nats; None: not kept
+    tokens: np.ndarray | None = field(default=None, compare=False, repr=False)  # float16 [T], nats
 
     def __post_init__(self) -> None:
         if EntropySource.checked("source", self.source) is EntropySource.AUTO:
@@ -116,7 +116,7 @@ class EntropyStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyBounds:
-    """Bounds that the engine's top-k log-probs prove about one response's peak and global entropy, in nats."""
+    """Bounds by the engine's top-k on a response's peak and global entropy, in nats."""
 
     peak_lower: float
     peak_upper: float
@@ -126,13 +126,13 @@ class EntropyBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFacts:
-    """The turn of a trajectory that a response is, and the environment's answer to it (problems/agents/trajectory.py)."""
+    """A response's turn, and the environment's answer to it (problems/agents/trajectory.py)."""
 
-    trajectory: str  # equal for the turns of one trajectory; no other of its task has it within a step
+    trajectory: str  # equal for a trajectory's turns, unique in its task
     index: int  # of the turn, from 0
     state: str  # what it acted in: turns are compared where it is equal
     reward: float | None  # the environment's for this turn; None: it gave no answer
-    step_return: float | None  # discounted sum of the rewards from here on; None: the trajectory was lost
+    step_return: float | None  # discounted rewards from here on; None: lost
     valid: bool | None  # was the response an action that the state allows? None: no answer
 
 

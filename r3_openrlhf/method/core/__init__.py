@@ -1,1 +1,1 @@
-"""The R³ paper as functions of plain values: no framework, no I/O, no clock, no global random state."""
+"""The R³ paper as functions of plain values: no framework, I/O, clock or global random state."""

@@ -19,7 +19,7 @@ def group_advantages(
 ) -> list[float]:
     """Advantage of each rollout relative to its own group, recalled rollouts included.
 
-        A_i = (R_i - mean(R)) / (alpha * std(R) + lam)          eq. 3, mean and std over the mixed group
+        A_i = (R_i - mean(R)) / (alpha * std(R) + lam)      eq. 3, mean, std over the mixed group
 
     std divides by n - 1, as torch.std does: with alpha 1, lam 1e-9 and nothing recalled this is
     OpenRLHF's "group_norm". A group whose rewards are all equal, and a group of one row, get
@@ -60,9 +60,9 @@ def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, f
 
         factor * A_i   where row i is correct and A_i > 0,   A_i elsewhere
 
-    A failure that a ranking prefers to others keeps its advantage, because it is unverified. The sum over a group is no longer 0.
+    A failure that a ranking prefers keeps its advantage: it is unverified. The sum is no longer 0.
 
-    ValueError: no advantages, one that is not finite, `correct` of another length, factor not above 0.
+    ValueError: no advantages, a non-finite one, `correct` of another length, factor <= 0.
     """
     values, marks = finite_values("advantages", advantages), [bool(mark) for mark in correct]
     same_length(advantages=values, correct=marks)

@@ -83,7 +83,7 @@ def trained_tokens(batch: MixedBatch, *, passes: int) -> float:
 
 
 def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> float:
-    """Share of correct rollouts among those of these problems in this context; 0.0 where there is none."""
+    """Share of correct rollouts of these problems in this context; 0.0 without any."""
     return mean_or_zero([r.verdict is Verdict.CORRECT for r in rollouts if r.context is context and r.uid in uids])
 
 

@@ -1,4 +1,4 @@
-"""Refusals shared by the core functions: each says which argument is wrong, and with which value."""
+"""Refusals shared by the core functions: each names the argument and the wrong value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from r3_openrlhf.method.errors import quoted
 
 
 def finite_values(name: str, values: Iterable[Any]) -> list[float]:
-    """`values` as Python floats. ValueError when there are none, or when one is not a finite number."""
+    """`values` as Python floats. ValueError: there are none, or one is not finite."""
     numbers = [finite_value(f"{name}[{i}]", value) for i, value in enumerate(values)]
     if not numbers:
         raise ValueError(f"{name} is empty; give at least one value")

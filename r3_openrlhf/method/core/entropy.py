@@ -14,10 +14,10 @@ import torch
 
 from r3_openrlhf.method.core.checks import finite_value, whole_number
 
-# exp() of this is 0 in float32 and in float64, so values below it may be raised to it: 0 * -1000 is 0, 0 * -inf is NaN.
+# exp() of this is 0 in float32 and float64; lower values may be raised: 0 * -inf is NaN.
 LOG_ZERO = -1000.0
-# Size of one buffer of token_logprobs_and_entropy unless the caller says how many tokens. On a CPU buffers that stay in
-# the cache are several times faster; elsewhere few, large kernels matter more (128 tokens of 131,072 words).
+# Size of a buffer of token_logprobs_and_entropy by default. On a CPU buffers in the cache are
+# several times faster; elsewhere few, large kernels matter more (128 tokens of 131,072 words).
 CPU_BUFFER_BYTES = 4 * 2**20
 DEVICE_BUFFER_BYTES = 64 * 2**20
 # Log-probs computed in float32 may exceed their limits by rounding; more than this is not rounding.
@@ -32,11 +32,11 @@ def entropy_statistics(
         peak   = mean of the max(1, floor(p * L)) largest H_t,   p = peak_fraction, L tokens
         global = mean of all H_t
 
-    Means are taken in float64 over the sorted values: the order of the tokens changes nothing, not even the last bit.
+    Means are in float64 over sorted values: the order of tokens changes not even the last bit.
 
     Raises:
-        ValueError: no tokens, not one-dimensional, NaN, infinite or negative entropies, peak_fraction outside (0, 1].
-    """
+        ValueError: no tokens, wrong shape, non-finite or negative entropies, peak_fraction outside
+            (0, 1]."""
     peak_fraction = finite_value("peak_fraction", peak_fraction)
     if not 0 < peak_fraction <= 1:
         raise ValueError(f"peak_fraction is {peak_fraction}; it must be above 0 and at most 1")
@@ -53,13 +53,13 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
     """Lower and upper bound of H_t from the log-probs (natural log) of the k most likely tokens at
     each position.
 
-        m_t     = 1 - sum_i p_ti                                   mass of the V - k tokens that were not returned
-        lower_t = -sum_i p_ti ln p_ti - m_t ln m_t                 all of it on one token
+        m_t     = 1 - sum_i p_ti                              mass of V - k tokens not returned
+        lower_t = -sum_i p_ti ln p_ti - m_t ln m_t            all of it on one token
         upper_t = -sum_i p_ti ln p_ti + m_t ln((V - k) / m_t)      spread evenly
 
-    0 ln 0 = 0, and -inf is the log-prob of a token that cannot occur. The k values may come in any order. Takes nested
-    lists, numpy arrays or CPU tensors; computes in float32 for float32 (and narrower) input, else in float64, and
-    returns numpy arrays [T] of that type. lower_t <= upper_t always, and they are equal when V = k.
+    0 ln 0 = 0, and -inf is the log-prob of a token that cannot occur. The k values come in any order.
+    Takes lists, numpy arrays or CPU tensors; computes in float32 for float32 (and narrower) input, else
+    in float64; returns numpy [T] of that type. lower_t <= upper_t always, equal when V = k.
 
     ValueError: no tokens, k of 0 or above vocab_size, NaN, log-probs above 0, probabilities that
     sum to more than 1 (one token returned twice)."""
@@ -75,7 +75,7 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
     logprobs_Tk = np.maximum(logprobs_Tk, LOG_ZERO)
     probs_Tk = np.exp(logprobs_Tk)
     head_T = -np.einsum("tk,tk->t", probs_Tk, logprobs_Tk)
-    # m = -(p_top - 1) - (the other p): expm1 keeps the digits that 1 - sum loses where one token is nearly certain.
+    # m = -(p_top - 1) - (the other p): expm1 keeps the digits that 1 - sum loses near 1.
     top_T1 = logprobs_Tk.argmax(axis=1)[:, None]
     np.put_along_axis(probs_Tk, top_T1, np.expm1(np.take_along_axis(logprobs_Tk, top_T1, axis=1)), axis=1)
     tail_T = -np.einsum("tk->t", probs_Tk)
@@ -85,7 +85,7 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
         )
     tail_T = np.maximum(tail_T, 0) if k < vocab_size else np.zeros_like(tail_T)
     lower_T = head_T - tail_T * np.log(np.where(tail_T > 0, tail_T, 1))
-    # upper - lower = m ln(V - k) is never negative; written so, rounding cannot put the bounds the wrong way round.
+    # upper - lower = m ln(V - k) >= 0; written so, rounding cannot exchange the bounds.
     return lower_T, lower_T + tail_T * tail_T.dtype.type(math.log(max(1, vocab_size - k)))
 
 
@@ -93,19 +93,19 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
 def token_logprobs_and_entropy(
     logits_TV: torch.Tensor, labels_T: torch.Tensor, *, temperature: float = 1.0, chunk_tokens: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log-prob of the label, entropy of the whole distribution) at each token; float32 [T] each, on the logits' device.
+    """(log-prob of the label, entropy of the distribution) per token; float32 [T], same device.
 
         x_tv = logits_tv / temperature        in float32
         logprob_t = x_t[label_t] - ln sum_v exp(x_tv)
-        H_t = -sum_v p_tv ln p_tv = ln s_t - sum_v e_tv z_tv / s_t,     z = x - max x, e = exp(z), s = sum e
+        H_t = -sum_v p_tv ln p_tv = ln s_t - sum_v e_tv z_tv / s_t; z = x - max x, e = e^z, s = sum e
 
-    The log-probs are what OpenRLHF's actor computes (float32 copy, divide, gather - logsumexp). Both terms of H_t are
-    at least 0, so nothing cancels. Works through `chunk_tokens` tokens at a time (None: what fills a buffer of 4 MiB on a
-    CPU, 64 MiB elsewhere): two float32 buffers of [chunk_tokens, V] and never one of [T, V]. The logits (any float
-    type, any device) are not changed. -inf logits are allowed and count as probability 0; NaN logits make their own
-    token NaN and no other. No gradient.
+    The log-probs are those of OpenRLHF's actor (float32 copy, divide, gather - logsumexp). Both
+    terms of H_t are at least 0, so nothing cancels. Works on `chunk_tokens` tokens at a time (None:
+    a buffer of 4 MiB on a CPU, 64 MiB elsewhere): two float32 buffers of [chunk_tokens, V], never
+    one of [T, V]. The logits (any float type or device) are not changed. -inf logits count as
+    probability 0; NaN logits make their own token NaN and no other. No gradient.
 
-    ValueError: shapes that do not match, labels outside the vocabulary, temperature <= 0, chunk_tokens below 1.
+    ValueError: unequal shapes, labels outside of V, temperature <= 0, chunk_tokens below 1.
     """
     temperature = finite_value("temperature", temperature)
     if temperature <= 0:
@@ -143,7 +143,7 @@ def token_logprobs_and_entropy(
 
 
 def _array(name: str, values: Any, *, num_dims: int) -> np.ndarray:
-    """`values` as a numpy array of float32 or float64. ValueError when empty or of another shape."""
+    """`values` as float32 or float64 numpy. ValueError when empty or of another shape."""
     if isinstance(values, torch.Tensor):
         values = values.detach().to(torch.promote_types(values.dtype, torch.float32)).cpu().numpy()
     try:

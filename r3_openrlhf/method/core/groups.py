@@ -32,7 +32,7 @@ def group_state(verdicts: Iterable[Verdict]) -> GroupState:
 
 
 def opposite_verdict(state: GroupState) -> Verdict | None:
-    """The verdict that a collapsed group lacks, to be recalled from history (CCR). None: nothing is to be recalled."""
+    """The verdict that a collapsed group lacks, to recall (CCR). None: nothing to recall."""
     return {GroupState.ALL_CORRECT: Verdict.WRONG, GroupState.NONE_CORRECT: Verdict.CORRECT}.get(state)
 
 
@@ -50,7 +50,7 @@ class RecallFate(Word):
     NOT_CHOSEN = "not_chosen"  # something is stored, and replay.order chose none of it
 
 
-ABSENT = (RecallFate.NEVER_SAMPLED, RecallFate.EVICTED, RecallFate.TOO_OLD)  # nothing of the verdict is in the store
+ABSENT = (RecallFate.NEVER_SAMPLED, RecallFate.EVICTED, RecallFate.TOO_OLD)  # not in the store
 
 
 class RankingFate(Word):
@@ -58,5 +58,5 @@ class RankingFate(Word):
 
     OFF = "off"  # ranking.enabled=false
     NOT_ALL_WRONG = "not_all_wrong"
-    TOO_FEW = "too_few"  # fewer than two of its rows may be ranked: not truncated, or given way to recalled ones
+    TOO_FEW = "too_few"  # fewer than two rows may be ranked
     RANKED = "ranked"

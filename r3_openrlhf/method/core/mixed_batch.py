@@ -75,7 +75,7 @@ class Row:
 
     @property
     def rehearsed(self) -> bool:
-        """True if it is a stored success of a problem outside of this step. Nothing is compared with it."""
+        """True for a stored success of a problem of another step, which is compared to nothing."""
         return self.group == NO_GROUP
 
     @property
@@ -85,7 +85,7 @@ class Row:
 
     @property
     def fresh_source(self) -> int:
-        """`source` of a fresh row. ValueError for a recalled one, which comes from no rollout of this step."""
+        """`source` of a fresh row. ValueError for a recalled one, which has none in this step."""
         if self.source is None:
             raise ValueError(f"row {self.index} is recalled and was not among the rollouts of this step")
         return self.source
@@ -177,7 +177,7 @@ class MixedBatch:
         return row
 
     def rehearse(self, rollouts: Sequence[Rollout], *, coef: float) -> None:
-        """Add stored successes of other problems, with their own prompts and the advantage `coef`. They are in no group."""
+        """Add stored successes of other problems, own prompts, advantage `coef`, in no group."""
         for rollout in rollouts:
             reward = rollout.graded_reward
             row = Row(len(self.rows), rollout, NO_GROUP, outcome_reward=reward, reward=reward, advantage=coef)
@@ -194,8 +194,8 @@ class MixedBatch:
         return self.rows[0 if row.rehearsed else self.groups[row.group].rows[0]]
 
     def has_own_prompt(self, row: Row) -> bool:
-        """Return whether the row was sampled from its group's prompt. A recalled row may come from another context or template;
-        its stored log-probs then do not apply to this prompt. A turn in an environment keeps its prompt."""
+        """Return whether the row has its group's prompt. A recalled row may come from another context or
+        template, and its log-probs do not apply here. A turn in an environment keeps its prompt."""
         if row.rehearsed or row.rollout.turn is not None:
             return True
         first = self.first_of(row).rollout
@@ -328,7 +328,7 @@ class MixedBatch:
         scope, guard = AdvantageScope.checked("scope", scope), RankingGuard.checked("guard", guard)
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
-            # what a ranked failure earns without its ranking: 0, unless a reward function pays failures otherwise
+            # a ranked failure's reward without its ranking: 0, unless a reward function pays it
             failed = [row.outcome_reward for row in rows if row.ranked]
             base = sum(failed) / len(failed) if failed else 0.0
             rewards = [row.outcome_reward if row.ranking_reward is None else row.ranking_reward for row in rows]

@@ -1,8 +1,8 @@
 """Structural entropy ranking reward, SERR (METHOD section 6): ranks failures by how much they look
 like focused reasoning.
 
-A response whose few decision points are uncertain (high peak entropy) while the rest is confident (low global
-entropy) ranks above one that is the other way round. The order is partial: most pairs do not dominate each other.
+A response with a few uncertain decision points (high peak entropy) and confidence elsewhere (low
+global entropy) ranks above the opposite. The order is partial: most pairs do not dominate.
 
 What ranks is one number per response, the higher the better: for SERR how many others it dominates.
 RANKING_SCORES is the table of them; a function of one's own joins it by import path:
@@ -29,7 +29,7 @@ from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdic
 
 
 def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[int]:
-    """S_i, the number of rows that row i dominates.   i > j  iff  peak_i > peak_j and global_i < global_j, both strict."""
+    """S_i: rows that i dominates.   i > j  iff peak_i > peak_j, global_i < global_j."""
     peaks, globals_ = finite_values("peak", peak), finite_values("global_", global_)
     same_length(peak=peaks, global_=globals_)
     rows = list(zip(peaks, globals_, strict=True))
@@ -48,7 +48,7 @@ def ranking_rewards(peak: Sequence[float], global_: Sequence[float], *, max_rewa
 def score_rewards(scores: Sequence[float], *, max_reward: float) -> list[float]:
     """Reward of each ranked failure by one number, the higher the better, in [0, max_reward].
 
-        R_(k) = max_reward * (1 - k / (N - 1)),   k = 0 .. N-1 the place in the order of falling scores
+        R_(k) = max_reward * (1 - k / (N - 1)),   k = 0 .. N-1 the place by falling scores
 
     Rows with equal scores share the average of their places, so that the order of the rows never
     matters and the sum is always N / 2 * max_reward. A single row gets 0.0: nothing was ranked.
@@ -114,13 +114,13 @@ def bounds_decide(
     global_lower: Sequence[float],
     global_upper: Sequence[float],
 ) -> bool:
-    """True if interval bounds on the statistics decide for every ordered pair of rows whether i dominates j.
+    """True if bounds on the statistics decide for all ordered pairs if i dominates j.
 
-    i dominates j for certain when peak_lower_i > peak_upper_j and global_upper_i < global_lower_j; it does not for
-    certain when peak_upper_i <= peak_lower_j or global_lower_i >= global_upper_j. When every pair is decided, any
-    values inside the bounds give the same S_i, hence the same ranking rewards.
+    i dominates j for certain when peak_lower_i > peak_upper_j and global_upper_i < global_lower_j;
+    not when peak_upper_i <= peak_lower_j or global_lower_i >= global_upper_j. When every pair is
+    decided, any values inside the bounds give the same S_i, hence the same ranking rewards.
 
-    ValueError: no rows, unequal lengths, a value that is not finite, a lower bound above its upper bound.
+    ValueError: no rows, unequal lengths, a value not finite, a lower bound above its upper.
     """
     low_p, high_p = finite_values("peak_lower", peak_lower), finite_values("peak_upper", peak_upper)
     low_g, high_g = finite_values("global_lower", global_lower), finite_values("global_upper", global_upper)
@@ -173,7 +173,7 @@ def confidence(rollouts: Sequence[Rollout]) -> list[float]:
 
 
 def _score_of_user(path: str, function: Any) -> RankingScore:
-    """ConfigError: no function of (rollouts) or (rollouts, entropies), or one that fails on two made-up rollouts."""
+    """ConfigError: no function of (rollouts[, entropies]), or it fails on two made-up rollouts."""
     needs_entropy = callable(function) and "entropies" in inspect.signature(function).parameters
     entropies = [EntropyStatistics(peak=1.0 + i, global_=0.5, source="exact") for i in range(2)]
     check_signature("ranking.score", path, function, [], *([[]] if needs_entropy else []))

@@ -58,13 +58,13 @@ def fit_attempt(
     """The stored attempt, shortened until the whole reflection prompt fits; None when it cannot
     fit.
 
-    Text in, text out, because the prompt is text: the ids of decoded text are other ids, and more or fewer of them.
-    `num_prompt_tokens(text)` renders the *whole* prompt (message, chat template) around that attempt, tokenises it and
-    returns its length; `num_tokens(text)` is the length of the attempt alone. Both limits are judged on the very text
-    that is returned, so the result fits even where the counts do not fall with every character taken away.
+    Text in, text out, as the prompt is text: ids of decoded text are other ids, more or fewer.
+    `num_prompt_tokens(text)` renders the *whole* prompt (message, chat template) around an attempt
+    and counts its tokens; `num_tokens(text)` is of the attempt alone. Both limits are judged on the
+    text returned, so it fits even where counts do not fall with every character.
 
-    A shortened attempt keeps its beginning and its end, half of the visible characters each, with CUT between them.
-    The problem is never cut: when not even MIN_VISIBLE_CHARACTERS of the attempt fit next to it, there is no reflection.
+    A shortened attempt keeps its beginning and end, half of the visible characters each, with CUT between.
+    The problem is never cut: if MIN_VISIBLE_CHARACTERS of the attempt do not fit, none is made.
 
     ValueError: a limit below 1."""
     max_prompt_tokens = whole_number("max_prompt_tokens", max_prompt_tokens, minimum=1)
@@ -79,8 +79,8 @@ def fit_attempt(
             return text
         if visible <= fewest:
             return None
-        # As many characters as the excess suggests, and a sixteenth more, because CUT costs tokens and characters
-        # differ: two rounds as a rule, and at most about a hundred however wrong the suggestion is.
+        # As many characters as the excess suggests, and a sixteenth more: CUT costs tokens, characters differ.
+        # Two rounds as a rule, at most about a hundred, however wrong the suggestion is.
         share = 1 - excess / length if excess < length else 0.5
         visible = max(fewest, int(visible * share * 15 / 16))
         num_tail = visible // 2

@@ -39,7 +39,7 @@ RecallOrder = Callable[[Sequence[Any], int, random.Random], Sequence[Any]]
 
 
 def response_bytes(candidate: Any) -> bytes:
-    """Stable key of a Rollout: its response token ids. Rows with equal keys and steps are interchangeable."""
+    """Stable key of a Rollout: its token ids. Rows of equal key and step are interchangeable."""
     return candidate.response_ids.tobytes()
 
 
@@ -91,7 +91,7 @@ class MadeUp:
 
 
 def _order_of_user(path: str, function: Any) -> RecallOrder:
-    """ConfigError: no function of (candidates, k, rng), or one that fails on three made-up candidates."""
+    """ConfigError: no function of (candidates, k, rng), or it fails on three made-up ones."""
     check_signature("replay.order", path, function, [], 1, random.Random(0))
     candidates = [MadeUp(step, 1.0 + step / 10, 5 - step, bytearray([step])) for step in range(3)]
     made_up = "three made-up candidates"

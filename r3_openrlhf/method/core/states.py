@@ -1,8 +1,8 @@
-"""Promising states of failed responses, found by a critic's values, and which of them a batch starts from (docs/method.md, section 10).
+"""Promising states of failed responses, by a critic's values, to start from (docs/method.md, 10).
 
-RRL (arXiv 2504.14363): early in training the policy reaches states that it cannot finish yet, and later no longer visits them.
-Their values tell them apart. A *state* is a prefix of a stored response; a batch starts some of its groups from states. Of the
-paper only the abstract was to be had: where a response is cut, the order, and when a state leaves are a reconstruction.
+RRL (arXiv 2504.14363): early in training the policy reaches states that it cannot finish, and later
+avoids; their values tell them apart. A *state* is a prefix of a stored response; some groups start
+from states. Only the abstract was to be had: cut, order and when a state leaves are ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StateFate(Word):
 
     CONTINUED = "continued"
     NOT_DRAWN = "not_drawn"  # others came first, or another state of its problem did
-    KEEPS_FAILING = "keeps_failing"  # MAX_FAILURES of method/r3.py continuations, none of them right: it has left
+    KEEPS_FAILING = "keeps_failing"  # MAX_FAILURES of method/r3.py, none right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ class Codec:
         return self._compressor.compress(halves_2n.data)
 
     def unpack(self, data: bytes, dtype: type, *, length: int) -> np.ndarray:
-        """Inverse of pack, for an array known to have `length` values. Raises HistoryError when the bytes are damaged."""
+        """Inverse of pack, for an array of `length` values. HistoryError: damaged bytes."""
         raw = self._decompress(data, length=4 * length)
         lower, upper = np.frombuffer(raw, dtype="<u2").reshape(2, -1)
         array = upper.astype("<u4")
@@ -53,7 +53,7 @@ class Codec:
 
     def _decompress(self, data: bytes, *, length: int | None = None) -> bytes:
         try:
-            claimed = zstandard.frame_content_size(data)  # allocated before the checksum is looked at
+            claimed = zstandard.frame_content_size(data)  # allocated before the checksum
             if length is not None and claimed != length:
                 raise HistoryError(f"a stored array is damaged: it has {claimed} bytes instead of {length}")
             return self._decompressor.decompress(data)
@@ -89,7 +89,7 @@ def state_digest(prefix_ids: np.ndarray) -> bytes:
 
 
 def digest(*parts: bytes) -> bytes:
-    """blake2b-128 over parts; each is preceded by its length, so that no two lists of parts look alike."""
+    """blake2b-128 over parts, each after its length, so that no two lists look alike."""
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         state.update(len(part).to_bytes(8, "little"))

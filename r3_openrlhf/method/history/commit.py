@@ -1,4 +1,4 @@
-"""Writing one step: which rows come, which leave, what the counters become. Runs inside the store's transaction."""
+"""Writing a step in the store's transaction: rows that come or leave, and the counters."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class StepWriter:
             else:
                 self._gone.add(key, draft.samples, draft.reward_sum)
                 self._num_unkept += draft.samples
-            if earlier and (kept or draft.content in refused):  # without room for the newer sample the older one stays
+            if earlier and (kept or draft.content in refused):  # no room: the older stays
                 self._evict(earlier.candidate.row, earlier.bytes)
 
     def _live_rows(self, problem: int, verdict: int) -> dict[bytes, _Row]:
@@ -271,7 +271,7 @@ class StepWriter:
         return problems
 
     def _sweep(self) -> None:
-        """Brings problems that this step does not touch under a cap that was lowered since they were written."""
+        """Brings problems that this step leaves alone under a cap lowered since."""
         cap = self._limits.max_per_problem_and_verdict
         over = self._connection.execute(
             "SELECT problem, verdict FROM rollouts WHERE evicted_at IS NULL "

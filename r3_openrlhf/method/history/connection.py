@@ -1,7 +1,7 @@
-"""Opening the SQLite file: checks of what it is, and one sentence for each thing that can be wrong with it.
+"""Opening the SQLite file: checks of it, and a sentence for each thing that can be wrong.
 
-The journal is SQLite's rollback journal, everywhere. It needs byte-range locks and an fsync that means it, which network file
-systems have too. The WAL would keep its index in memory that only the processes of one machine share.
+The journal is SQLite's rollback journal: it needs byte-range locks and a real fsync, which network
+file systems have too. The WAL's index is in memory that only one machine's processes share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from r3_openrlhf.method.history import schema
 
 MEMORY = ":memory:"
 PAGE_BYTES = 4096
-CACHE_KIB = 32_768  # SQLite's page cache: the only part of the store's memory that does not depend on the caller
+CACHE_KIB = 32_768  # SQLite's page cache: independent of the caller
 # What damaged content makes of a computation on it; no file, however damaged, ends in a traceback.
 CONTENT_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 BUSY_S = 300.0  # how long a commit waits for a reader, and a reader for a commit
@@ -81,7 +81,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
         try:
             is_new = _is_new(connection, path)
             connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-            connection.execute("PRAGMA synchronous = FULL")  # a committed step survives a power failure
+            connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power failure
             _tune(connection)
             if is_new:
                 connection.execute("BEGIN IMMEDIATE")
@@ -138,7 +138,7 @@ def open_for_reading(path: str) -> sqlite3.Connection:
 def _tune(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     connection.execute("PRAGMA temp_store = MEMORY")
-    # Debian compiles it on: freed pages would be overwritten with zeros, six times the cost of a roll-back.
+    # Debian compiles it on: zeros over freed pages, six times the cost of a roll-back.
     connection.execute("PRAGMA secure_delete = OFF")
 
 
@@ -167,7 +167,7 @@ def _is_new(connection: sqlite3.Connection, path: str) -> bool:
 
 
 def _check_length(connection: sqlite3.Connection, path: str) -> None:
-    """SQLite itself notices a file that lacks whole pages, but reads the rest of a cut page as zeros."""
+    """Find a cut file: SQLite notices missing pages, but reads the rest of a page as zeros."""
     with snapshot(connection):
         pages, page_bytes = (
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")

@@ -1,4 +1,4 @@
-"""One step's rollouts, checked, exact duplicates merged, in an order that does not depend on arrival. Pure."""
+"""One step's rollouts, checked, duplicates merged, in an order free of arrival. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERDICT_CODES = {Verdict.CORRECT: 0, Verdict.WRONG: 1, Verdict.UNGRADED: 2}
 CONTEXTS = {code: context for context, code in CONTEXT_CODES.items()}
 VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
 
-MAX_NUMBER = 1e6  # rewards are 2 at most; far beyond, sums of them would lose their last digits, then everything
+MAX_NUMBER = 1e6  # rewards are 2 at most; sums of larger ones lose digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     not depend on arrival. Raises HistoryError for a rollout that cannot be stored as it is.
     """
     same: dict[tuple[Any, ...], list[Draft]] = {}
-    prompts: dict[int, tuple[np.ndarray, bytes]] = {}  # the samples of a group usually share one array
+    prompts: dict[int, tuple[np.ndarray, bytes]] = {}  # samples of a group share one array
     for rollout in rollouts:
         draft = _read(rollout, prompts)
         same.setdefault((rollout.uid, rollout.verdict, rollout.context, draft.content), []).append(draft)
@@ -61,14 +61,14 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
 def content_digest(
     context: Context, prompt_digest: bytes, response_digest: bytes, verdict: Verdict, turns: bytes | None = None
 ) -> bytes:
-    """Digest that is equal for equal stored rollouts: context, prompt, response and verdict; of trajectories their turns, too."""
+    """Digest of a rollout: context, prompt, response, verdict; of trajectories turns, too."""
     return digest(
         context.value.encode(), prompt_digest, response_digest, verdict.value.encode(), *([turns] if turns else [])
     )
 
 
 def whole_number(value: object, *, name: str, low: int = 0) -> int:
-    """`value` as an int. Raises HistoryError for anything but a whole number from `low` to MAX_WHOLE."""
+    """`value` as an int. HistoryError: no whole number from `low` to MAX_WHOLE."""
     if isinstance(value, int | np.integer) or isinstance(value, float | np.floating) and float(value).is_integer():
         if low <= value <= MAX_WHOLE:
             return int(value)

@@ -1,17 +1,17 @@
-"""Who leaves: of one problem and verdict when it has more rows than the cap, of all when the whole file is full.
+"""Choose who leaves: of a problem and verdict above its cap, of all when the file is full.
 
-A set is what a recall chooses from: the recallable rows of one problem with one verdict. The oldest rows of a set leave first,
-by the step that sampled them; but rows that began after a reflection prompt or with a prefix leave before rows of the plain
-prompt: recall into a plain group prefers the latter, and a hard problem's further groups would otherwise push them out.
+A set is what a recall chooses from: a problem's recallable rows of one verdict. The oldest rows of
+a set leave first, by sampling step; but rows of a reflection prompt or a prefix leave before the
+plain: recall into a plain group prefers these, and a hard problem's further groups would push them
+out.
 
-When the file is full, the richest sets give first. Each row has a place in its set, 1 for the one that stays longest. The
-last place of the largest set leaves first, among equal places the oldest row. So no set is emptied while another one has
-two rows: a problem's only success, or only error, is the last thing that the store gives up. Among these the errors leave first: a
-success on a hard problem is what replay waits for, and errors are sampled again. Rows that leave by age alone
-are those of the problems that were not asked for longest, which an epoch asks next.
+When the file is full, the richest sets give first. A row has a place in its set, 1 for the one that
+stays longest. The last place of the largest set leaves first, among equals the oldest row. So no
+set is emptied while another has two rows: a problem's only success, or error, goes last. Among
+these errors leave first: replay waits for a success on a hard problem. Rows that leave by age alone
+are those of the problems not asked for longest, which an epoch asks next.
 
-All of this looks at content, never at row ids or arrival: every rank order of the same rollouts evicts the same ones.
-"""
+It looks at content, not row ids or arrival: every rank order evicts the same rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from r3_openrlhf.method.types import Context
 
-# Inside a set, the row that stays longest first: `rows_over`, the other way round. Context 0 is the plain prompt, verdict 0 right.
+# In a set, the longest staying first: `rows_over` reversed. Context 0: plain, verdict 0: right.
 _ABOVE = """
 WITH rich AS MATERIALIZED (
     SELECT problem, verdict FROM rollouts WHERE evicted_at IS NULL

@@ -3,8 +3,8 @@
 The file is made with O_EXCL, which NFS has, and names host and process. Its holder touches it every
 few seconds. Who finds it
 
-* is refused at once when the holder lives on this host, and takes over at once when it has died here;
-* watches it when the holder is on another host, and takes over when it was not touched for LEASE_S seconds.
+* is refused at once when the holder lives on this host, takes over when it has died here;
+* watches a holder on another host, and takes over if untouched for LEASE_S seconds.
 
 Silence is no proof of death, so a writer asks `is_held` before each change: one that was suspended
 finds another token in the file and stops."""
@@ -81,7 +81,7 @@ class Lease:
         return self._lock.is_locked and owner is not None and owner.token == self.token
 
     def release(self) -> None:
-        """Lets the next writer in at once. Harmless when repeated, and in a forked child, which holds nothing."""
+        """Lets the next writer in. Harmless when repeated, and in a fork, which holds nothing."""
         self._lock.release()
 
 
@@ -126,7 +126,7 @@ def _is_alive(pid: int) -> bool:
 
 @functools.cache
 def _this_host() -> str:
-    """As filelock writes it: with the namespace of the process ids, where that is a container's own."""
+    """As filelock writes it: in a container with the namespace of the process ids."""
     with tempfile.TemporaryDirectory() as directory, SoftFileLease(Path(directory) / "lock") as lock:
         owner = lock.owner
         return owner.hostname if owner else ""

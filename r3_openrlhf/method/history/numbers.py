@@ -120,7 +120,7 @@ def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
 
     Equal responses of a step are one row."""
     with reading(path) as connection, snapshot(connection):
-        # by way of the responses, which have an index by problem: the rollouts have one of the recallable rows only
+        # by the responses, which have an index by problem: the rollouts' has recallable rows only
         rows = connection.execute(
             "SELECT r.id FROM problems p JOIN responses a ON a.problem = p.id JOIN rollouts r ON r.response = a.id "
             "WHERE p.uid = ? AND r.step = ? ORDER BY r.id",

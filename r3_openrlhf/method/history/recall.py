@@ -49,7 +49,7 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
     """Ids of the rows that answer a request, at most k."""
     codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
     marks = ", ".join("?" * len(codes))
-    oldest = max(0, int(request.step) - int(request.max_policy_lag))  # however far back the lag reaches
+    oldest = max(0, int(request.step) - int(request.max_policy_lag))  # however far the lag reaches
     found = connection.execute(
         "SELECT r.id, r.policy_step, r.reward, r.num_tokens, r.content FROM rollouts r JOIN problems p ON p.id = r.problem "
         f"WHERE p.uid = ? AND r.verdict = ? AND r.context IN ({marks}) AND r.evicted_at IS NULL AND r.policy_step >= ?",
@@ -101,7 +101,7 @@ def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> l
 
 
 def read_between(connection: sqlite3.Connection, codec: Codec, *, after: int, limit: int) -> list[StoredRollout]:
-    """Up to `limit` rows with ids above `after`, by id; evicted ones that are still there included."""
+    """Up to `limit` rows with ids above `after`, by id; evicted ones included if there."""
     prompts: dict[int, tuple[np.ndarray, str]] = {}
     found = connection.execute(
         f"SELECT {_COLUMNS} {_JOINS} WHERE r.id > ? ORDER BY r.id LIMIT ?", (after, limit)

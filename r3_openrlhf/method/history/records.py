@@ -11,7 +11,7 @@ from r3_openrlhf.method.types import Context, Rollout, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRollout:
-    """One row of the store. `rollout.text` is empty: the store keeps token ids, decode `rollout.response_ids`."""
+    """One row of the store. `rollout.text` is empty: decode `rollout.response_ids`."""
 
     row: int  # id of the row
     step: int  # training step it was committed with
@@ -23,7 +23,7 @@ class StoredRollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallRequest:
-    """Up to k stored rollouts of one problem with one verdict, sampled at most max_policy_lag steps before `step`."""
+    """Up to k stored rollouts of a problem and verdict, at most max_policy_lag steps old."""
 
     uid: str
     verdict: Verdict

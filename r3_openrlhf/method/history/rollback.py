@@ -10,14 +10,14 @@ BELOW_FLOOR = -1  # `gone.step` of what no roll-back can bring back
 
 
 def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
-    """Makes the store what it was when `step` was its newest step; returns the number of rows removed."""
+    """Make the store what it was at `step`; returns the number of rows removed."""
     last = connection.execute(
         "SELECT last_problem, last_prompt, last_response, last_rollout FROM steps WHERE step <= ? "
         "ORDER BY step DESC LIMIT 1",
         (step,),
     ).fetchone()
     problem, prompt, response, rollout = last or (0, 0, 0, 0)
-    # Prompts and responses that outlive their later rows, but may have lost their earlier ones below the floor.
+    # Texts that outlive their later rows, but may have lost the earlier below the floor.
     shared = {
         table: connection.execute(
             f"SELECT DISTINCT {column} FROM rollouts WHERE id > ? AND {column} <= ?", (rollout, limit)
@@ -98,7 +98,7 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
 
 
 def _delete_unused(connection: sqlite3.Connection, table: str, rows: list[tuple[int]]) -> int:
-    """Deletes those of the prompts or responses that no row needs; returns the bytes they counted for."""
+    """Delete those of the prompts or responses that no row needs; returns their bytes."""
     column = table.removesuffix("s")
     unused = f"FROM {table} WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM rollouts WHERE {column} = ?1)"
     freed = 0

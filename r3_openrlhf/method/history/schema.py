@@ -108,7 +108,7 @@ CREATE INDEX rollouts_prompt ON rollouts (prompt);
 
 
 def strange_objects(connection: sqlite3.Connection) -> list[str]:
-    """Name what a store must not have: a view, a trigger or a virtual table runs what its author wrote, perhaps for ever."""
+    """Name what a store must not have: views, triggers and virtual tables run an author's code."""
     found = connection.execute(
         "SELECT type || ' ' || name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR rootpage = 0 "
         "OR upper(sql) LIKE '%GENERATED ALWAYS%' OR upper(replace(replace(sql, ' ', ''), char(10), '')) LIKE '%AS(%'"

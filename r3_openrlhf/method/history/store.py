@@ -1,4 +1,4 @@
-"""The history store: every rollout of a run, bounded, in one SQLite file, one transaction per training step."""
+"""The history store: a run's rollouts, bounded, one SQLite file, a transaction per step."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _GRADED = (Verdict.CORRECT, Verdict.WRONG)
 
 
 class HistoryStore:
-    """Every graded rollout of a run, in one SQLite file. Create it with `open`. Every method raises HistoryError, with a
-    sentence, when the file or the request is not valid (ConfigError: the order does not exist).
+    """Every graded rollout of a run, in one SQLite file; `open` makes it. Methods raise HistoryError, with
+    a sentence, for an invalid file or request (ConfigError: the order does not exist).
 
     Several threads of the process that opened it may use it. A forked child may not."""
 
@@ -71,9 +71,9 @@ class HistoryStore:
     ) -> HistoryStore:
         """Open the store at `path`, or create it. ":memory:" lives as long as the object.
 
-        A writer holds the store's lease until `close` or the end of its process. A second writer is refused with a sentence
-        that names the first. With writer=False the store must exist and cannot be changed; a run may write to it
-        meanwhile. `seed` is part of the random choice in `recall`."""
+        A writer holds the store's lease until `close` or its end. A second writer is refused with a
+        sentence that names the first. With writer=False the store must exist and cannot be changed;
+        a run may write meanwhile. `seed` is part of the random choice in `recall`."""
         limits = limits or HistorySettings()
         path = str(path)
         if not writer:
@@ -98,7 +98,7 @@ class HistoryStore:
     # ---- writing
 
     def commit_step(self, step: int, epoch: int, rollouts: Iterable[Rollout]) -> None:
-        """Store everything that a step sampled and evict what exceeds the limits, in one transaction.
+        """Store a step's samples and evict what exceeds the limits, in one transaction.
 
         When it returns, the step survives a power failure; before, nothing of it is visible.
         Ungraded rollouts are counted but not stored."""
@@ -122,8 +122,8 @@ class HistoryStore:
     def roll_back(self, step: int) -> int:
         """Restore the store to `step`, and return the number of deleted rows.
 
-        Rows that later steps evicted return, and the counters are those of `step`. Raises HistoryError if `step` is before the
-        rollback floor, unless nothing would remain (then the store is emptied)."""
+        Rows that later steps evicted return; counters are those of `step`. HistoryError if `step`
+        is before the rollback floor, unless nothing would remain (then the store is emptied)."""
         step = whole_number(step, name="the step", low=-1)
         with self._transaction(f"roll back to step {step} in") as connection:
             floor = self.rollback_floor
@@ -138,9 +138,9 @@ class HistoryStore:
         return removed
 
     def set_rollback_floor(self, step: int) -> None:
-        """Declare that no roll-back will go before `step`, and free the space of rows evicted by then.
+        """Declare that no roll-back goes before `step`; free the space of rows evicted by then.
 
-        Call it with the oldest checkpoint that is kept. A run without checkpoints calls it with every step.
+        Call it with the oldest checkpoint that is kept, or, without any, with every step.
         """
         step = whole_number(step, name="the rollback floor", low=-1)
         with self._transaction(f"set the rollback floor {step} of") as connection:
@@ -154,7 +154,7 @@ class HistoryStore:
                 rollback.purge_below(connection, floor=step)
 
     def compact(self) -> None:
-        """Rewrite the file without its free pages. Needs as much free disk space as the result has bytes."""
+        """Rewrite the file without free pages. Needs free disk space for the result."""
         if not self._writer:
             raise HistoryError(f"cannot compact {self.path}: it was opened for reading")
         with self._reading() as connection:
@@ -226,8 +226,8 @@ class HistoryStore:
         return {state: Continuations(tries=tries, successes=successes) for state, tries, successes in rows}
 
     def states(self, *, step: int, limit: int) -> list[StoredState]:
-        """Return the newest `limit` promising states of the stored responses, the newest first, each once, as the newest response
-        that begins with it has it. Ages are counted up to `step`."""
+        """Return the newest `limit` promising states, the newest first, each once, of the newest
+        response that begins with it. Ages are counted up to `step`."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT p.uid, max(s.rollout), s.num_tokens, s.value, r.step, s.state FROM "
@@ -255,12 +255,12 @@ class HistoryStore:
         ]
 
     def rollouts(self, rows: Sequence[int]) -> list[StoredRollout]:
-        """Return the stored rollouts with these row ids, in this order. Missing ids are left out."""
+        """Return the stored rollouts with these row ids, in order, without missing ones."""
         with self._reading() as connection, snapshot(connection):
             return recall.read(connection, self._codec, rows)
 
     def mean_rewards(self, uids: Iterable[str]) -> dict[str, float]:
-        """Return uid -> mean reward of all graded rollouts of its plain prompt, evicted ones included, if there are any."""
+        """Return uid -> mean reward of its plain prompt's graded rollouts, evicted ones too."""
         return {
             uid: sum(reward_sum for _, reward_sum in graded.values()) / sum(count for count, _ in graded.values())
             for uid, graded in self._graded(uids)
@@ -294,8 +294,8 @@ class HistoryStore:
         return dict(rows)
 
     def counts(self, uid: str) -> dict[tuple[Context, Verdict], tuple[int, float]]:
-        """Return the number of rollouts of a problem, evicted ones included, and the sum of their rewards, by context and verdict.
-        The sum of ungraded rollouts is 0.0, because they have no reward."""
+        """Return a problem's number of rollouts, evicted ones included, and sum of rewards, by
+        context and verdict. The sum of ungraded rollouts is 0.0, because they have no reward."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT c.context, c.verdict, c.count, c.reward_sum FROM counters c "

@@ -50,7 +50,7 @@ def turns_digest(prompt_ids: np.ndarray, turns: Sequence[Sequence[Any]]) -> byte
 
 
 def draft_turns(rollout: Rollout) -> TurnsDraft | None:
-    """None for a rollout that is no trajectory. Raises HistoryError for turns that the store could not give back."""
+    """None without a trajectory. HistoryError: turns that the store could not give back."""
     if rollout.turns is None:
         return None
     name = f"a trajectory of task '{rollout.uid}'"

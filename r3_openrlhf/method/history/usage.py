@@ -19,7 +19,7 @@ PROBLEM_BYTES = 640  # a row of `problems`, its index entry, its counters
 
 
 def blob_bytes(size: int) -> int:
-    """Count the bytes that a blob takes on a leaf page, and on overflow pages of its own (sqlite.org/fileformat2.html, section 1.6)."""
+    """Count a blob's bytes on leaf and overflow pages (sqlite.org/fileformat2.html, 1.6)."""
     usable, overflow = PAGE_BYTES, PAGE_BYTES - 4
     local = size
     if size > usable - 35:
@@ -37,8 +37,8 @@ def row_bytes(logprob_bytes: int, token_bytes: int) -> int:
 
 
 def live_bytes(room: int, *, arrived: int) -> int:
-    """Return the bytes of `room` that recallable rows may take, so that a quarter more than what `arrived` since the rollback
-    floor moved last has space in addition, as far as half of it goes."""
+    """Return the bytes of `room` for recallable rows, so that a quarter more than `arrived` since
+    the rollback floor moved last has space too, as far as half of it goes."""
     return room - min(arrived + arrived // 4, room // 2)
 
 

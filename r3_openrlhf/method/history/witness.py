@@ -1,7 +1,7 @@
-"""What each checkpoint remembers of the store: a store that was lost, cut back or replaced since is noticed.
+"""A checkpoint's record of the store: a lost, cut or replaced store is noticed.
 
-SQLite cannot tell that a store was put back from an older copy, or is that of another run. So each checkpoint writes a line
-(step, rows, digest) with the models, and a run that continues, and `r3 history verify`, compare the store with it.
+SQLite cannot tell that a store is an older copy or another run's. So each checkpoint writes (step,
+rows, digest) with the models; a run that continues, and `r3 history verify`, compare them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class StoreRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     rows: int
-    digest: str  # blake2b-128, hexadecimal, of what makes these rows and of the steps that brought them
+    digest: str  # blake2b-128 of these rows and their steps
 
 
 def record_at(connection: sqlite3.Connection, step: int) -> StoreRecord:
-    """From the rows themselves, also when later steps evicted some of them, down to the rollback floor."""
+    """From the rows, also when later steps evicted some, down to the rollback floor."""
     state = hashlib.blake2b(digest_size=16)
     for line in connection.execute(
         "SELECT step, epoch, num_rollouts, num_ungraded, num_rows, last_problem, last_rollout FROM steps "
@@ -50,13 +50,13 @@ def record_at(connection: sqlite3.Connection, step: int) -> StoreRecord:
 
 
 def record_of(store: Path, step: int) -> StoreRecord:
-    """What a checkpoint of `step` remembers of the store. HistoryError: it cannot be read."""
+    """Describe the store for a checkpoint of `step`. HistoryError: it cannot be read."""
     with reading(store, "record") as connection, snapshot(connection):
         return record_at(connection, step)
 
 
 def append_record(file: Path, record: StoreRecord) -> None:
-    """On disk when this returns. Records of later steps, of checkpoints that a run did not continue from, are dropped."""
+    """Write, durably. Records of later steps, which a run did not continue from, are dropped."""
     kept = [earlier for earlier in read_records(file) if earlier.step < record.step]
     unfinished = file.with_name(f".{file.name}.new")
     with unfinished.open("wb") as stream:
