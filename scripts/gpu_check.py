@@ -13,6 +13,7 @@ than are here are skipped. Exit code 1 where a block failed. Logs and run direct
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -30,7 +31,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # runs from a checkout that is not installed
 R3 = [sys.executable, "-m", "r3_openrlhf"]
-LIMIT_S = 3600
+LIMIT_S, LONG_LIMIT_S = 600, 3600
 PASSED, FAILED, SKIPPED, REHEARSED = "passed", "FAILED", "skipped", "rehearsed"
 MAX_GAP, MAX_P99 = 0.05, 0.5  # nats; a layer that is one step old shows a mean of 0.07 and more
 MAX_GROWTH = 64 * 2**20  # bytes that stay on the GPU after 20 times asleep and awake
@@ -304,15 +305,22 @@ def rehearsed_run(given: Sequence[str], out: Path) -> tuple[str, str]:
 
 def kill_after(command: list[str], environment: dict[str, str], metrics: Path, *, lines: int) -> None:
     process = subprocess.Popen(command, env=environment, cwd=ROOT, start_new_session=True)
-    process_info = psutil.Process(process.pid)
     while process.poll() is None and not (metrics.is_file() and metrics.read_text().count("\n") >= lines):
         time.sleep(0.2)
     if process.poll() is not None:
         raise Missed(f"ended with code {process.returncode} before step {lines}")
-    family = [process_info, *process_info.children(recursive=True)]
-    os.killpg(process.pid, signal.SIGKILL)
+    kill(process)
+
+
+def kill(process: subprocess.Popen, *, with_all_groups: bool = False) -> None:
+    """Its process group, or those of its children too; back when all of them are gone: the next start looks at free memory."""
+    info = psutil.Process(process.pid)
+    family = [info, *info.children(recursive=True)]
+    for group in {os.getpgid(member.pid) for member in family} if with_all_groups else {process.pid}:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
     process.wait()
-    psutil.wait_procs(family, timeout=120)  # the next start looks at free memory
+    psutil.wait_procs(family, timeout=120)
 
 
 def planned_seconds(given: Sequence[str]) -> float | None:
@@ -347,27 +355,27 @@ def within(figure: str, limit: float) -> tuple[str, str]:
 
 ONE, TWO = (*ON_GPUS, "cluster.gpus_per_node=1"), (*ON_GPUS, "cluster.gpus_per_node=2")
 V1_RUNNER, OLD_RAY = {"VLLM_USE_V2_MODEL_RUNNER": "0"}, {"VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "0"}
-# name -> (the block, GPUs, only with --long)
+# name, which is also its folder -> (the block, GPUs, only with --long)
 BLOCKS: dict[str, tuple[Callable, int, bool]] = {
     "doctor": (doctor, 0, False),
     "flash-attn": (flash_attention, 1, False),
     "entropy": (entropy, 1, False),
     "engine": (engine, 1, False),
     "run": (run_of("cpu_smoke", *ONE, steps=None, killed=True), 1, False),
-    "run like full size": (run_of("cpu_smoke", *ONE, *LIKE_FULL_SIZE, steps=None, killed=True), 1, False),
-    "run, vLLM's V1 runner": (run_of("cpu_smoke", *ONE, *LIKE_FULL_SIZE, **V1_RUNNER), 1, True),
-    "run, Adam on the host": (run_of("cpu_smoke", *ONE, *LIKE_FULL_SIZE, "train.adam_offload=true"), 1, True),
-    "run of agents": (run_of("agent_smoke", *ONE), 1, True),
-    "2 GPUs, ZeRO 2": (run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "train.zero_stage=2"), 2, False),
-    "2 GPUs, ZeRO 3": (run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "train.zero_stage=3"), 2, True),
-    "2 GPUs, ZeRO 2, against one": (against_one_gpu(2), 2, True),
-    "2 GPUs, ZeRO 3, against one": (against_one_gpu(3), 2, True),
-    "2 GPUs, TP 2": (run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "cluster.vllm_tensor_parallel_size=2"), 2, True),
-    "2 GPUs, TP 2, Ray's old executor": (
+    "run-like-full-size": (run_of("cpu_smoke", *ONE, *LIKE_FULL_SIZE, steps=None, killed=True), 1, False),
+    "run-v1-runner": (run_of("cpu_smoke", *ONE, *LIKE_FULL_SIZE, **V1_RUNNER), 1, True),
+    "run-adam-on-host": (run_of("cpu_smoke", *ONE, *LIKE_FULL_SIZE, "train.adam_offload=true"), 1, True),
+    "run-of-agents": (run_of("agent_smoke", *ONE), 1, True),
+    "2-gpus-zero-2": (run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "train.zero_stage=2"), 2, False),
+    "2-gpus-zero-3": (run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "train.zero_stage=3"), 2, True),
+    "2-gpus-zero-2-against-one": (against_one_gpu(2), 2, True),
+    "2-gpus-zero-3-against-one": (against_one_gpu(3), 2, True),
+    "2-gpus-tp-2": (run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "cluster.vllm_tensor_parallel_size=2"), 2, True),
+    "2-gpus-tp-2-old-executor": (
         run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "cluster.vllm_tensor_parallel_size=2", **OLD_RAY), 2, True
     ),
-    "1.5B on one GPU": (run_of("r3_1p5b_1gpu"), 1, True),
-    "1.5B on eight GPUs": (run_of("r3_1p5b_deepscaler_8gpu"), 8, True),
+    "1p5b-on-one-gpu": (run_of("r3_1p5b_1gpu"), 1, True),
+    "1p5b-on-eight-gpus": (run_of("r3_1p5b_deepscaler_8gpu"), 8, True),
 }  # fmt: skip
 
 
@@ -396,7 +404,7 @@ def main() -> int:
             result = Result(name, SKIPPED, f"needs {needed} GPU{'s' * (needed > 1)}, {gpus} here")
         else:
             print(f"{name} ...", file=sys.stderr, flush=True)
-            result = in_a_process(name, options.out.absolute() / name.replace(" ", "_"), rehearse=options.rehearse)
+            result = in_a_process(name, options.out.absolute() / name, rehearse=options.rehearse)
         results.append(result)
         print(line_of(result), file=sys.stderr, flush=True)
     print(table(results))
@@ -416,11 +424,14 @@ def in_a_process(name: str, out: Path, *, rehearse: bool) -> Result:
     out.mkdir(parents=True, exist_ok=True)
     answer, log = out / "result.json", out / "log.txt"
     command = [sys.executable, __file__, "--block", name, "--out", out, *(["--rehearse"] if rehearse else [])]
+    limit = LONG_LIMIT_S if BLOCKS[name][2] else LIMIT_S
     with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT, start_new_session=True)
         try:
-            subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, timeout=LIMIT_S)
+            process.wait(limit)
         except subprocess.TimeoutExpired:
-            return Result(name, FAILED, f"not done after {LIMIT_S} s; {log}", seconds=LIMIT_S)
+            kill(process, with_all_groups=True)
+            return Result(name, FAILED, f"not done after {limit} s; {log}", seconds=limit)
     if answer.is_file():
         return Result(**json.loads(answer.read_text()))
     said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["no word"]

@@ -2,11 +2,13 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -15,31 +17,39 @@ spec = importlib.util.spec_from_file_location("gpu_check", SCRIPT)
 gpu_check = importlib.util.module_from_spec(spec)
 sys.modules["gpu_check"] = gpu_check  # where dataclasses look for it
 spec.loader.exec_module(gpu_check)
+ON_A_CPU = ("doctor", "flash-attn", "entropy", "engine")  # blocks that are no runs
 
 
 @pytest.mark.stack
 @pytest.mark.parametrize(
-    "block", [name for name in gpu_check.BLOCKS if name not in ("doctor", "flash-attn", "entropy", "engine")]
+    "only", ["run", "2-gpus", "1p5b", *(pytest.param(name, marks=pytest.mark.slow) for name in ON_A_CPU)]
 )
-def test_the_settings_of_each_run_pass_every_check_before_a_start(block, tmp_path, monkeypatch):
+def test_every_block_starts_through_the_script(only, tmp_path, monkeypatch):
+    """Of a run: every check before its start. Of the engine: weights there and back in the same bits; nothing sleeps."""
     pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    run, _, _ = gpu_check.BLOCKS[block]
-    figure, _ = run(tmp_path, rehearse=True)
-    assert figure.endswith("words for OpenRLHF") and int(figure.split()[0]) > 50
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.stack
-@pytest.mark.slow
-@pytest.mark.parametrize("block", ["engine", "entropy", "flash-attn"])
-def test_a_block_on_the_cpu(block, tmp_path):
-    """Of the engine's: weights there and back in the same bits, log-probs before and after; nothing sleeps."""
-    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-    command = [sys.executable, SCRIPT, "--rehearse", "--only", block, "--out", tmp_path]
+    command = [sys.executable, SCRIPT, "--rehearse", "--only", only, "--out", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + (tmp_path / block / "log.txt").read_text()[-2000:]
-    assert f"| {block} | rehearsed |" in done.stdout
+    assert done.returncode == 0, done.stdout + "".join(log.read_text()[-2000:] for log in tmp_path.rglob("log.txt"))
+    for block in [name for name in gpu_check.BLOCKS if name.startswith(only)]:
+        assert f"| {block} | rehearsed |" in done.stdout and not (tmp_path / block / "run").exists()
+
+
+def test_no_block_is_left_out_above_and_each_name_is_a_folder():
+    for block in gpu_check.BLOCKS:
+        assert re.fullmatch("[a-z0-9-]+", block) and block.startswith(("run", "2-gpus", "1p5b", *ON_A_CPU))
+
+
+def test_a_block_over_its_limit_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
+    (tmp_path / "hangs.py").write_text(
+        "import pathlib, subprocess; child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid)); child.wait()"
+    )
+    monkeypatch.setattr(gpu_check, "__file__", str(tmp_path / "hangs.py"))
+    monkeypatch.setattr(gpu_check, "LIMIT_S", 3)
+    result = gpu_check.in_a_process("engine", tmp_path / "engine", rehearse=False)
+    assert result.result == gpu_check.FAILED and "not done after 3 s" in result.figure
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
 @pytest.fixture
