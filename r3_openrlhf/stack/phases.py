@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 import time
 from enum import StrEnum
@@ -17,6 +18,9 @@ from pathlib import Path
 from r3_openrlhf.machine.build_locks import alone
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.environment import VARIABLE, config_from_environment
+
+# Where the environment says 9.0a, as torch allows, DeepSpeed 0.19.6 reads a number and fails (op_builder/builder.py:708).
+ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 
 
 class Phase(StrEnum):
@@ -87,6 +91,8 @@ def announce_builds(builder) -> None:
     def announced(self, verbose=True):
         from torch.utils.cpp_extension import _get_build_directory
 
+        if ARCHITECTURES in os.environ:
+            os.environ[ARCHITECTURES] = re.sub(r"(\d)[a-z]", r"\1", os.environ[ARCHITECTURES])
         directory = Path(_get_build_directory(self.name, verbose=False))
         speaks = VARIABLE in os.environ and os.environ.get("RANK", "0") == "0"
         run = RunDirectory(config_from_environment().run_dir) if speaks else None

@@ -15,6 +15,7 @@ import pytest
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import HEARTBEAT_S, Display
 from r3_openrlhf.stack.console import evaluation_line, new_lines
+from r3_openrlhf.stack.environment import VARIABLE
 from r3_openrlhf.stack.phases import Phase, announce_builds
 
 
@@ -251,6 +252,25 @@ def test_a_build_is_announced_where_it_happens(tmp_path, monkeypatch):
         assert next(events) == []
     finally:
         environment.config_from_environment.cache_clear()
+
+
+def test_deepspeed_is_told_of_architectures_in_numbers(tmp_path, monkeypatch):
+    """Without the hook it fails at 9.0a, as it did on the first H100."""
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+    from deepspeed.ops.op_builder import builder
+    from deepspeed.ops.op_builder.fused_adam import FusedAdamBuilder
+
+    adam = FusedAdamBuilder()
+    adam.jit_mode = True
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0 9.0a;10.0f")
+    with pytest.raises(ValueError, match="'0a'"):
+        adam.compute_capability_args()
+    monkeypatch.setattr(builder.OpBuilder, "jit_load", lambda self, verbose: self.compute_capability_args())
+    announce_builds(builder)
+    adam.jit_load()
+    assert os.environ["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0;10.0+PTX"
 
 
 KILLED = """
