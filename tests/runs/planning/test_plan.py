@@ -276,10 +276,10 @@ def test_the_command(tmp_path):
     assert small_gpu.exit_code == 1 and "These would make it fit: " in small_gpu.output
 
 
-def test_the_plans_in_the_page_of_the_first_run_are_what_the_command_prints():
+def test_the_plan_in_the_page_of_the_first_run_is_what_the_command_prints():
     page = (Path(__file__).parents[3] / "docs" / "first-gpu-run.md").read_text(encoding="utf-8")
     blocks = re.findall(r"<!-- r3 (plan [^\n]*) -->\n```text\n(.*?)\n```", page, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 1
     for command, text in blocks:
         printed = CliRunner().invoke(main, command.split()).output
         assert [line.rstrip() for line in printed.splitlines()] == text.splitlines(), command
