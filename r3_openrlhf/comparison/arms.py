@@ -1,4 +1,4 @@
-"""Comparable runs -> what each arm did, at equal generated tokens, with intervals over its seeds."""
+"""Comparable runs -> results of each arm, at equal generated tokens, with intervals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEVELS = {
     "truncated": "truncated_rate",
 }
 GROUPS = ("r3/groups/all_correct", "r3/groups/none_correct", "r3/groups/mixed")
-TOKENS = {  # name of a quantity -> key of metrics.jsonl: tokens of plain groups by verdicts, and of the other groups
+TOKENS = {  # name of a quantity -> key of metrics.jsonl, tokens by verdict
     "tokens_in_mixed": "r3/tokens/mixed",
     "tokens_in_all_correct": "r3/tokens/all_correct",
     "tokens_in_none_correct": "r3/tokens/none_correct",
@@ -55,7 +55,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
-    """`estimates` and `differences` (to the reference, over common seeds) by quantity; None where no run says.
+    """`estimates`, and `differences` to the reference over common seeds, by quantity, or None.
 
     The reference has no differences."""
 
@@ -71,12 +71,12 @@ class Comparison:
     """Everything that the table says."""
 
     reference: str
-    equal_tokens: float  # the largest token count that all runs reached: the smallest last evaluation
+    equal_tokens: float  # the smallest last evaluation of the runs
     start_tokens: float  # where all curves have begun
     limited_by: str  # the run that equal_tokens comes from
     target_accuracy: float
     target_is_given: bool  # else it is the reference's mean final accuracy
-    # that mean curves are asked for: TARGET_SHARES of the reference's gain, or the given target alone
+    # asked of mean curves: TARGET_SHARES of the reference's gain, or the given target alone
     levels: list[float]
     evaluation: dict[str, Any]
     arms: list[ArmResult]  # the reference first, the others by name
@@ -91,12 +91,12 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
         accuracy_at_equal_tokens   the curve at T, straight between two evaluations
         mean_accuracy              area under the curve up to T, divided by the tokens it spans
         final_accuracy             the last evaluation, whatever its generated tokens
-        effective_before, _after   share of all sampled groups that are not collapsed, before and after replay, up to T;
+        effective_before, _after   share of sampled groups not collapsed, before and after replay, up to T;
                                    groups that dynamic sampling dropped were sampled, and collapsed
         crossings                  of the arm's mean curve, see `crossing_of_mean`
-        tokens_in_...              share of the generated tokens in groups of this kind, up to T; tokens_elsewhere:
-                                   what dynamic sampling dropped, and groups that could not be graded
-        trained_tokens, seconds    sums up to T; the step that contains T counts with its share of tokens before T, here and above
+        tokens_in_...              share of generated tokens in such groups, up to T; tokens_elsewhere:
+                                   what dynamic sampling dropped, and ungraded groups
+        trained_tokens, seconds    sums up to T; T's step counts with its share of tokens before T
         COUNTS                     per step, over the steps up to T
         LEVELS                     over the last quarter of the steps up to T
     The order of `runs` does not matter. Raises R3Error as `check_comparable` does, for an unknown
@@ -189,9 +189,9 @@ def _part_before(run: Run, end: float, *, step: int) -> list[dict[str, Any]]:
 
 
 def _effective(steps: list[dict[str, Any]], collapsed: str) -> float | None:
-    """Share of the groups sampled in these steps that are not collapsed. None without a step that counts them.
+    """Share of the groups of these steps that are not collapsed. None: no step counts them.
 
-    The r3/groups of a step are those that dynamic sampling has left; what it dropped is counted apart.
+    A step's r3/groups are left by dynamic sampling; what it dropped is counted apart.
     """
     counted = [line for line in steps if _has(line, *GROUPS, collapsed)]
     left = sum(line[key] for line in counted for key in GROUPS)
@@ -217,7 +217,7 @@ def _token_shares(steps: list[dict[str, Any]]) -> dict[str, float | None]:
 
 
 def _sum(steps: list[dict[str, Any]], keys: tuple[str, ...]) -> float | None:
-    """Over all steps, of the first of these keys that each has. None where a step has none of them."""
+    """Over all steps, of the first of these keys that each has. None: a step has none."""
     values = [next((line[key] for key in keys if _has(line, key)), None) for line in steps]
     return sum(value for value in values if value is not None) if values and None not in values else None
 
@@ -247,7 +247,7 @@ def _by_seed(runs: list[RunResult], quantity: str) -> dict[int, float]:
 
 
 def _notes(runs: Sequence[Run], *, end: float) -> list[str]:
-    """What a reader must know about these runs, one sentence each."""
+    """Notes that a reader needs about these runs, one sentence each."""
     notes = []
     seeds = {arm: [run.seed for run in runs if run.arm == arm] for arm in sorted({run.arm for run in runs})}
     if len(set(map(tuple, seeds.values()))) > 1:

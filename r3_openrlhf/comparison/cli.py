@@ -38,8 +38,8 @@ def compare(
 ) -> None:
     """Compare runs: held-out accuracy at equal generated tokens, with intervals over seeds.
 
-    RUN is a run directory, or a directory that holds some. Runs of one arm (`arm`, else `algo`) differ in the seed
-    only; all runs share data, model and evaluation. Runs for which that is not so are refused.
+    RUN is a run directory, or a directory that holds some. Runs of one arm (`arm`, else `algo`) differ in
+    the seed only; all share data, model and evaluation. Others are refused.
 
     \b
     r3 compare runs/lab

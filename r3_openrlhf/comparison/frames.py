@@ -1,4 +1,4 @@
-"""A run as data frames, for a notebook. Nothing is written, and no code that the run's settings name is imported."""
+"""A run as data frames, for a notebook. Nothing is written; no code of settings is imported."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """metrics.jsonl: one row per step, indexed by `step`, one column per key (docs/metrics.md)."""
+        """metrics.jsonl: a row per step, indexed by `step`, a column per key (docs/metrics.md)."""
         return _by_step(self.directory.read_metrics())
 
     @property
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def problems(self) -> pd.DataFrame:
-        """The training problems, indexed by `uid`: `problem`, `references` (a list) and the other columns of the run's file."""
+        """The training problems, by `uid`: `problem`, `references` (a list), and more columns."""
         return _problems_in(self.directory.data)
 
     def rollouts(self, step: int | None = None, uid: str = "", *, held_out: bool = False) -> pd.DataFrame:
@@ -70,7 +70,7 @@ class Run:
         Args:
             step: of this step; default: of all, which is gigabytes for a long run.
             uid: of the problems whose uid begins with it.
-            held_out: the kept responses to held-out problems instead; `step` is that of the evaluation.
+            held_out: kept responses to held-out problems instead; `step` is the evaluation's.
 
         Raises:
             R3Error: there are none."""
@@ -83,7 +83,7 @@ class Run:
         return rows.join(problems[["problem", "references"]], on="uid")
 
     def effect(self, against: Run | None = None) -> effect.Effect:
-        """What replay, reflection and ranking changed (`r3 show RUN --effect`). `against`: a run without replay."""
+        """Measure the mechanisms (`r3 show RUN --effect`). `against`: without replay."""
         return effect.effect_of(self.directory, against=None if against is None else against.directory)
 
     def plot(self, *keys: str, window: int = 1) -> Axes:
@@ -135,7 +135,7 @@ def compare(
     Returns:
         For each quantity of `r3 compare` its mean over seeds, and `QUANTITY_less_reference` with
             `_low` and `_high`: the paired
-        difference to the reference and its 95% interval. NaN: not measured, or fewer than two seeds.
+        difference to the reference and its 95% interval. NaN: not measured, or one seed.
 
     Raises:
         R3Error: runs that cannot be compared."""

@@ -1,4 +1,4 @@
-"""The arithmetic of a comparison, on plain numbers: means with intervals, and curves between measured points."""
+"""The arithmetic of a comparison: means with intervals, curves between measured points."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 Key = TypeVar("Key")
 RESAMPLES = 2000
 MAX_SEEDS_NEEDED = 10_000
-ROUNDING = 1e-9  # of an accuracy: the mean of equal final accuracies can come out above each of them
+ROUNDING = 1e-9  # of an accuracy: a mean of equal ones can exceed each
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,7 @@ def estimate(values: Sequence[float]) -> SeedEstimate | None:
 
 
 def seeds_needed(difference: SeedEstimate | None, *, half_width: float) -> int | None:
-    """How many seeds give the estimate an interval of ± half_width, if its standard deviation stays
-    what it is.
+    """Count the seeds for an interval of ± half_width, if the standard deviation stays the same.
 
         the smallest n >= 2 with t(n - 1) * s / sqrt(n) <= half_width
 
@@ -52,14 +51,14 @@ def seeds_needed(difference: SeedEstimate | None, *, half_width: float) -> int |
     normal = 1.96 * deviation / half_width
     if normal**2 > MAX_SEEDS_NEEDED:
         return None
-    num = max(2, math.floor(normal**2))  # Student's t asks for more than the normal distribution does
+    num = max(2, math.floor(normal**2))  # Student's t asks for more than the normal
     while t_quantile(num - 1) * deviation / math.sqrt(num) > half_width * (1 + ROUNDING):
         num += 1
     return num
 
 
 def paired_difference(values: Mapping[Key, float], reference: Mapping[Key, float]) -> SeedEstimate | None:
-    """Estimate of value - reference over the seeds, or the problems, that both have. None without one."""
+    """Estimate of value - reference over common seeds, or problems. None without one."""
     return estimate([value - reference[key] for key, value in values.items() if key in reference])
 
 
@@ -80,7 +79,7 @@ def t_quantile(degrees: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A quantity (ys) measured at growing xs, taken to be straight between two neighbours and unknown outside."""
+    """A quantity (ys) at growing xs, straight between neighbours and unknown outside."""
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
@@ -120,9 +119,9 @@ def _common_xs(curves: Sequence[Curve]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Where an arm's mean curve first has an accuracy, as a share of the tokens of the reference's whole runs.
+    """Find the first x of an accuracy on an arm's mean curve, as a share of reference tokens.
 
-    A `ratio` or bound that is None is beyond `limit`, where the arm's curves end. Below two seeds there are no bounds.
+    A None `ratio` or bound is beyond `limit`, the curves' end. Below two seeds: no bounds.
     """
 
     level: float
@@ -146,7 +145,7 @@ def crossing_of_mean(
 
         tokens = the first x at which mean_s y_s(x) >= level
         ratio  = tokens / (mean_s of the reference's last x)
-        level  = a + share * (b - a),  a and b the means of the reference's first and last y; or as given
+        level  = a + share * (b - a),  a, b the means of the reference's first, last y; or given
 
     The interval is a percentile bootstrap over seeds, drawn for both arms together: curve, level
     and denominator are made anew each time. A curve that never gets there is beyond every ratio,
@@ -184,7 +183,7 @@ def crossing_of_mean(
 
 
 def _first_reach(xs_X: np.ndarray, ys_RX: np.ndarray, level_R: np.ndarray) -> np.ndarray:
-    """[R]: the smallest x at which each row is at its level or above; infinite where it never is."""
+    """[R]: the smallest x where each row is at its level or above; infinite where never."""
     reached_RX = ys_RX >= level_R[:, None] - ROUNDING
     at_R = reached_RX.argmax(1)
     before_R = np.maximum(at_R - 1, 0)

@@ -14,7 +14,7 @@ from r3_openrlhf.comparison.arms import Comparison
 from r3_openrlhf.comparison.intervals import CONFIDENCE, Curve, mean_curve, trailing_mean
 from r3_openrlhf.comparison.runs import Run
 
-# Okabe and Ito's colours, told apart without red and green; the reference is black. Further arms repeat them dashed.
+# Okabe and Ito's colours, for all eyes; the reference is black. Further arms repeat them dashed.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B6914")
 LINES = ("-", "--", ":")
 GROUPS = (
@@ -46,7 +46,7 @@ def plot(runs: Sequence[Run], comparison: Comparison, out: Path, *, window: int)
     names = []
 
     def save(name: str, figure: Figure) -> None:
-        figure.savefig(out / name, dpi=120, metadata={"Software": None})  # equal numbers give equal files
+        figure.savefig(out / name, dpi=120, metadata={"Software": None})  # equal numbers, equal files
         names.append(name)
 
     for name, x_label, curve_of in accuracies:

@@ -1,4 +1,4 @@
-"""Run directories -> runs that may be compared. What makes a comparison meaningless is refused here."""
+"""Run directories -> runs that may be compared. Meaningless comparisons are refused here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAME_SETTINGS = ("data.", "model.path", "held_out.", "rollout.max_new_tokens", "
 SAME_IN_EVALUATIONS = ("num_problems", "n_samples", "temperature", "max_new_tokens", "problems_sha256")
 PROBLEMS = "problems_sha256"
 DRAWN = ("data.reasoning_gym", "held_out.reasoning_gym")  # with `seed`: may be the run's own
-MAY_DIFFER_WITHIN_ARM = ("train.seed", "run_dir", "arm")  # arm: its name is equal, be it from `arm` or from `algo`
+MAY_DIFFER_WITHIN_ARM = ("train.seed", "run_dir", "arm")  # `arm` or `algo` is equal
 SHOWN = 3  # differences in one message
 
 
@@ -86,7 +86,7 @@ def _runs_below(path: Path) -> Iterable[Path]:
 
 
 def read_run(path: Path, *, unfinished: bool = False) -> Run:
-    """Raises R3Error when the run has not ended (unless `unfinished`), was never evaluated, or contradicts itself."""
+    """Raise R3Error: not ended (unless `unfinished`), never evaluated, or in contradiction."""
     directory = RunDirectory.open(path)
     config = directory.load_config()
     finished = directory.finished.is_file()
@@ -118,7 +118,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
 
 
 def arm_of(config: R3Config) -> str:
-    """What the runs of a comparison share that differ in their seed only."""
+    """The settings that runs of a comparison share which differ in their seed only."""
     return config.arm or config.algorithm_name
 
 

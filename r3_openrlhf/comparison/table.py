@@ -42,7 +42,7 @@ LEVELS = (  # label, quantity, form
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """One row per quantity, one column per arm; above it how to read it, below it what to know about these runs."""
+    """A row per quantity, a column per arm; how to read it above, what to know below."""
     return "\n".join([*reading(comparison), "", *_markdown(*table_rows(comparison)), *_notes(comparison)]) + "\n"
 
 
@@ -84,7 +84,7 @@ def _markdown(head: list[str], *rows: list[str]) -> list[str]:
 
 
 def reading(comparison: Comparison) -> list[str]:
-    """How the table is read, in two paragraphs."""
+    """Explain the table, in two paragraphs."""
     how = comparison.evaluation
     target = f"{comparison.target_accuracy:.3f}"
     return [
@@ -168,7 +168,7 @@ def interval_text(estimate: SeedEstimate | None, form: str) -> str:
 
 
 def seeds_text(estimate: SeedEstimate | None) -> str:
-    """How many seeds an interval of ±HALF_WIDTH takes; a dash where there is none yet."""
+    """Count the seeds for an interval of ±HALF_WIDTH; a dash where there is none yet."""
     if estimate is None or estimate.low is None:
         return NOTHING
     number = seeds_needed(estimate, half_width=HALF_WIDTH)

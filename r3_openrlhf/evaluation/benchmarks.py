@@ -1,6 +1,6 @@
-"""Benchmarks by name: where the hub has them, how their columns are called, and what their file is called in --data-dir.
+"""Benchmarks by name: their place on the hub, their columns, and their file in --data-dir.
 
-Uids are hashes of the problem text, so that an evaluation from the hub and one from files name the same problems.
+Uids are hashes of the problem text: evaluations from the hub and files name the same ones.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def load_problem_set(
     max_problems: int | None = None,
     with_rows: bool = False,
 ) -> ProblemSet:
-    """`benchmark`: a name of BENCHMARKS, a file or hub data set as data.path takes it, or reasoning_gym:TASK.
+    """`benchmark`: a name of BENCHMARKS, a file or data set (data.path), or reasoning_gym:TASK.
 
-    Columns, split and task of a file or hub data set, and the options of a reasoning-gym task, are those of `data`.
-    Raises ConfigError for an unknown name or two that do not go together, DataError as `load_problems` does.
+    Columns, split, task, and the options of a reasoning-gym task, are those of `data`.
+    ConfigError: an unknown name, or two that do not go together; DataError as `load_problems`.
     """
     data = replace(data, sources=[])  # of the run that is evaluated
     if benchmark in BENCHMARKS:
@@ -85,7 +85,7 @@ def load_problem_set(
 
 
 def name_of(benchmark: str) -> str:
-    """How tables call it: its own name, the task, or the file without directory and ending."""
+    """Return its name in tables: its own, the task, or the file's without its ending."""
     if benchmark in BENCHMARKS:
         return benchmark
     if benchmark.startswith(REASONING_GYM):

@@ -55,13 +55,13 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--json", "as_json", is_flag=True, help="results.json on stdout instead of the tables.")
 @click.option("--verbose", is_flag=True, help="Show the engine's log on the terminal, not only in eval.log.")
 def evaluate(benchmarks: tuple[str, ...], settings: tuple[str, ...], as_json: bool, **values) -> None:
-    """Sample MODEL on benchmarks and grade as in training: Pass@1, Pass@k, maj@k, lengths, with intervals.
+    """Sample MODEL on benchmarks and grade as in training: Pass@1, Pass@k, maj@k, with intervals.
 
-    MODEL is a directory in Hugging Face format, a run directory (its final_model, or --step), smollm2, tiny, or a hub
-    name. A benchmark is aime24, math500, amc23, minerva, olympiadbench, gsm8k, a JSONL file, a hub data set (org/name),
-    or reasoning_gym:TASK. KEY=VALUE are keys of data, reward and cluster as in `r3 train`.
+    MODEL: a Hugging Face directory, a run directory (final_model, or --step), smollm2, tiny, or a hub
+    name. Benchmarks: aime24, math500, amc23, minerva, olympiadbench, gsm8k, a JSONL file, a hub data
+    set (org/name), reasoning_gym:TASK. KEY=VALUE: keys of data, reward, cluster as in `r3 train`.
 
-    The same command continues where it stopped. The directory holds results.json, results.md, plots and samples.jsonl.
+    The same command continues. The directory has results.json, results.md, plots, samples.jsonl.
 
     \b
     r3 eval deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B --benchmark aime24 --benchmark math500

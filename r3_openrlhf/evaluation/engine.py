@@ -1,4 +1,4 @@
-"""vLLM, in the one file of the evaluation that imports it. All requests wait in the engine from the beginning."""
+"""vLLM, in the one file of the evaluation that imports it. All requests wait in the engine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Engine:
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
         if self._on_cpu and options.tensor_parallel_size == 1:
-            # By its name vllm/platforms/cpu.py:271 replaces it: the worker would be one more process that imports everything
+            # By its name vllm/platforms/cpu.py:271 replaces it: the worker would be one more process
             settings["distributed_executor_backend"] = UniProcExecutor
 
         temporary = tempfile.mkdtemp(prefix="r3-")
@@ -84,7 +84,7 @@ class Engine:
         for number, (prompt_ids, seeds) in enumerate(requests):
             for index, seed in enumerate(seeds):
                 params = self._params.clone()
-                # vLLM 0.29 on a CPU dies of seeded requests ("CPU Generator does not use offset") in mixed batches
+                # vLLM 0.29 on a CPU dies of seeded requests in mixed batches
                 params.seed = None if self._on_cpu else seed
                 self._engine.add_request(f"{number}/{index}", {"prompt_token_ids": list(prompt_ids)}, params)
         finished: dict[int, dict[int, Completion]] = {number: {} for number in range(len(requests))}
@@ -113,7 +113,7 @@ class Engine:
 
 @contextlib.contextmanager
 def _files_in(folder: str) -> Iterator[None]:
-    """vLLM leaves the file by which its processes meet where temporary files are (vllm/utils/network_utils.py:136)."""
+    """Remove the file by which vLLM's processes meet (vllm/utils/network_utils.py:136)."""
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     tempfile.tempdir = os.environ["TMPDIR"] = folder
     try:
@@ -127,13 +127,13 @@ def _files_in(folder: str) -> Iterator[None]:
 
 def _completion(output) -> Completion:
     response = output.outputs[0]
-    if response.finish_reason not in ("stop", "length"):  # "abort", "error": no response of the model
+    if response.finish_reason not in ("stop", "length"):  # "abort", "error"
         raise R3Error(f"the engine gave up a response ({response.finish_reason}); eval.log may say why")
     return list(response.token_ids), response.finish_reason
 
 
 def check_context(model: str, *, max_prompt_tokens: int, max_new_tokens: int, trusted: bool = False) -> int:
-    """Tokens of context that the engine needs. Raises ConfigError when the model has fewer positions."""
+    """Tokens of context for the engine. ConfigError: the model has fewer positions."""
     from transformers import AutoConfig
 
     needed = max_prompt_tokens + max_new_tokens

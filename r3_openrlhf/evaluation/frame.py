@@ -36,8 +36,8 @@ def evaluate(
         options: n_samples, temperature, top_p, max_new_tokens, seed, tensor_parallel_size, gpu_memory_utilization.
 
     Returns:
-        One row per benchmark with `num_problems`, `pass_at_1`, `pass_at_K` and `majority_at_K` (K: n_samples), shares from 0 to 1,
-        each with `_low` and `_high`, its 95% bootstrap interval over problems, and `response_tokens_mean`.
+        A row per benchmark: `num_problems`, `response_tokens_mean`; `pass_at_1`, `pass_at_K`,
+        `majority_at_K` (K: n_samples) from 0 to 1, with `_low`, `_high`: 95% bootstrap over problems.
 
     Raises:
         R3Error: as `r3 eval`."""

@@ -44,7 +44,7 @@ class Grading:
         self._runner.close()
 
     async def _make(self):
-        return make_grader(self._config)  # inside the loop: a remote grader opens its connections there
+        return make_grader(self._config)  # a remote grader connects in this loop
 
     async def _close(self) -> None:
         self._grader.close()
@@ -83,7 +83,7 @@ class Grading:
         return grades
 
     def _silent_s(self) -> float:
-        """Seconds for which servers have given no answer. Processes always answer within their own limits."""
+        """Seconds without an answer of servers. Processes answer within their own limits."""
         failing_since = getattr(self._grader, "failing_since", None)
         return 0.0 if failing_since is None else time.monotonic() - failing_since
 
@@ -91,7 +91,7 @@ class Grading:
 def graded(
     problems: Iterable[SampledProblem], labels: Mapping[tuple[str, str], Label], grading: Grading
 ) -> Iterator[SampledProblem]:
-    """The same problems, with a grade for every response that waits for one, as far as the problem is in `labels`."""
+    """The same problems, with grades for all waiting responses to problems of `labels`."""
     problems = iter(problems)
     while window := list(itertools.islice(problems, WINDOW)):
         waiting = [
@@ -113,7 +113,7 @@ def graded(
 
 
 def grade_file(file: SampleFile, labels: Mapping[tuple[str, str], Label], grading: Grading) -> int:
-    """Grade what waits in the file. Returns how many problems still do, because nothing answers that grades."""
+    """Grade what waits in the file. Returns how many problems still wait for a grader."""
 
     def num_waiting() -> int:
         return sum(problem.is_waiting and problem.key in labels for problem in file.read())

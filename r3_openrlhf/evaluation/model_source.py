@@ -1,4 +1,4 @@
-"""MODEL of `r3 eval` -> a directory or hub name, and the configuration of the run that it came from, if any."""
+"""MODEL of `r3 eval` -> a directory or hub name, and its run's configuration, if any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from r3_openrlhf.runs.kept_files import copy_steps
 from r3_openrlhf.runs.models.locate import locate_model
 
 PROMPT_KEYS = ("chat_template", "system_prompt", "prompt_template", "few_shot")
-COLUMN_KEYS = ("problem_key", "answer_key", "uid_key")  # a benchmark that is known by name has its own
+COLUMN_KEYS = ("problem_key", "answer_key", "uid_key")  # named benchmarks have their own
 _EDGE_BYTES = 2**20  # of each weight file that go into the fingerprint, at both ends
 
 
@@ -30,9 +30,9 @@ class ModelSource:
 
 
 def find_model(model: str, *, step: int | None = None) -> ModelSource:
-    """A run directory (final_model, or the Hugging Face checkpoint of `step`), or what model.path takes.
+    """A run directory (final_model, or `step`'s Hugging Face checkpoint), or a model.path.
 
-    Raises ConfigError: no such model, a run without final_model or without that checkpoint, `step` without a run.
+    ConfigError: no such model, a run without final_model or that checkpoint, no run for `step`.
     """
     directory = Path(model).expanduser()
     if (directory / "config.yaml").is_file() and not (directory / "config.json").is_file():
@@ -75,8 +75,7 @@ def _of_run(run: RunDirectory, step: int | None) -> ModelSource:
 
 
 def fingerprint(directory: str) -> str:
-    """Which weights these are: a hash of config.json and of name, size and both ends of each weight
-    file.
+    """Identify weights: hash config.json and name, size and both ends of each weight file.
 
     A hub name is its own fingerprint: which revision the hub would give is not asked."""
     path = Path(directory)

@@ -1,4 +1,4 @@
-"""The directory of one evaluation: settings.json, samples.jsonl, results.json, results.md, the plots, eval.log."""
+"""The directory of one evaluation: settings, samples, results, the plots, eval.log."""
 
 from __future__ import annotations
 

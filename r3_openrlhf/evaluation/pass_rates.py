@@ -48,11 +48,11 @@ def majority_at_k(votes: Sequence[tuple[str | None, bool]], *, k: int) -> float:
 
 @lru_cache(maxsize=65536)
 def _majority(answers: tuple[tuple[int, float], ...], num_blank: int, k: int) -> float:
-    """Sum over the winning number of votes t: ways to draw the subset in which u answers have exactly t votes and the
-    others fewer, weighted by the mean correctness of those u. `answers`: (responses, correctness) of each answer."""
+    """Sum over the winning number of votes t: ways to draw a subset where u answers have exactly t votes,
+    others fewer, times the mean correctness of the u. `answers`: (responses, correctness)."""
     total = 0.0
     for t in range(1, min(k, max((size for size, _ in answers), default=0)) + 1):
-        # [votes drawn, answers that have t]: number of ways, and the same times the summed correctness of the tied
+        # [votes drawn, answers that have t]: number of ways, and times the tied ones' correctness
         ways = np.zeros((k + 1, k // t + 1))
         ways[0, 0] = 1.0
         right = np.zeros_like(ways)

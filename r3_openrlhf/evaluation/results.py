@@ -1,9 +1,9 @@
 """samples.jsonl -> results.json (plain data) and results.md (tables). Reads nothing and writes
 nothing.
 
-Absence is not zero. A response that could not be graded takes no part in any accuracy: the graded responses of a
-problem are the sample, and a problem with fewer than k of them has no Pass@k and no maj@k. Each estimate carries the
-number of problems, and the ungraded responses are counted and bounded."""
+Absence is not zero. An ungraded response takes no part in any accuracy: a problem's graded
+responses are the sample; with fewer than k of them it has no Pass@k and no maj@k. Each estimate
+carries the number of problems, and the ungraded responses are counted and bounded."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Rows = Sequence[SampledResponse]
 
 
 def vote_of(response: SampledResponse) -> str | None:
-    """The extracted answer in the grader's plain spelling; equal values spelt differently stay apart."""
+    """The extracted answer in the grader's plain spelling; equal values may stay apart."""
     return (normalise(response.extracted) or None) if response.extracted else None
 
 
 def num_correct(rows: Rows) -> int:
-    """How many of these responses are correct."""
+    """Count the correct ones of these responses."""
     return sum(row.verdict is Verdict.CORRECT for row in rows)
 
 
 def summarise_benchmark(problems: Iterable[SampledProblem], options: BenchmarkConfig) -> dict[str, Any]:
-    """Estimates, why responses were not graded, and the counts of each problem, as plain data for JSON.
+    """Estimates, why responses were ungraded, and each problem's counts, as plain data.
 
-    pass_at_1_if_ungraded bounds what the ungraded responses hide: Pass@1 had they all been wrong, or all correct.
+    pass_at_1_if_ungraded bounds what the ungraded hide: Pass@1 were they all wrong, or correct.
     """
     sampled = {problem.uid: problem.responses for problem in problems}
     graded = {uid: [row for row in rows if row.verdict is not Verdict.UNGRADED] for uid, rows in sampled.items()}
@@ -106,7 +106,7 @@ CURVES = {"Pass@k": "pass_at_k", "maj@k": "majority_at_k"}
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Everything in results.json that a person compares. Percentages with 95% bootstrap intervals over problems."""
+    """The compared part of results.json. Percentages with 95% bootstrap intervals."""
     settings, n = results["settings"], results["settings"]["n_samples"]
     lines = [
         f"# {results['model']['name']}",

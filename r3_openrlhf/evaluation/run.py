@@ -1,4 +1,4 @@
-"""One call of `r3 eval`: model, problems, samples, results. The order in which mistakes are found is the order of cost."""
+"""One call of `r3 eval`: model, problems, samples, results. Cheap mistakes are found first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TextOf = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the command line says."""
+    """The options of the command line."""
 
     model: str
     benchmarks: Sequence[str]
@@ -149,7 +149,7 @@ def _display(log: Path, *, verbose: bool) -> Iterator[Display]:
 
 
 def limits_of(lengths: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Token limits of the sweep, ascending, the one of the sampling included. Raises ConfigError for one above that."""
+    """Token limits of the sweep, ascending, with the sampling's. ConfigError: one above it."""
     for limit in lengths:
         if not 1 <= limit <= max_new_tokens:
             raise ConfigError(
@@ -180,7 +180,7 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
 
 
 def _refuse_code_of_the_run(config: R3Config, overrides: Sequence[str], *, run: Path) -> None:
-    """ConfigError: the run's settings name code, and the command does not. A run directory may be anybody's."""
+    """ConfigError: the run's settings name code, the command does not. Runs may be anybody's."""
     given = {override.partition("=")[0] for override in overrides}
     named: dict[str, list[str]] = {
         "reward.function": [config.reward.function] if config.reward.function else [],
@@ -204,7 +204,7 @@ def function_path(path: str, run: Path) -> str:
 
 
 def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> dict[str, Any]:
-    """The settings that all samples of a file must share. The model's path and the hardware may differ."""
+    """The settings that a file's samples share. The model's path and the hardware may differ."""
     return {
         "weights": weights,
         "n_samples": options.n_samples,

@@ -1,6 +1,6 @@
-"""samples.jsonl: one line per sampled problem, with every response and its grade. What was sampled is never lost.
+"""samples.jsonl: a line per sampled problem, with responses and grades. No sample is lost.
 
-A response's token ids are kept (zlib, base64): cut at L tokens, it is what sampling with the limit L gives.
+A response's token ids are kept (zlib, base64): cut at L tokens, it is a sample of limit L.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SampledProblem:
 
     benchmark: str
     uid: str
-    content: str  # hash of prompt, references and grader: what must be the same for the line to be used again
+    content: str  # hash of prompt, references, grader: to use the line again
     responses: list[SampledResponse]
 
     @property
@@ -112,14 +112,14 @@ class SampleFile:
             os.fsync(file.fileno())
 
     def replace(self, problems: Iterable[SampledProblem]) -> None:
-        """Let the file hold these problems, which may come from its own lines; a kill leaves the old ones."""
+        """Let the file hold these problems, maybe of its own lines; a kill leaves the old ones."""
         new = self.path.with_suffix(".new")
         with new.open("wb") as file:
             file.writelines(map(_encode, problems))
         new.replace(self.path)
 
     def read(self) -> Iterator[SampledProblem]:
-        """Every problem, in the order in which they were finished. Raises DataError for a line that is none."""
+        """Every problem, in the order of finishing. DataError: a line that is none."""
         if not self.path.is_file():
             return
         with self.path.open("rb") as file:

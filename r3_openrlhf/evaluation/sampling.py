@@ -36,7 +36,7 @@ class Work(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Speed:
-    """What one call of `sample` did; zeros when everything was there already."""
+    """The counts of one call of `sample`; zeros when everything was there already."""
 
     num_responses: int = 0
     num_tokens: int = 0  # of responses
@@ -44,7 +44,7 @@ class Speed:
 
 
 def make_work(benchmark: str, label: Label, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> Work:
-    """The prompt of training: template, system prompt, worked examples and chat template of `data`."""
+    """The prompt of training: template, system prompt, examples and chat template of `data`."""
     prompt = prompt_of(tokenizer, data, label)
     digest = hashlib.sha256("\0".join([prompt, label.task, *label.references]).encode()).hexdigest()[:16]
     prompt_ids = tokenizer(text=prompt, add_special_tokens=False)["input_ids"]

@@ -154,7 +154,7 @@ def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tu
 
 
 def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
-    """Return what the problem must say so that the tests can be met: the name of a function, and its first lines where there are any."""
+    """Return what the problem must say for its tests: a function's name and first lines, if any."""
     starter = str(row.get("starter_code") or "").strip()
     if tests.kind == "standard input":
         return "".join(
@@ -180,7 +180,7 @@ def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
 
 
 def first_call(source: str) -> tuple[str, int] | None:
-    """(name, number of arguments) of the first function in a source that is neither built in, nor imported, nor made there."""
+    """(name, number of arguments) of the first function not built in, imported or made there."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -220,7 +220,7 @@ def _with_more(cell: Any, more: str) -> Any:
 
 
 def parsed(value: Any, *, depth: int = 3) -> Any:
-    """Parse a JSON text, and a JSON text in it; return anything else as it is. DataError: it is no JSON, or packed badly."""
+    """Parse a JSON text, and one in it; return others as is. DataError: bad JSON or packing."""
     while isinstance(value, str) and depth:
         text = value.strip()
         if not text:
@@ -311,7 +311,7 @@ def _json_or_text(value: Any) -> Any:
 
 
 def _function_tests(name: str, inputs: list[Any], outputs: list[Any], *, boxed: bool, **more: Any) -> CodeTests:
-    """Tests of a function: argument lists, or texts with a line for each argument. boxed: outputs may be lists around the value."""
+    """Tests of a function: argument lists, or texts with a line each. boxed: outputs in lists."""
     arguments = [_lines_of_json(one) if isinstance(one, str) else one for one in inputs]
     if not all(isinstance(one, list) for one in arguments):
         raise DataError("an input for a function is no list of arguments")
@@ -349,7 +349,7 @@ _IS_STDIN = {"stdin", "stdin_stdout", "standard_input", "stdio", None}
 
 
 def listed(cases: list[Any], *, name: str | None = None, **more: Any) -> CodeTests:
-    """[{input, output[, testtype, fn_name, metadata.func_name]}], LiveCodeBench's form, which rllm and others share."""
+    """[{input, output[, testtype, fn_name, metadata.func_name]}], LiveCodeBench's form."""
     if not all(isinstance(case, dict) and "input" in case and "output" in case for case in cases):
         raise DataError("one of its tests has no input and output")
     kinds = {case.get("testtype") or case.get("type") for case in cases}
@@ -386,7 +386,7 @@ def _limits(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
-    """Tests in any of the forms of one cell: the contract itself, or those of APPS, LiveCodeBench, PRIME, rllm and SYNTHETIC."""
+    """Tests in a cell: the contract, or of APPS, LiveCodeBench, PRIME, rllm and SYNTHETIC."""
     found = parsed(value)
     name = _metadata(row).get("func_name") or row.get("fn_name")
     if isinstance(found, dict) and "test_cases" in found:
@@ -462,13 +462,13 @@ def mbpp(row: dict[str, Any]) -> CodeTests:
 
 
 def _of_one_shape(source: str) -> str:
-    """EvalPlus's comparison of floats: numpy spreads an empty list over any number, and finds nothing that differs."""
+    """EvalPlus's comparison of floats: numpy spreads an empty list, and sees no difference."""
     given = "assert np.allclose(out, exp, "
     return source.replace(given, f"assert np.shape(out) == np.shape(exp) and {given.removeprefix('assert ')}")
 
 
 def humaneval(row: dict[str, Any]) -> CodeTests:
-    """HumanEval and HumanEval+: a source with check(candidate). What the prompt has before the function is part of both sides."""
+    """HumanEval(+): a source with check(candidate). The prompt's head is part of both sides."""
     name, prompt = str(row["entry_point"]), str(row.get("prompt") or "")
     before = prompt[: max(0, prompt.rfind(f"def {name}("))].strip()
     try:

@@ -1,4 +1,4 @@
-"""Find the columns of problem and answer, the value at a dotted key, and messages -> the turns of a prompt."""
+"""Find the columns of problem and answer, values at dotted keys, and messages -> turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWERED = "last user turn of messages, without the turns after it"
 def chosen_column(
     columns: Sequence[str], *, key: str | None, groups: Sequence[Sequence[str]], option: str, path: str
 ) -> str:
-    """`key`, or where it is None the one column that a public data set would call so. Raises DataError with the columns."""
+    """`key`, or for None the one column of a usual name. DataError lists the columns."""
     names = f"its columns are {', '.join(columns)}"
     if key is not None:
         if root_of(key, columns) not in columns:
@@ -52,7 +52,7 @@ def root_of(key: str, columns: Sequence[str] = ()) -> str:
 
 
 def value_at(row: dict[str, Any], key: str) -> Any:
-    """The value at "column.key.0": into structures, lists and JSON texts. DataError: there is no such key."""
+    """The value at "column.key.0": structures, lists, JSON texts. DataError: no such key."""
     if key in row:
         return row[key]
     root, *parts = key.split(".")

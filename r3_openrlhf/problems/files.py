@@ -1,4 +1,4 @@
-"""data.path -> a table: a file, a pattern of files, a directory, what `save_to_disk` wrote, or a data set on the hub."""
+"""data.path -> a table: file, pattern, directory, `save_to_disk`, or a data set on the hub."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_on_the_hub(path: str) -> bool:
 
 
 def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
-    """The rows of data.path with those of the `wanted` columns that it has; None: all. Raises DataError with one sentence."""
+    """The rows of data.path with those of `wanted` columns that it has; None: all. DataError."""
     wanted = None if wanted is None else sorted(wanted)
     name = f"data.path {data.path}"
     path = Path(data.path).expanduser()
@@ -52,7 +52,7 @@ def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
             return _together(_file(file, f"{name}, {file.name}", wanted) for file in files)
     except R3Error:
         raise
-    except Exception as error:  # the loaders called here raise almost anything; each means: not readable
+    except Exception as error:  # loaders raise almost anything
         if isinstance(error, OSError) and error.strerror:
             raise DataError(f"{name} cannot be read: {error.strerror}") from error
         raise DataError(f"{name} cannot be loaded: {cause(error)}") from error
@@ -65,7 +65,7 @@ def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
 
 
 def _generated(data: DataConfig, name: str) -> Table:
-    """Read problems from a function of the user, called with the options of data.reasoning_gym: one dictionary a problem."""
+    """Read problems from a user's function, with data.reasoning_gym: a dictionary a problem."""
     generate = load_object("data.path", data.path)
     check_signature("data.path", data.path, generate, **data.reasoning_gym)
     rows = list(generate(**data.reasoning_gym))

@@ -1,4 +1,4 @@
-"""Held-out problems that the policy is asked while it trains: which ones, and one line of evaluations.jsonl."""
+"""Held-out problems for the policy in training: their choice, and a line of evaluations.jsonl."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def held_out_data(config: R3Config) -> DataConfig | None:
-    """Where the held-out problems come from: `held_out`, with the columns, grader and prompt of `data`."""
+    """The source of held-out problems: `held_out`, with columns, grader, prompt of `data`."""
     settings, data = config.held_out, config.data
     if settings.path is None:
         return None
@@ -51,11 +51,11 @@ def check_held_out_source(config: R3Config) -> None:
 
 
 def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, training: Path, output: Path) -> None:
-    """Write the prompts of the held-out problems as data.prepare writes those of `training`, which must be there.
+    """Write the prompts of the held-out problems as data.prepare does the present `training`.
 
-    Generated problems meet by chance: those that are trained on are left out, before held_out.max_samples counts. In
-    a file or a hub data set such a problem is a mistake. Raises DataError with one sentence: a held-out problem that is
-    trained on, none left, other held-out problems than those of an earlier start; and as load_problems.
+    Generated problems meet by chance: those trained on are left out, before held_out.max_samples
+    counts. In a file or hub data set that is a mistake. DataError, in one sentence: a held-out
+    problem is trained on, none is left, others than at an earlier start; and as load_problems.
     """
     data = held_out_data(config)
     if data is None:

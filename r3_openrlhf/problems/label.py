@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # made once: json.dumps makes one for each call
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes one each call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,13 +15,13 @@ class Label:
 
     uid: str  # stable over epochs and runs: data.uid_key, else a hash of the problem text
     problem: str  # the bare problem, before any template; of messages the last turn of the user
-    references: list[str]  # accepted final answers; none where only the scorer of a reasoning-gym task knows
+    references: list[str]  # accepted final answers; none: a scorer knows
     task: str  # which grader: math | exact | reasoning_gym
     metadata: dict[str, Any] | None = None  # the reasoning-gym entry, for its own scorer
-    turns: list[dict[str, str]] | None = None  # what comes before it in its column of messages: role, content
+    turns: list[dict[str, str]] | None = None  # messages before it: role, content
     source: str | None = None  # its name in data.sources
     row: dict[str, Any] | None = None  # every column, for a reward function of the user
-    prefix: list[int] | None = None  # token ids that the response starts with (exploration.rrl); never in the file
+    prefix: list[int] | None = None  # first token ids (exploration.rrl); never in the file
 
     def to_json(self) -> str:
         """One JSON object: the label column of the training file."""

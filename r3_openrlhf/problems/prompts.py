@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def problem_message(data: DataConfig, problem: str) -> str:
-    """The user's turn: data.prompt_template with {problem} replaced. Other braces stay as they are."""
+    """The user's turn: data.prompt_template with {problem} replaced, other braces kept."""
     return data.prompt_template.replace("{problem}", problem)
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, data: DataConfig, label: Label, text: str | None = None) -> str:
-    """The final prompt of a problem, or of another `text` at its place: of a reflection. In the words of the problem's source."""
+    """The final prompt of a problem, or of another `text`, in the words of the problem's source."""
     data = data.parts[label.source]
     return render(
         tokenizer, data, problem_message(data, label.problem) if text is None else text, turns=label.turns or []
@@ -35,13 +35,13 @@ def prompt_of(tokenizer: PreTrainedTokenizerBase, data: DataConfig, label: Label
 def render(
     tokenizer: PreTrainedTokenizerBase, data: DataConfig, user_text: str, *, turns: Sequence[dict[str, str]] = ()
 ) -> str:
-    """The final prompt: system prompt, worked examples (data.few_shot), `turns` of the problem's own, then `user_text`, ready for
-    a response. data.system_prompt takes the place of a system message among the turns.
+    """The final prompt: system prompt, worked examples (data.few_shot), the problem's `turns`,
+    `user_text`, ready for a response. data.system_prompt replaces a system message among the turns.
 
-    With data.chat_template the tokenizer's own template is applied, including its generation prompt. Without it the
-    parts are separated by blank lines, and a response starts on a line of its own after each problem.
-    Raises DataError when the tokenizer has no chat template or its template refuses the messages.
-    """
+    With data.chat_template the tokenizer's template is applied, with generation prompt. Without it
+    parts are separated by blank lines, and a response starts on a line of its own after each
+    problem. Raises DataError when the tokenizer has no chat template or its template refuses the
+    messages."""
     system = data.system_prompt
     if turns and turns[0]["role"] == "system":
         system, turns = system or turns[0]["content"], turns[1:]
@@ -50,7 +50,7 @@ def render(
         examples += [turn["content"] for turn in turns]
         last = f"{user_text}\n" if data.few_shot else user_text
         text = "\n\n".join([*([system] if system else []), *examples, last])
-        # Ids are made without special tokens, as a template brings its own; a base model was trained with its BOS
+        # Ids are made without special tokens: templates bring them; a base model had a BOS
         return text if text.startswith(bos := begin_of_text(tokenizer)) else bos + text
 
     from jinja2 import TemplateError
@@ -82,20 +82,20 @@ def has_template(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> bool:
 
 
 def template_values(data: DataConfig) -> dict[str, Any]:
-    """The arguments of the chat template other than the messages. With data.template_date its clock stands still."""
+    """The chat template's other arguments. With data.template_date its clock stands still."""
     if data.template_date is None:
         return data.chat_template_kwargs
     return {"strftime_now": date.fromisoformat(data.template_date).strftime, **data.chat_template_kwargs}
 
 
 def begin_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return what the tokenizer itself puts before a text (<bos>, <s>, <|begin_of_text|>); "" for most."""
+    """Return the tokenizer's own head of a text (<bos>, <s>, <|begin_of_text|>); often ""."""
     first = tokenizer(text="a")["input_ids"][:1]
     return tokenizer.bos_token if first == [tokenizer.bos_token_id] else ""
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> int | None:
-    """The special token that the chat template puts after an answer; None where it puts none, or no template is used."""
+    """The special token of the chat template after an answer; None without it, or a template."""
     if not data.chat_template or not has_template(tokenizer, data):
         return None
     from jinja2 import TemplateError
@@ -111,7 +111,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> int | N
 
 
 class RunPrompts:
-    """The prompts of a run's problems in the templates of `data`, for `R3.prompts` (a PromptMaker)."""
+    """The prompts of a run's problems by `data`, for `R3.prompts` (a PromptMaker)."""
 
     def __init__(self, config: R3Config, tokenizer: PreTrainedTokenizerBase) -> None:
         self.config, self.tokenizer = config, tokenizer
@@ -121,7 +121,7 @@ class RunPrompts:
         return self._of(problem).plain(problem)
 
     def reflection(self, problem: Label, error: Rollout) -> str | None:
-        """The problem with a stored error and guidance, within the context. None: there is no space for the error."""
+        """The problem with a stored error and guidance, in the context. None: no space for it."""
         return self._of(problem).reflection(problem, error)
 
     def _of(self, label: Label) -> ChatPrompts:
@@ -146,5 +146,5 @@ def r3_of(config: R3Config, history: HistoryStore | None, *, kind: type[R3] = R3
 
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:
-    """Tokens of a final prompt, counted as OpenRLHF's executor does (openrlhf/utils/agent.py: no special tokens added)."""
+    """Tokens of a final prompt, counted as OpenRLHF's executor does (openrlhf/utils/agent.py)."""
     return len(tokenizer(text=prompt, add_special_tokens=False)["input_ids"])

@@ -1,4 +1,4 @@
-"""Check that the references of a file look like answers: one Finding for each way in which they do not."""
+"""Check that a file's references look like answers: a Finding for each way they do not."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.problems.label import Label
 
-# Of the 38,682 answers of DeepScaleR 3 are longer than 200 characters and 48 have several lines; of 9,739 answers of GSM8K, MATH-500,
-# Minerva and OlympiadBench 2 are, and none has. So one in a hundred is worth a word, and one in ten is another column.
+# Of DeepScaleR's 38,682 answers 3 are longer than 200 characters, 48 have several lines; of 9,739
+# of GSM8K, MATH-500, Minerva, OlympiadBench 2 and 0. So 1% is worth a word, 10% is another column.
 LONGEST_ANSWER = 200  # characters
 SUSPICIOUS, CERTAIN, NEVER = 0.01, 0.1, 2.0
 USE = "name the column with the final answer in data.answer_key"
 SHORTEST_PROBLEM = 12  # characters; what is shorter may be a part of an answer by chance
-# With one answer for all: so few problems are not worth a word, and a try of fewer than MANY may be meant so.
+# With one answer for all: few problems are not worth a word; fewer than MANY may mean it.
 FEW, MANY = 8, 30
-# DeepScaleR's most frequent answer, 10, has 1.6% of the problems; one of four choices has about a quarter, "yes" half of them.
+# DeepScaleR's commonest answer, 10, has 1.6%; one of four choices a quarter, "yes" half.
 FREQUENT, MANY_TEXTS = 0.2, 20
 # Sums of digits have at most 19 answers, and a data set of them rarely 1,000 problems.
 PER_ANSWER = 50
@@ -113,7 +113,7 @@ def check_references(
 
 
 def _check_texts(column: _Column) -> None:
-    """Solutions, sentences, lists of options, names: of task math, whose answers are short and alone."""
+    """Find solutions, sentences, options, names: answers of task math are short and alone."""
     known = column.known
     long = [label for label in known if min(map(len, label.references)) > LONGEST_ANSWER]
     seen = {label.uid for label in long}

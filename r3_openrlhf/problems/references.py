@@ -1,4 +1,4 @@
-r"""A cell of the answer column -> the accepted answers: the text after "####", in a JSON text, in the last \boxed{}."""
+r"""A cell of the answer column -> accepted answers: after "####", in JSON, in the last \boxed{}."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTEGERS = "whole numbers written as 1.0"
 
 # GSM8K: the last line of a worked solution
 _MARKED_LINE = re.compile(r"(?:^|\n)[ \t]*#{4}[ \t]*([^\n]+?)\s*\Z")
-# "First ... The answer is: 72": MetaMath, chains of thought; the last sentence, and nothing after it
+# "First ... The answer is: 72": MetaMath, chains of thought; the last sentence alone
 _STATED = re.compile(
     r"(?:^|[.!?]\s|\n)\s*(?:so |thus |therefore,? |hence,? )?(?:the )?(?:final )?answer(?: is:?|:)"
     r"\s*((?:(?![.!?]\s)[^\n]){1,80}?)\.?\s*\Z",
@@ -40,14 +40,14 @@ _JSON_KEY = "ground_truth"
 
 
 class NoAnswer(DataError):
-    """A row whose data set knows no answer: "proof", a solution without the mark that the others have, no tests of a program."""
+    """A row without answer: "proof", a solution that lacks the others' mark, no tests."""
 
 
 def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
-    r"""The accepted answers in a cell, and the form in which they were written (a constant of this file).
+    r"""The accepted answers in a cell, and the form of their text (a constant of this file).
 
-    A list holds several accepted answers. A JSON text is opened: its one value, or that of `ground_truth`. In a text whose
-    last line begins with "####" the rest of that line counts, and of one with \boxed{} what the last box holds.
+    A list has several answers. A JSON text is opened: its value, or that of `ground_truth`. In a text
+    whose last line begins with "####" the rest counts, of one with \boxed{} the last box.
 
     Args:
         key: the column, for the sentence.
@@ -84,7 +84,7 @@ def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
 
 
 def cells_of(cell: Any, *, key: str) -> list[str]:
-    """The accepted answers of a cell as they are written, for a grader of the user's own. Raises DataError as above."""
+    """The accepted answers of a cell as written, for a user's grader. DataError as above."""
     items = cell if isinstance(cell, list) else [cell]
     texts = [
         json.dumps(item, ensure_ascii=False) if isinstance(item, dict) else text_of(item, key=key) for item in items
@@ -113,7 +113,7 @@ def _is_empty(cell: Any) -> bool:
 
 
 def _opened(text: str) -> tuple[Any, str] | None:
-    """The object of a JSON text, or its list of texts, and its form. [1, 2] is a list of numbers, and a point: it stays a text."""
+    """The object of a JSON text, or its list of texts, and its form; [1, 2] stays a text."""
     stripped = text.strip()
     if not (stripped[:1] in ("{", "[") and ('"' in stripped or "'" in stripped)):
         return None

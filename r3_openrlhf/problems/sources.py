@@ -1,4 +1,4 @@
-"""Problems from a file, the hub or reasoning-gym, each with a stable uid and what its grader needs."""
+"""Problems of a file, the hub or reasoning-gym, with a stable uid and the grader's data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_UNUSABLE_SHARE = 0.1
 MAX_WITHOUT_ANSWER = 0.5
 MOST_REASONS = 5
 MARKS = {AFTER_MARKS: "####", LAST_BOX: "\\boxed{}"}
-# reasoning-gym repeats problems when a task is small; this many draws per wanted problem decide that there are no more.
+# reasoning-gym repeats problems of small tasks; so many draws per problem show the end.
 _DRAWS_PER_PROBLEM = 50
 MAX_GENERATED = 10_000_000
 
@@ -60,7 +60,7 @@ class SourceCounts:
     num_duplicates: int = 0  # rows equal to an earlier one
     left_out: dict[str, int] = field(default_factory=dict)  # why -> rows
     problem_forms: dict[str, int] = field(default_factory=dict)  # form of the problem -> rows
-    forms: dict[str, int] = field(default_factory=dict)  # how the answer was in the column (references.py) -> rows
+    forms: dict[str, int] = field(default_factory=dict)  # answer's form (references.py) -> rows
 
     @property
     def how_read(self) -> str:
@@ -82,7 +82,7 @@ class Problems:
 
     labels: list[Label]  # one per uid
     num_duplicates: int  # rows equal to an earlier one
-    num_unusable: int  # rows without problem or answer, and rows of a problem that has two different answers
+    num_unusable: int  # without problem or answer, or with two
     sources: list[SourceCounts] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # suspicious ones
 
@@ -91,7 +91,7 @@ def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -
     """Every usable problem once, of all sources; with weights the largest mixture of those shares
     in which none is twice.
 
-    A problem that two sources answer differently is left out of both. Raises DataError as `load_source` does.
+    A problem with different answers in two sources is left out. DataError as `load_source`.
 
     Args:
         seed: draws which problems of a source the mixture leaves out.
@@ -238,7 +238,7 @@ def grader_of(data: DataConfig) -> str:
 
 
 def problem_uid(problem: str) -> str:
-    """First 16 hex digits of the SHA-256 of the problem text: stable over templates, epochs, runs and machines."""
+    """First 16 hex digits of the problem text's SHA-256: stable over templates and machines."""
     return hashlib.sha256(problem.encode()).hexdigest()[:16]
 
 
@@ -347,7 +347,7 @@ def _program_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) ->
 
 
 def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, str, str]:
-    """(the problem in a row, its form, the form of its answer). DataError: why it cannot be used."""
+    """(a row's problem, its form, the form of its answer). DataError: unusable."""
     turns, problem, problem_form = turns_of(value_at(row, columns.problem), key=columns.problem)
     form, references, answers = AS_IT_IS, list[str](), list[str]()
     if columns.answer is not None:
@@ -366,7 +366,7 @@ def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, str
 
 
 def _answers(key: str, task: str, row: dict[str, Any]) -> tuple[list[str], list[str], str]:
-    """(all texts in the answer's cell, those that are answers, their form). DataError: there is none."""
+    """(all texts in the answer's cell, answers among them, their form). DataError: none."""
     cell, form = value_at(row, key), AS_IT_IS
     if TASKS[task].of_user:
         references = cells_of(cell, key=key)
@@ -381,7 +381,7 @@ def _answers(key: str, task: str, row: dict[str, Any]) -> tuple[list[str], list[
 
 
 def may_lack_answers(data: DataConfig, columns: Sequence[str]) -> bool:
-    """Return whether no column is named as one of answers, which a reward function may do without."""
+    """Return if no column is named like answers, which a reward function may do without."""
     known = {root_of(name, columns) for group in ANSWER_COLUMNS for name in group}
     return data.answer_key is None and not known & set(columns)
 
@@ -391,7 +391,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
-    """data.reasoning_gym.size different problems. The task repeats itself when it is small; repeats are not counted."""
+    """data.reasoning_gym.size different problems; repeats of small tasks are not counted."""
     import reasoning_gym
     from reasoning_gym.factory import DATASETS, get_score_answer_fn
 
@@ -422,7 +422,7 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
         if uid in uids:
             continue
         uids.add(uid)
-        # Tasks with many solutions (graph_color, rush_hour ...) have no answer: only their scorer knows.
+        # Tasks with many solutions (graph_color, rush_hour ...) have no answer, only a scorer.
         references = cells_of(entry["answer"], key="answer")
         try:
             metadata = json.loads(json.dumps(entry))

@@ -1,4 +1,4 @@
-"""Where a response ends, in addition to the model's own end tokens: at the end of the template's turn and at rollout.stop."""
+"""The ends of a response besides the model's end tokens: the template's turn, rollout.stop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stops_of(
 
 
 def stop_at(params: Any, ids: Sequence[int], texts: Sequence[str]) -> None:
-    """Put them into vLLM's SamplingParams. Such a response has finished: it is not truncated, and keeps the text."""
+    """Put them into SamplingParams. Such a response has finished, and keeps the text."""
     params.stop_token_ids = sorted({*(params.stop_token_ids or ()), *ids})
     if texts:
         params.stop = list(texts)

@@ -31,7 +31,7 @@ class Numeral(str):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """columns: every name that some row has. rows: (where it is, the wanted columns or why there are none)."""
+    """columns: names that some row has. rows: (place, wanted columns or why there are none)."""
 
     columns: list[str]
     rows: Iterable[tuple[str, dict[str, Any] | DataError]]
@@ -168,7 +168,7 @@ _decoder = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, parse_consta
 
 
 def plain_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as plain JSON data: numbers are numbers again, and what JSON has no form for is its text."""
+    """A row as plain JSON data: numbers are numbers; what JSON lacks is its text."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Numeral):

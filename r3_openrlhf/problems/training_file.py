@@ -41,8 +41,8 @@ class PreparedData:
     num_unusable: int  # rows without problem or answer, or with contradictory answers
     max_prompt_tokens: int  # of the problems that were kept
     num_too_long_to_reflect: int  # kept, but a reflection prompt would not fit with them
-    sources: list[SourceCounts] = field(default_factory=list)  # what became of the rows of each source
-    findings: list[Finding] = field(default_factory=list)  # what is suspicious about them, for the first page
+    sources: list[SourceCounts] = field(default_factory=list)  # what became of their rows
+    findings: list[Finding] = field(default_factory=list)  # suspicions, for the first page
 
 
 def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) -> PreparedData:
@@ -122,8 +122,8 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
 
 
 def labels_in(path: Path) -> list[str]:
-    """The label column of a training file. A resumed run is compared by it: the same problems may be worded in another way
-    on another day (a date in the chat template), and the prompts that the run was started with stay."""
+    """The labels of a training file, to compare a resumed run by: problems may be worded in another
+    way on another day (a date in the chat template), and the prompts of the start stay."""
     with path.open(encoding="utf-8") as file:
         return [json.loads(line)["label"] for line in file]
 
@@ -155,7 +155,7 @@ def rendered(
 
 
 def _counts(tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[int]:
-    """As count_tokens. A call for each prompt costs more than its tokens, and so do lists of them in Python."""
+    """As count_tokens, in one call: a call per prompt costs more, and so do lists of tokens."""
     if tokenizer.is_fast:
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()  # which a tokenizer.json may ask for; as `tokenizer(...)` does
@@ -169,7 +169,7 @@ def _counts(tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[int]
 def _too_long_to_reflect(
     config: R3Config, tokenizer: PreTrainedTokenizerBase, shortest: Label, lengths: list[int]
 ) -> int:
-    """Count the problems that leave no space for a stored attempt and its guidance. ConfigError when it is all of them."""
+    """Count problems without space for a stored attempt and guidance. ConfigError: all."""
     data = config.data
     attempt = "attempt " * (MIN_VISIBLE_CHARACTERS // len("attempt "))
     message = reflection_message(problem_message(data.parts[shortest.source], shortest.problem), attempt)

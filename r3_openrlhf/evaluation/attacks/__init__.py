@@ -1,1 +1,1 @@
-"""Known ways around a grader, tried against a user's own problems (`r3 attack-rewards`). texts.yaml is what they write."""
+"""Known ways around a grader (texts.yaml), tried on a user's problems (`r3 attack-rewards`)."""

@@ -23,7 +23,7 @@ BATCH = 2000  # requests that wait at once
 
 
 class Attempt(NamedTuple):
-    """A response to one problem and what the grader says. family: "" for the reference itself, which is no attack."""
+    """A response to a problem and its grade. family: "" for the reference itself."""
 
     label: Label
     family: str
@@ -57,7 +57,7 @@ def attack_rewards(
 ) -> None:
     """Try known ways to a full reward without a solution on your own problems, before a long run.
 
-    Prints what was accepted, and references that were refused. Exit code 1 when an attack was accepted.
+    Prints accepted attacks, and refused references. Exit code 1 when an attack was accepted.
 
     \b
     r3 attack-rewards --task math --problems train.jsonl
@@ -106,7 +106,7 @@ def attack_rewards(
 
 
 def _labels_of_library(size: int) -> list[Label]:
-    """Problems of every data set of reasoning_gym that is graded; the others are named with the reason."""
+    """Problems of every graded data set of reasoning_gym; others are named with the reason."""
     from reasoning_gym.factory import DATASETS
 
     labels = []
@@ -121,7 +121,7 @@ def _labels_of_library(size: int) -> list[Label]:
 
 
 def _data_set(attempt: Attempt) -> str:
-    """The name of its data set in reasoning_gym, and whether our guard looks at answers that the library's scorer accepts."""
+    """Its data set's name, and if our guard looks at answers that the library's scorer accepts."""
     from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS
 
     name = (attempt.label.metadata or {})["metadata"]["source_dataset"]
@@ -129,7 +129,7 @@ def _data_set(attempt: Attempt) -> str:
 
 
 def attempt_all(labels: Sequence[Label], reward: RewardConfig) -> list[Attempt]:
-    """Grade the references and every attack with the grader of `reward`: local processes, or its servers."""
+    """Grade references and attacks with the grader of `reward`: processes, or servers."""
     from r3_openrlhf.evaluation.attacks.generate import attacks_on
     from r3_openrlhf.evaluation.grading import Grading
 

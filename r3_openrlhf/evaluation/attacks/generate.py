@@ -1,6 +1,6 @@
-"""Responses that solve nothing, made from a problem and its reference by texts.yaml and programs.yaml.
+"""Responses that solve nothing, of a problem and its reference, by texts.yaml, programs.yaml.
 
-Every one is wrong by construction, as far as the reference is right. The same problem gives the same ones.
+All are wrong by construction if the reference is right. Equal problems give equal ones.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _as_good(name: str, attack: str, answer: str) -> bool:
 
 
 def _canonical(text: str) -> tuple[list[float], str, str]:
-    """What differs here only in spacing, case, brackets, full stops or the notation of numbers is the same answer."""
+    """Return one key for answers equal but for spacing, case, brackets, full stops, notation."""
     numbers = [float(number) for number in _ANY_NUMBER.findall(text)]
     letters = re.sub(r"[^a-z]+|(?<=day)s\b", "", re.sub(r"\\d?frac", "", text.casefold()))
     return numbers, letters, "" if numbers or letters else text.strip()

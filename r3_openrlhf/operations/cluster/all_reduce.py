@@ -59,7 +59,7 @@ def _check_clocks(rank: int, world: int, device: str) -> None:
 
 
 def main() -> None:
-    """Print the seconds that the sum took. Exit code 1, with a sentence, where it fails; SIGALRM where it lasts."""
+    """Print the seconds of the sum. Exit code 1 with a sentence if it fails; SIGALRM: too long."""
     import torch
 
     address, rank, world, timeout_s = sys.argv[1:]

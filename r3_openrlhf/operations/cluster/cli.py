@@ -56,7 +56,7 @@ def slurm(
     r3 submit slurm experiment=r3_7b_deepscaler_multinode --nodes 4 --time 24:00:00
     r3 submit slurm experiment=r3_1p5b_deepscaler_8gpu --seeds 1,2,3 --partition gpu --account me
 
-    Partition, account, prologue, container and so on can be in ~/.config/r3/site.yaml (or the file R3_SITE names).
+    Partition, account, prologue and so on can be in ~/.config/r3/site.yaml (or R3_SITE's file).
     """
     from r3_openrlhf.operations.cluster import slurm as jobs
     from r3_openrlhf.operations.cluster import submissions
@@ -115,7 +115,7 @@ def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, lis
 
 
 def write_script(path: Path, text: str) -> None:
-    """Write a job script and the folders above it; only its owner can read it. ConfigError: they cannot be written."""
+    """Write a job script and its folders, readable by its owner. ConfigError: not writable."""
     from r3_openrlhf.runs.directory import write_whole
 
     try:
@@ -207,7 +207,7 @@ def ray(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run, with nothing rounded.")
 @click.option("--watch", is_flag=True, help="Show the table again every five seconds until Ctrl-C.")
 def status(runs: tuple[Path, ...], below: str | None, as_json: bool, watch: bool) -> None:
-    """State, step, reward, held-out accuracy and time to go of each run; its checkpoint and job; why it ended.
+    """State, step, reward, held-out accuracy, time to go, checkpoint, job and end of each run.
 
     In a pipe it prints one record a line, with tabs between the columns.
 

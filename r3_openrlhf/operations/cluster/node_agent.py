@@ -4,18 +4,18 @@ r3_openrlhf.operations.cluster.node_agent`, one per node.
 Task 0 is the head. It checks the nodes, has Ray started on all of them (none where the job has one
 node: the run starts its own), runs the job's command, and watches everything to the end:
 
-    a signal              is passed to the command, which saves and ends with code 85 (stop_request.GO_ON)
+    a signal              goes to the command, which saves and ends with 85 (stop_request.GO_ON)
     the command ends      every node is tidied, and all agents end with the command's code
     a node or Ray ends    the command is ended, and all agents end with code 86 (LOST)
-    a check fails         nothing is started, the bad nodes are written to NAME.exclude, and the code is 87 (BAD_NODE)
+    a check fails         nothing starts, bad nodes go to NAME.exclude, code 87 (BAD_NODE)
 
-`ray symmetric-run` (Ray 2.55) is not used: it ends with Slurm's first SIGTERM, before the run has saved; it refuses a node on
-which another Ray runs; `ray stop` ends that other Ray; and it goes on when the Ray of a node ends.
+`ray symmetric-run` (Ray 2.55) is not used: it ends with Slurm's first SIGTERM, before the save; it
+refuses a node with another Ray, whose end is `ray stop`; it goes on when a node's Ray ends.
 
-The agents meet in a folder of the run directory, RUN_DIR/cluster/JOB.START, which thereby proves that all nodes see the same
-file system: head.json has the head's address and the job's secret, RANK.json what a node looks like, `code` ends the job.
-Slurm signals every process of a step, in any session. The agents and the command listen; Ray and what it starts
-do not (stop_request.ignore_signals_in_children), so that the step which is to be saved can end."""
+The agents meet in RUN_DIR/cluster/JOB.START, which proves that all nodes see the same file system:
+head.json has the head's address and the job's secret, RANK.json a node's state, `code` ends the
+job. Slurm signals every process of a step, in any session. Agents and command listen; Ray and what
+it starts do not (stop_request.ignore_signals_in_children), so the step to be saved can end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, ignore_signals_in_chil
 
 FAILED, LOST, BAD_NODE = 1, 86, 87
 START_S = 600.0  # for all nodes to come together
-SUM_S = 120  # for the sum over all nodes; importing torch from a shared file system takes a good part of it
+SUM_S = 120  # over all nodes; a shared torch imports slowly
 TIDY_S = 10.0  # for what was killed to be gone
 PACE_S = 0.2  # between two looks at what is waited for
 STARTS_WITHOUT_PROGRESS = 3
@@ -77,7 +77,7 @@ class Agent:
         self.node = environment.get("SLURMD_NODENAME", os.uname().nodename)
         self.job = environment.get("SLURM_JOB_ID", str(os.getpid()))
         array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
-        self.array_task = f"{array}_{task}" if array and task else None  # as `r3 submit` and squeue name it
+        self.array_task = f"{array}_{task}" if array and task else None  # as in `r3 submit`, squeue
         self.start = f"{self.job}.{environment.get('SLURM_RESTART_COUNT') or 0}"
         self.run = RunDirectory(options.run_dir)
         self.shared = self.run.cluster / self.start
@@ -85,7 +85,7 @@ class Agent:
         given = ray_temporary.ray_temporary()
         self.temporary = given if ray_temporary.bytes_of(given) <= ray_temporary.MAX_BYTES else Path("/tmp")
         self.looks: list[dict[str, Any]] = []  # of the nodes, by rank
-        self.watched: dict[str, subprocess.Popen[bytes]] = {}  # the job is lost when one of them ends
+        self.watched: dict[str, subprocess.Popen[bytes]] = {}  # the job is lost when one ends
         self.lease: Lease | None = None  # the head's, on the run directory
         self.signal: int | None = None  # the first one that came
 
@@ -97,7 +97,7 @@ class Agent:
 
     def live(self) -> int:
         """Work until the job is over, and end all that was started here. Returns the job's code."""
-        # orphans of what is started here become children of this process, and are found when it tidies
+        # orphans of what starts here become this process's children, and are found at tidying
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
@@ -136,7 +136,7 @@ class Agent:
     def _until(
         self, condition: Callable[[], Any], what: str, *, seconds: float = START_S, pace_s: float = PACE_S
     ) -> Any:
-        """Wait for the condition, and return its value. Ended: it takes too long, or the job is over."""
+        """Wait for the condition, and return its value. Ended: too long, or the job is over."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             if self.rank == 0 and self.signal is not None:
@@ -175,8 +175,8 @@ class Agent:
         write_whole(self.shared / name, json.dumps(what), mode=0o600)
 
     def _spawn(self, command: list[str], *, output: str | None = None, **environment: str) -> subprocess.Popen[bytes]:
-        """Start a command in a session of its own, without standard input. It is killed when this agent dies: no one would
-        watch it. output: a file of temp_dir. `environment` joins this process's."""
+        """Start a command in its own session, without standard input. It dies with this agent, for
+        no one would watch it. output: a file of temp_dir. `environment` joins this process's."""
         with open(self.temp_dir / output, "w") if output else contextlib.nullcontext() as stdout:
             return subprocess.Popen(
                 command, env={**os.environ, **environment}, start_new_session=True, stdin=subprocess.DEVNULL,
@@ -232,7 +232,7 @@ class Agent:
         raise Ended(LOST, "the all-reduce over all nodes failed, and works between the first node and each other")
 
     def _sum(self, turn: int, *, rank: int, world: int) -> str:
-        """Take part in a sum (all_reduce.py). Returns what is wrong. The head's patience ends it for all."""
+        """Take part in a sum (all_reduce.py). Returns what is wrong. The head's limit ends it."""
         address = f"{self.head['host']}:{self.head['ports'][turn]}"
         patience = SUM_S if rank == 0 else int(START_S) + turn * SUM_S
         command = [sys.executable, "-m", all_reduce.__name__, address, str(rank), str(world), str(patience)]
@@ -281,12 +281,12 @@ class Agent:
                 command.send_signal(self.signal)
                 passed_on = True
             time.sleep(PACE_S)  # only the pace of asking
-        if self.signal is not None and code == -self.signal:  # before it listened to signals: nothing was lost
+        if self.signal is not None and code == -self.signal:  # it did not listen yet
             code = GO_ON
         raise Ended(128 - code if code < 0 else code, f"{Path(self.options.command[0]).name} ended with {code}")
 
     def _leave(self, ended: Ended) -> int:
-        """Say how the job ended. The head's code ends the other agents; the job script reads it too."""
+        """Say how the job ended. The head's code ends other agents; the job script reads it."""
         self.say(f"{ended.why}; code {ended.code}")
         if self.rank == 0:
             self._state("ended", code=ended.code, why=ended.why)
@@ -295,7 +295,7 @@ class Agent:
         return ended.code
 
     def _tidy(self) -> None:
-        """End every process that was started here, keep Ray's logs, and give the run directory back."""
+        """End all processes started here, keep Ray's logs, and give the run directory back."""
         deadline = time.monotonic() + TIDY_S
         while (children := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
             for child in children:

@@ -20,7 +20,7 @@ QUERY = "index,uuid,name,memory.total,memory.used,driver_version"
 def look() -> dict[str, Any]:
     """Return what is on this node now. Numbers only; `faults` judges them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # Ray opens a file per worker and connection
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # Ray opens many
     return {
         "gpus": look_at_gpus(),
         "shared_memory_free": shutil.disk_usage("/dev/shm").free,
@@ -32,7 +32,7 @@ def look() -> dict[str, Any]:
 def look_at_gpus(environment: Mapping[str, str] = os.environ) -> list[dict[str, Any]] | None:
     """One entry per GPU of this job, of those that nvidia-smi shows; None: there is no nvidia-smi.
 
-    Where Slurm hides no devices, nvidia-smi shows the other jobs' GPUs too. environment: of a task."""
+    Where Slurm hides no devices, nvidia-smi shows other jobs' GPUs. environment: of a task."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
@@ -50,10 +50,10 @@ def look_at_gpus(environment: Mapping[str, str] = os.environ) -> list[dict[str, 
 
 
 def _of_this_job(gpus: list[dict[str, Any]], environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Those that CUDA_VISIBLE_DEVICES names, by number or (the beginning of) a UUID, up to the first that is not there (CUDA
-    C++ Programming Guide). Without it, SLURM_STEP_GPUS or SLURM_JOB_GPUS have the node's numbers; where Slurm hides the
-    other devices nvidia-smi counts from 0, so all that it shows are the job's unless it shows more. Of a MIG device only
-    its name is known: it stands for a whole device that no one shares."""
+    """Return the devices of CUDA_VISIBLE_DEVICES, by number or (begin of a) UUID, up to the first missing one
+    (CUDA C++ Programming Guide). Without it, SLURM_STEP_GPUS or SLURM_JOB_GPUS have the node's numbers;
+    where Slurm hides other devices nvidia-smi counts from 0: all it shows are the job's unless there are
+    more. Of a MIG device only its name is known: it stands for a whole one that no one shares."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         numbers = (environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "").split(",")

@@ -1,4 +1,4 @@
-"""`r3 submit ray`: a run as a job of a Ray cluster that is there, through the cluster's dashboard; or a KubeRay manifest."""
+"""`r3 submit ray`: a run as a job of a Ray cluster, by its dashboard; or a KubeRay manifest."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.operations.cluster import ClusterError
 
-# Between `ray job stop` and the kill: a step and a checkpoint must fit into it. Ray's own default is 3 s.
+# From `ray job stop` to the kill: for a step and a checkpoint. Ray's default is 3 s.
 STOP_WAIT = {"RAY_JOB_STOP_WAIT_TIME_S": "600"}
 RUNNING = {"PENDING", "RUNNING"}
-# Ray's dashboard answers before the agent that starts jobs is there, and waits 10 s for it (ray/dashboard/modules/job,
-# WAIT_AVAILABLE_AGENT_TIMEOUT). On a cluster that has just come up that is not always enough.
+# Ray's dashboard answers before the agent that starts jobs is there, and waits 10 s
+# (WAIT_AVAILABLE_AGENT_TIMEOUT). On a new cluster that is not always enough.
 AGENT_TRIES = 12
 
 
@@ -27,7 +27,7 @@ def entrypoint(config: R3Config, settings: Sequence[str]) -> str:
 def submit(
     config: R3Config, settings: Sequence[str], *, address: str, environment: Mapping[str, str], working_dir: str | None
 ) -> str:
-    """Returns Ray's id of the job. Raises ClusterError: no dashboard there, or a job of this run is running."""
+    """Return Ray's id of the job. ClusterError: no dashboard, or this run has a job."""
     client = connect(address)
     for job in client.list_jobs():
         if (job.metadata or {}).get("run_dir") == config.run_dir and job.status.value in RUNNING:
@@ -79,9 +79,9 @@ def state(address: str, job: str) -> str:
 
 
 def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[str, str], **kubernetes: str) -> str:
-    """The YAML of a RayJob of KubeRay (ray.io/v1). The head has no GPU; there is one worker pod per node.
+    """The YAML of a RayJob of KubeRay (ray.io/v1): a head without GPU, a worker pod per node.
 
-    kubernetes: name, image, claim (a PersistentVolumeClaim with run_dir) and mount (where every pod mounts it)."""
+    kubernetes: name, image, claim (a PersistentVolumeClaim with run_dir) and mount (its path)."""
     import jinja2
 
     text = (Path(__file__).parent / "templates" / "rayjob.yaml.j2").read_text(encoding="utf-8")

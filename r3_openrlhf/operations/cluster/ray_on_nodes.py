@@ -1,7 +1,7 @@
-"""`ray start` on the nodes of one job, and a program that watches them: `python -m ... HOST:PORT NODE...`.
+"""`ray start` on a job's nodes, and a program to watch them: `python -m ... HOST:PORT NODE...`.
 
-Every job has a secret token (Ray's RAY_AUTH_MODE=token): a node of another job cannot join, and a process of this job
-cannot end up in another job's Ray. Ports are free ones, chosen at the start: two jobs may share a node.
+Every job has a secret token (Ray's RAY_AUTH_MODE=token): no node or process gets into another
+job's Ray. Ports are free ones, chosen at the start: two jobs may share a node.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.operations.cluster import ClusterError
 
 NODE_LABEL = "r3-node"
-# Rollouts of a step go through Ray's object store, weights do not. Ray spills what does not fit to disk.
+# Rollouts of a step go through Ray's object store, weights do not. Ray spills to disk.
 MAX_OBJECT_STORE = 32 * 2**30  # bytes
-MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants.OBJECT_STORE_MINIMUM_MEMORY_BYTES)
+MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants)
 
 
 def node_address(name: str | None = None) -> str:
@@ -48,16 +48,16 @@ def node_address(name: str | None = None) -> str:
 def start_command(
     *, address: str, port: int | None, head: str, node: str, temp_dir: Path, gpus: int | None, ray_args: str
 ) -> list[str]:
-    """`ray start` of one node. port: of the head where this node is it, None: it joins head, HOST:PORT."""
+    """`ray start` of one node. port: of the head, if this is it; None: join HOST:PORT."""
     command = [sys.executable, "-m", ray_start.__name__, "start", "--block", "--disable-usage-stats"]
     if port is not None:
         command += ["--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}"]
-        # for the whole cluster; by itself Ray gives its workers a niceness of 15, and next to another job they do not progress
+        # for the whole cluster; Ray's niceness of 15 lets workers starve next to another job
         command += ['--system-config={"worker_niceness": 0}']
     else:
         command += [f"--address={head}"]
     command += [f"--node-ip-address={address}", f"--temp-dir={temp_dir}", f"--labels={NODE_LABEL}={node}"]
-    # 0: workers' ports of the kernel's choice, an agent's of ours, so that jobs on one node do not meet in Ray's fixed ranges
+    # 0: workers' ports by the kernel, an agent's by us: jobs must not meet in Ray's ranges
     command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
     free = shutil.disk_usage("/dev/shm").free
     command += [f"--object-store-memory={object_store_bytes(free, psutil.virtual_memory().available)}"]
@@ -67,13 +67,13 @@ def start_command(
 
 
 def object_store_bytes(shared_memory: int, memory: int) -> int:
-    """Bytes for a node with this much free /dev/shm and memory: half of the one (NCCL and data loaders have the
-    other half, or another job), at most a fifth of the other and 32 GiB. Ray itself takes 30% of all memory, also if it is in use."""
+    """Bytes for a node with this much free /dev/shm and memory: half of the first (NCCL, loaders or another
+    job have the other), at most a fifth of the second and 32 GiB. Ray takes 30% of all memory."""
     return max(MIN_OBJECT_STORE, min(shared_memory // 2, memory // 5, MAX_OBJECT_STORE))
 
 
 def main() -> None:
-    """Print a line when the nodes of these labels have joined the Ray at HOST:PORT; end with another when one is gone.
+    """Print a line when nodes of these labels have joined the Ray; end with one when one is gone.
 
     Never in an agent's process: Ray's client puts C handlers of its own in the place of all that
     Python had set, also from a thread, and SIGTERM would end the agent."""

@@ -1,4 +1,4 @@
-"""Settings of a site that every submission needs: one file of the user, ~/.config/r3/site.yaml or what R3_SITE names."""
+"""Settings of a site for every submission: ~/.config/r3/site.yaml or what R3_SITE names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Site:
     account: str | None = None
     qos: str | None = None
     time: str | None = None  # as sbatch takes it: 24:00:00, 2-12:00:00
-    gres: str | None = None  # instead of --gpus-per-node=N, where the site counts GPUs as gpu:TYPE:N
+    gres: str | None = None  # instead of --gpus-per-node=N: gpu:TYPE:N
     cpus_per_task: int | None = None
     container: str | None = None  # a .sif file: Apptainer; anything else: pyxis
     mounts: str | None = None  # HOST:CONTAINER,... ; the run directory is added
@@ -62,7 +62,7 @@ def load_site() -> Site:
 
 
 def _fault_of(error: Exception) -> str:
-    """What is wrong and where. PyYAML's own text names the file first, so a long path would leave no room for the rest."""
+    """Say what is wrong and where. PyYAML's text names the file first: a long path fills it."""
     mark = getattr(error, "problem_mark", None)
     what = getattr(error, "problem", None) if mark else str(error)
     return " ".join(str(what).split())[:300] + (f", line {mark.line + 1}, column {mark.column + 1}" if mark else "")

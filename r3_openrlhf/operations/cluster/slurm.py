@@ -30,7 +30,7 @@ FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH", "NCCL_", "WANDB_", "R3_"
 
 @dataclass(kw_only=True)
 class SlurmJob(Site):
-    """What `render` needs in addition to the run's configuration. None and empty: the site's default."""
+    """Inputs of `render` besides the run's configuration. None and empty: the site's default."""
 
     nodes: int
     settings: Sequence[str]  # experiment=... key=value ..., without run_dir
@@ -46,7 +46,7 @@ class SlurmJob(Site):
 
 
 def check_values(job: SlurmJob) -> None:
-    """ConfigError: a value has a control character, or (for sbatch) a space: it could be another option, or a command."""
+    """ConfigError: a control character or (for sbatch) a space: another option, or a command."""
     for name in (
         "partition",
         "account",
@@ -113,7 +113,7 @@ def script_of(config: R3Config) -> Path:
 
 
 def job_name(config: R3Config) -> str:
-    """The same for the same run directory: two jobs of one run wait for each other (--dependency=singleton)."""
+    """One name for a run directory: two jobs wait for each other (--dependency=singleton)."""
     path = Path(config.run_dir)
     return f"r3-{re.sub(r'[^A-Za-z0-9_.-]', '-', path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
 
@@ -133,7 +133,7 @@ def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def seeds_of(text: str | None) -> list[int]:
-    """--seeds as numbers; none where it is not given. ConfigError: not whole numbers from 0 up, or one twice."""
+    """--seeds as numbers, or none. ConfigError: no whole numbers from 0 up, or one twice."""
     if not text:
         return []
     try:
@@ -160,8 +160,8 @@ def sbatch(script: Path) -> str:
 
 
 def _dependency(job: SlurmJob) -> str | None:
-    """Two jobs of the same run never run at once. Tasks of an array have one name and different runs, so they name the jobs
-    that they wait for; what no dependency says (job.sh submitted twice) the lock on the run directory does."""
+    """Keep two jobs of a run apart. Tasks of an array share a name but no run, so they name the
+    jobs that they wait for; without a dependency (job.sh submitted twice) the run's lock does."""
     parts = [] if job.seeds else ["singleton"]
     before = [*job.earlier, *([job.after] if job.after else [])]
     if before:

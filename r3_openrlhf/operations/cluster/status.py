@@ -1,4 +1,4 @@
-"""`r3 status`: one line per run, from its directory and, where there is one, from Slurm's queue. Reads only."""
+"""`r3 status`: a line per run, from its directory and Slurm's queue, if any. Reads only."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
         job, waiting = newest.get("job") or record.get("job"), None
         at_work = record.get("task") or record.get("job")
         if job != at_work and (queue_entry(at_work)[0] or "PENDING").partition(" ")[0] != "PENDING":
-            job, waiting = at_work, job  # an earlier job is at work, and the newest one waits for it
+            job, waiting = at_work, job  # the newest waits for an earlier one
         record = record if job in (record.get("job"), record.get("task")) else {}
         queue, nodes = queue_entry(job)
         state, why = _state(run, record, queue) if job else _state_without_a_job(run)
@@ -98,7 +98,7 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
 
 
 def _state(run: RunDirectory, record: dict, queue: str | None) -> tuple[str, str | None]:
-    """What a job of Slurm does, and the reason where there is one."""
+    """Describe a job of Slurm, with the reason where there is one."""
     has_ended = record.get("state") == "ended"
     saved = _saved_at(run) if has_ended and record.get("code") == GO_ON else None
     why = saved or _last_error(run) or record.get("why")
@@ -116,7 +116,7 @@ def _state(run: RunDirectory, record: dict, queue: str | None) -> tuple[str, str
 
 
 def _ray_state(run: RunDirectory, submission: dict) -> tuple[str, str | None]:
-    """What a job of Ray does, by its dashboard, and the reason where there is one."""
+    """Describe a job of Ray, by its dashboard, with the reason where there is one."""
     try:
         state = ray_jobs.state(submission["address"], submission["ray_job"])
     except ClusterError as error:
@@ -131,7 +131,7 @@ def _ray_state(run: RunDirectory, submission: dict) -> tuple[str, str | None]:
 
 
 def _state_without_a_job(run: RunDirectory) -> tuple[str, str | None]:
-    """What `r3 train` in a shell does, by run.lock."""
+    """Describe `r3 train` in a shell, by run.lock."""
     holder, lives = last_holder(run.lock)
     if lives:
         return "running", None
@@ -173,7 +173,7 @@ def status_records(statuses: Sequence[RunStatus]) -> list[dict[str, str | int | 
 
 
 def status_page(statuses: Sequence[RunStatus], *, width: int) -> str:
-    """A line of numbers per run; below it what is known of its tokens, checkpoint and job, and why it ended."""
+    """A line of numbers per run; below it tokens, checkpoint, job, and why it ended."""
     heads = f"{'state':<10}  {'step':>9}  {'reward':>6}  {'held-out':>8}  {'to go':>7}"
     names = min(max(len("run"), *(len(on_one_line(each.run)) for each in statuses)), max(10, width - len(heads) - 2))
     lines = [f"{'run':<{names}}  {heads}"]

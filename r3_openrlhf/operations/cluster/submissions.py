@@ -1,4 +1,4 @@
-"""What was submitted for a run: submitted.jsonl in its folder cluster/, one line per submission.
+"""The submissions of a run: submitted.jsonl in its folder cluster/, one line each.
 
 A line is {"job": Slurm's id, "12" or "12_3" for a task of an array}, or {"ray_job": Ray's id,
 "address": the dashboard's}. The directory above the runs of an array has {"job": "12", "seeds": [1,
@@ -45,7 +45,7 @@ def note(run_dir: str | Path, job: str, *, seeds: Sequence[int] = ()) -> None:
 
 
 def note_ray(run_dir: str | Path, job: str, *, address: str) -> None:
-    """Write down a submission to Ray. Raises OSError: the run directory is not to be seen from here."""
+    """Write down a submission to Ray. OSError: the run directory is not visible here."""
     _append(run_dir, {"ray_job": job, "address": address})
 
 
@@ -62,12 +62,12 @@ def submissions(run_dir: str | Path) -> list[dict[str, Any]]:
 
 
 def queue_entry(job: str | None) -> tuple[str | None, str | None]:
-    """Slurm's state with its reason, and the nodes; None, None where the job is not there or there is no Slurm."""
+    """Slurm's state with its reason, and the nodes; None, None without the job or Slurm."""
     if job is None or shutil.which("squeue") is None:
         return None, None
     command = ["squeue", "--noheader", "--array", "--jobs", job, "--format", "%i|%T %r|%N"]
     done = subprocess.run(command, capture_output=True, text=True)
-    # squeue refuses the number of a job that it has forgotten, and may answer for a task with its whole array
+    # squeue refuses a forgotten job's number, and may answer for a task with its array
     for line in done.stdout.splitlines() if done.returncode == 0 else ():
         number, state, nodes = line.strip().split("|")
         if number == job:
@@ -76,7 +76,7 @@ def queue_entry(job: str | None) -> tuple[str | None, str | None]:
 
 
 def still_queued(run_dirs: Iterable[str | Path]) -> list[str]:
-    """Slurm's ids of earlier jobs of these runs that wait or run now. None where there is no Slurm that answers."""
+    """Slurm's ids of earlier jobs of these runs that wait or run. None: no Slurm answers."""
     ids = dict.fromkeys(line["job"] for run_dir in run_dirs for line in submissions(run_dir) if "job" in line)
     return [job for job in ids if queue_entry(job)[0] is not None]
 

@@ -25,7 +25,7 @@ WIDTH = 120  # where the terminal does not say
 
 
 def run(settings: tuple[str, ...], *, stack: Stack | None, as_json: bool) -> int:
-    """Print the table, or one JSON object with the same lines, to stdout. Returns the exit code: 1 where a line fails.
+    """Print the table, or a JSON object of its lines. Returns the exit code: 1 where a line fails.
 
     settings: experiment=NAME and key=value, or nothing. stack: None takes the experiment's
     cluster.device where that is cuda, else what the machine has."""

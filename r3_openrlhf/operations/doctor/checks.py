@@ -1,4 +1,4 @@
-"""The checks of `r3 doctor`: functions that return lines of the table. A failed line has a remedy."""
+"""The checks of `r3 doctor`: functions that return table lines. Failures have a remedy."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def installed(name: str) -> str | None:
 
 
 def packages(stack: Stack) -> list[Line]:
-    """Return a line for each package of SHOWN and for each other one that differs, then one about the others.
+    """Return a line per package of SHOWN, per other one that differs, and one for the others.
 
-    Where more than MAX_DIFFERENT differ, those share the last line, and the remedy is the installation."""
+    More than MAX_DIFFERENT share the last line, with the installation as remedy."""
     versions = wanted(stack)
     here = {name: installed(name) for name in versions}
     others = [name for name, version in versions.items() if here[name] != version and name not in SHOWN]
@@ -123,10 +123,10 @@ def packages(stack: Stack) -> list[Line]:
     return [*lines, judged(not others, "other packages", summary, "all", SETUP[stack])]
 
 
-# ── imports, each in another process: one that crashes (of SIGILL, on other processors) is a line too ──
+# ── imports, each in another process: a crash (of SIGILL, on other processors) is a line ──
 
-# What a run imports first. vLLM's compiled part counts: "vllm" alone loads none of it. On CPUs vLLM picks the one for this
-# processor itself (vllm/platforms/cpu.py: import_kernels) and only warns where none loads.
+# A run's first imports. vLLM's compiled part counts: "vllm" alone loads none of it. On CPUs vLLM
+# picks the processor's (vllm/platforms/cpu.py: import_kernels) and only warns if none loads.
 MODULES: dict[Stack, tuple[str, ...]] = {
     "cpu": ("torch", "ray", "transformers", "deepspeed", "vllm"),
     "gpu": ("torch", "flash_attn", "ray", "transformers", "deepspeed", "vllm._C_stable_libtorch"),
@@ -162,7 +162,7 @@ def loaded(module: str) -> tuple[str, str]:
 
 
 def imports(stack: Stack, *, num_devices: int | None, driver: str | None) -> Iterator[Line]:
-    """Try each import. num_devices: GPUs that the experiment wants here. driver: NVIDIA's version."""
+    """Try each import. num_devices: GPUs of the experiment. driver: NVIDIA's version."""
     for module in MODULES[stack]:
         spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0])
         if spec is None or spec.origin is None:
@@ -196,7 +196,7 @@ def _torch(fault: str, printed: str, stack: Stack, num_devices: int | None, driv
 
 
 def cuda_version() -> str:
-    """ "13.0": what the locked torch is built for, by the version of cuda-toolkit that it asks for."""
+    """ "13.0": the locked torch's CUDA, by the version of cuda-toolkit that it asks for."""
     return ".".join(wanted("gpu")["cuda-toolkit"].split(".")[:2])
 
 
@@ -211,7 +211,7 @@ MIN_DISK = 5 * GiB
 MAX_DISK_USE = 0.95
 MIN_OPEN_FILES = 8192  # what Ray recommends (ray/_private/worker.py:1753)
 RAY_RAISES_TO = 65536  # and to what it raises the soft limit itself (worker.py:1739)
-MIN_DRIVER = 580  # the first driver branch for CUDA 13 (release notes of the CUDA toolkit 13.0, table 3)
+MIN_DRIVER = 580  # of CUDA 13 (CUDA toolkit 13.0 notes, table 3)
 SHM = Path("/dev/shm")
 
 
@@ -314,15 +314,15 @@ def allocator() -> Line:
 
 
 def gpu_memory(gpus: list[GpuMemory], *, share: float | None) -> list[Line]:
-    """Look for other programs' memory. share: of a GPU, that the experiment's engine takes, or None."""
+    """Look for other programs' memory. share: of a GPU, for the experiment's engine."""
     if not (taken := taken_memory(gpus, share=share or 0.0)):
         return [Line("GPU memory", f"free on {len(gpus)} GPUs" if gpus else "not known without nvidia-smi", "free")]
     return [Line("GPU memory", "taken", "free", FAIL if refuses else NOTE, sentence) for sentence, refuses in taken]
 
 
 def toolkit(cuda: str, *, adam_on_host: bool = False) -> Line:
-    """Check nvcc; cuda is "major.minor" of torch's build. torch refuses another major version and only warns of a minor one; for
-    its Adam on the host (train.adam_offload) DeepSpeed 0.19.6 refuses any other (ops/op_builder/builder.py:111)."""
+    """Check nvcc; cuda is torch's "major.minor". torch refuses another major version, warns of a minor one;
+    for Adam on the host DeepSpeed 0.19.6 refuses any other (ops/op_builder/builder.py:111)."""
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
     places = os.pathsep.join([*(f"{home}/bin" for home in homes if home), os.environ.get("PATH", "")])
     nvcc = shutil.which("nvcc", path=places)
@@ -345,7 +345,7 @@ def toolkit(cuda: str, *, adam_on_host: bool = False) -> Line:
 
 
 def running_programs() -> list[Line]:
-    """Name the barriers around a model's programs (task code); no line where rewards do not import."""
+    """Name the barriers around programs (task code); no line where rewards do not import."""
     try:
         from r3_openrlhf.rewards.code.barriers import floor_gap
         from r3_openrlhf.rewards.code.run import barriers_here
@@ -371,7 +371,7 @@ def running_programs() -> list[Line]:
 
 
 def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line]]:
-    """Return the configuration of `r3 train SETTINGS`, and its line; None and no line without settings."""
+    """Return the configuration of `r3 train SETTINGS`, and its line; None without settings."""
     if not settings:
         return None, []
     try:
@@ -386,7 +386,7 @@ def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line
 
 
 def paths(config: R3Config) -> list[Line]:
-    """Look at the model, the problems and the held-out problems; one failed line without a library."""
+    """Look at model, problems and held-out problems; a failed line without a library."""
     model, problems = "a model's directory or name", "problems that can be read"
     critic = config.flag("critic.model_name_or_path")
     checked: list[tuple[str, str | None, str, Callable[..., tuple[str, str]]]] = [

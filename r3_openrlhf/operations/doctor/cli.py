@@ -18,7 +18,7 @@ from r3_openrlhf.operations.doctor.checks import STACKS, Stack
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the table.")
 def doctor(settings: tuple[str, ...], stack: Stack | None, as_json: bool) -> None:
-    """Compare this installation and machine with what a run needs; each line that fails has a remedy.
+    """Compare installation and machine with a run's needs; each failed line has a remedy.
 
     \b
     r3 doctor                                    exit code 1 if a line fails

@@ -1,4 +1,4 @@
-"""`r3 history`: look into a run's history store, take it out, check it. Only `compact` changes the file."""
+"""`r3 history`: look into a run's history store, export, check. Only `compact` changes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORE_NAME = "history.sqlite"
 def history() -> None:
     """Inspect, export and check the history store of a run.
 
-    RUN is a run directory, or the store itself. All but `compact` are safe while the run is writing.
+    RUN is a run directory, or the store itself. All but `compact` are safe while it runs.
 
     \b
     Example:
@@ -46,7 +46,7 @@ def _command(name: str) -> Callable[..., Any]:
                 function(_store_of(run), as_json, **options)
             except R3Error as error:
                 raise click.ClickException(str(error)) from error
-            except CONTENT_ERRORS as error:  # read without complaint, but no table can be made of it
+            except CONTENT_ERRORS as error:  # read, but no table can be made
                 raise click.ClickException(
                     f"{run} holds what cannot be there ({type(error).__name__}: {error}); `r3 history verify {run}` says where"
                 ) from error
@@ -99,7 +99,7 @@ def export_(store: Path, as_json: bool, format_: str, output: Path) -> None:
 @_command("verify")
 @click.pass_context
 def verify_(context: click.Context, store: Path, as_json: bool) -> None:
-    """Check pages, references, counters and every stored array; exit code 1 when something is wrong."""
+    """Check pages, references, counters and stored arrays; exit code 1 if one is wrong."""
     result = verify(store, progress=_counter("checked"))
     _print({"ok": result.ok, **asdict(result)}, as_json, _verify_lines)
     if not result.ok:

@@ -23,8 +23,8 @@ def export(path: Path, output: Path, *, format: str, progress: Callable[[int], N
     """Writes every recallable rollout of the newest step at the time of the call; returns their
     number.
 
-    The file appears under its name when it is complete. In JSON Lines a log-prob that is not finite becomes null;
-    Parquet keeps every bit. Raises HistoryError when `output` exists or cannot be written."""
+    The file appears when it is complete. In JSON Lines a log-prob that is not finite becomes null;
+    Parquet keeps every bit. HistoryError: `output` exists or cannot be written."""
     if format not in FORMATS:
         raise HistoryError(f"cannot export as '{format}'; use one of {', '.join(FORMATS)}")
     if output.exists():
@@ -44,8 +44,8 @@ def export(path: Path, output: Path, *, format: str, progress: Callable[[int], N
 
 
 def _records(path: Path, progress: Callable[[int], None]) -> Iterator[list[dict[str, Any]]]:
-    """Chunks of rows. Each chunk is its own transaction, so a run that writes meanwhile waits for one at most; what
-    it evicts or adds meanwhile does not matter, because rows carry the steps that wrote and evicted them."""
+    """Chunks of rows, each a transaction: a run that writes meanwhile waits for one at most; what
+    it evicts or adds does not matter, for rows carry the steps that wrote and evicted them."""
     codec, after, done = Codec(), 0, 0
     with reading(path, "export") as connection:
         (newest,) = connection.execute("SELECT max(step) FROM steps").fetchone()

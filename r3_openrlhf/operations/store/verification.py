@@ -36,7 +36,7 @@ _RULES = [
         "row {0} lacks its log-probs",
     ),
     (
-        # Above the floor nothing was removed for good, so a step's rows and its rows-less samples are all there.
+        # Above the floor nothing was removed for good: rows and rows-less samples are all there.
         "SELECT s.step, num_rollouts, total(n) FROM steps s LEFT JOIN (SELECT step, samples AS n FROM rollouts "
         "UNION ALL SELECT step, count FROM gone) USING (step) "
         "WHERE s.step > coalesce((SELECT value FROM meta WHERE key = 'floor'), -1) "
@@ -48,7 +48,7 @@ _RULES = [
         "the steps brought {0:.0f} rollouts, the counters hold {1:.0f}",
     ),
     (
-        # counters = rows + gone; sums of rewards were added in another order, so they are equal up to rounding
+        # counters = rows + gone; sums of rewards have another order: equal up to rounding
         f"SELECT coalesce(uid, problem), {_in_words('context', CONTEXTS)}, {_in_words('verdict', VERDICTS)}, "
         "sum(a), sum(b), sum(c), sum(d) FROM ("
         "SELECT problem, context, verdict, count a, reward_sum b, 0 c, 0.0 d FROM counters UNION ALL "
@@ -67,7 +67,7 @@ _RULES = [
 
 @dataclass(slots=True)
 class Verification:
-    """The result: numbers, what is wrong, and in `skipped` sentences about checks that could not run."""
+    """The result: numbers, what is wrong, and `skipped`: checks that could not run."""
 
     path: str
     problems: int = 0
@@ -165,7 +165,7 @@ def _check_witness(connection: sqlite3.Connection, result: Verification) -> None
 
 
 def _check_arrays(connection: sqlite3.Connection, result: Verification, progress: Callable[[int, int], None]) -> None:
-    """Decompress everything, row by row: a run that writes meanwhile waits for one at most. zstd has a checksum of each array."""
+    """Decompress every row: a writing run waits for one at most. zstd checks each array's sum."""
     codec = Codec()
     rows = [row for (row,) in connection.execute("SELECT id FROM rollouts ORDER BY id")]
     findings = []

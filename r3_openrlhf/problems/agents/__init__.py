@@ -1,7 +1,7 @@
 """Tasks of many turns: environments, the prompt that a memory gives, trajectories and their
 advantages. No framework.
 
-One episode of a policy of your own, `respond(prompt) -> text` (tests/problems/agents/test_episode.py plays it):
+An episode of your own policy, `respond(prompt) -> text` (tests/problems/agents/test_episode.py):
 
     environment = make_environment("vault", {})
     episode = Episode(environment.reset(7), task_uid="vault/7", trajectory_uid="0", settings=config.agents)

@@ -22,8 +22,8 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
         A_t = A_hierarchy(agents.depth)                        hgpo (arXiv 2602.22817)
         A_episode = (S_i - mean(S)) / (std(S) + eps),   S_i = sum_t r_t of trajectory i
 
-    r_t is less agents.invalid_penalty where the action was none. The hierarchy: problems/agents/hierarchy.py, on the returns
-    discounted with agents.gamma. A task of one graded trajectory has advantages 0.0.
+    r_t is less agents.invalid_penalty where the action was none. Hierarchy: problems/agents/hierarchy.py, on
+    returns discounted with agents.gamma. A task of one graded trajectory has advantages 0.0.
 
     Raises:
         ValueError: trajectories of several tasks."""
@@ -71,9 +71,9 @@ def advantage_parts(
     sums: Sequence[float],
     settings: AgentsConfig,
 ) -> AdvantageParts:
-    """For the graded trajectories of one task: the states of their turns, the turns' returns, and the sum of each one's rewards.
+    """Of a task's graded trajectories: their turns' states and returns, and each one's reward sum.
 
-    `advantages_of_task` has the formulas. ValueError: no trajectory, or values that problems/agents/hierarchy.py refuses.
+    Formulas: `advantages_of_task`. ValueError: no trajectory, or as problems/agents/hierarchy.py.
     """
     estimator = AgentEstimator.checked("agents.estimator", settings.estimator)
     compared = []
@@ -94,9 +94,9 @@ def advantage_parts(
 
 
 def steps_alone(trajectories: Sequence[Trajectory], *, depth: int) -> list[float]:
-    """Share of the turns whose group holds no other turn, for k = 0 ... depth: to those level k says nothing.
+    """Share of turns alone in their group, for k = 0 ... depth: level k says nothing to them.
 
-    Any number of tasks; turns of different tasks share no group. Lost trajectories are left out; 0.0 without any turn.
+    Any number of tasks, which share no group. Lost trajectories are left out; 0.0 without turns.
     """
     by_task: dict[str, list[list[str]]] = {}
     for one in trajectories:

@@ -26,7 +26,7 @@ class Observation:
     """The state that the next action meets."""
 
     text: str  # as the policy reads it
-    anchor: str = ""  # equal where two states are the same: steps are grouped by it. "": the text itself
+    anchor: str = ""  # equal for equal states, to group steps. "": the text
     valid_actions: tuple[str, ...] = ()  # (): any text may be one
     goal: str = ""  # what is to be reached; the same in all of an episode
 
@@ -43,7 +43,7 @@ class Step:
     reward: float
     done: bool  # the episode is over
     valid: bool = True  # False: it was no action here, and the state is as before
-    success: bool | None = None  # of the whole episode, where it is over; None: the environment has no such word
+    success: bool | None = None  # of the finished episode; None: no such word
     info: Mapping[str, Any] = field(default_factory=dict)  # plain values, for people
 
     def __post_init__(self) -> None:
@@ -51,9 +51,9 @@ class Step:
 
 
 class Environment(Protocol):
-    """One world at a time. The same seed is the same task, and the same actions then lead to the same states.
+    """One world at a time. A seed is a task; equal actions then lead to equal states.
 
-    An action is any text that a policy wrote. One that makes no sense is answered with `valid=False`; nothing is raised.
+    An action is any text of a policy. A senseless one gets `valid=False`; nothing is raised.
     """
 
     def reset(self, seed: int) -> Observation:

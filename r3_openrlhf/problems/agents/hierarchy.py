@@ -16,7 +16,7 @@ from r3_openrlhf.method.core.checks import finite_value, finite_values, same_len
 
 
 class ComparedSteps(NamedTuple):
-    """A group of two or more steps that are compared at one level. The lists have one entry per member."""
+    """Two or more steps compared at one level. The lists have one entry per member."""
 
     k: int
     members: list[tuple[int, int]]  # (i, t)
@@ -51,8 +51,8 @@ def hierarchy_advantages(
 ) -> list[list[float]]:
     """Advantage of each step of the trajectories of one task.
 
-        A(s_t)   = sum_k w_k A_k(s_t) / sum_k w_k                     k = 0 ... depth, over the levels that have a weight
-        A_k(s_t) = (R_t - mean_k) / (std_k + eps)                     mean and std over the steps whose C_k is that of s_t
+        A(s_t)   = sum_k w_k A_k(s_t) / sum_k w_k             k = 0 ... depth, of levels with a weight
+        A_k(s_t) = (R_t - mean_k) / (std_k + eps)             mean, std over the steps with C_k of s_t
         C_k(s_t) = (s_{t-k}, ..., s_t)
 
     states[i][t]: the state of trajectory i that step t acts in; any hashable values that are equal
@@ -72,7 +72,7 @@ def hierarchy_advantages(
 
 
 def weighted_means(compared: Iterable[ComparedSteps], lengths: Sequence[int]) -> list[list[float]]:
-    """sum_k w_k A_k / sum_k w_k of each step; 0.0 of one without a weight. `lengths`: steps of each trajectory."""
+    """sum_k w_k A_k / sum_k w_k of each step, 0.0 without a weight. `lengths`: steps each."""
     weighted = [[0.0] * length for length in lengths]
     weights = [[0.0] * length for length in lengths]
     for group in compared:

@@ -1,4 +1,4 @@
-"""Render what the policy sees: the goal, its last turns and the current state, in so many tokens."""
+"""Render the policy's view: the goal, its last turns and the current state, in a token limit."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def memory_prompt(
     max_tokens: int,
     attempt: str = "",
 ) -> MemoryPrompt | None:
-    """The last `turns` of `earlier` (oldest first) and the current state; None when not even the state alone fits.
+    """The last `turns` of `earlier` (oldest first) and the state; None: it alone is too long.
 
-    Whole turns are left out, the oldest first, until `count(text)`, in tokens, is at most `max_tokens`. `count` gets the
-    text that is returned, so it can put the chat template around it.
+    Whole turns are left out, the oldest first, until `count(text)`, in tokens, is at most
+    `max_tokens`. `count` gets the text that is returned, so it can put the chat template around it.
 
-    `attempt`: lines after the goal (reflection.py). They are left out if the state does not fit with them.
+    `attempt`: lines after the goal (reflection.py), left out if the state does not fit with them.
     """
     memory = list(earlier[len(earlier) - min(turns, len(earlier)) :])
     while True:

@@ -1,4 +1,4 @@
-"""Count what happened in the trajectories of one step, as numbers for metrics.jsonl (docs/metrics.md)."""
+"""Count events in the trajectories of a step, as numbers for metrics.jsonl (docs/metrics.md)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def attempt_section(attempt: str) -> str:
 
 
 class TurnPrompts(ChatPrompts):
-    """A reflection prompt of a task of many turns: the lines for the prompts of its turns, which stack/agents/executor.py makes."""
+    """A reflection on many turns: lines for its turns' prompts (stack/agents/executor.py)."""
 
     def reflection(self, _problem: Any, error: Rollout) -> str | None:
         """Short enough for the longest prompt of that attempt, so that a memory seldom gives way to

@@ -1,8 +1,8 @@
-"""Whole trajectories in and out of a history: what is kept of a step, and what joins a task whose trajectories all ended alike.
+"""Whole trajectories in and out of a history: what a step keeps, and what joins an equal task.
 
-A kept trajectory is one Rollout: its response is those of its turns, one after the other, and `turns` says where each begins,
-what it was asked and what the environment made of it. So a history counts, bounds and recalls trajectories as it does
-responses. A recalled one is again a row per turn, each with the prompt, the tokens and the log-probs of its own.
+A trajectory is kept as one Rollout: its response is its turns' in a row, and `turns` has the begin,
+prompt and reply of each. So a history counts, bounds and recalls trajectories as responses.
+A recalled one is again a row per turn, with prompt, tokens and log-probs of its own.
 """
 
 from __future__ import annotations
@@ -137,5 +137,5 @@ def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -
 
 
 def recalled_name(stored: Rollout, place: int) -> str:
-    """The name of the `place`-th trajectory that joins a task; no other trajectory of the task has it."""
+    """The unique name in its task of the `place`-th trajectory that joins it."""
     return f"{place}@{stored.policy_step + 1}"

@@ -1,4 +1,4 @@
-"""Games of TextWorld: made here, one per seed, or found in a directory. `pip install "r3-openrlhf[textworld]"`."""
+"""TextWorld: a game per seed, or from a directory (`pip install "r3-openrlhf[textworld]"`)."""
 
 from __future__ import annotations
 

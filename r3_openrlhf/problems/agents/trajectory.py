@@ -16,9 +16,9 @@ _TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
 
 class End(Word):
-    """Why an episode ended. LOST: the environment hung or crashed; its rewards are unknown, which is not zero.
+    """Why an episode ended. LOST: no answer, or a crash; its rewards are unknown, not zero.
 
-    DONE: the environment said so. TURN_LIMIT: agents.max_turns. PROMPT_LIMIT: not even the current state fits into a prompt.
+    DONE: by itself. TURN_LIMIT: agents.max_turns. PROMPT_LIMIT: the state alone fits no prompt.
     """
 
     DONE = "done"
@@ -46,7 +46,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One episode. A LOST one has the turns that were answered; it has no returns, and takes no part in a group."""
+    """One episode. A LOST one has its answered turns, no returns, and no part in a group."""
 
     task_uid: str
     uid: str  # its own
@@ -61,7 +61,7 @@ class Trajectory:
         return [turn.anchor for turn in self.turns]
 
     def rewards(self, *, invalid_penalty: float = 0.0) -> list[float]:
-        """r_t of each turn, less `invalid_penalty` where the action was none. ValueError: a LOST one has no rewards."""
+        """r_t of each turn, less `invalid_penalty` without an action. ValueError: LOST."""
         if self.end is End.LOST:
             raise ValueError(
                 f"trajectory {self.uid} of task {self.task_uid} is lost ({self.reason}) and has no rewards"
@@ -74,9 +74,9 @@ class Trajectory:
 
 
 def find_action(response: str, *, truncated: bool = False) -> str:
-    """The text in the last pair of <action> tags; without tags the first line that is not empty; "" without any.
+    """The text in the last <action> tags, else the first line that is not empty, or "".
 
-    A response that was cut off has only what is inside complete tags: an action that lacks its end is another one.
+    A cut response has only what is inside complete tags: an action without its end differs.
     """
     if tagged := _TAGGED.findall(response):
         return tagged[-1].strip()
@@ -101,7 +101,7 @@ class Episode:
         settings: AgentsConfig,
         attempt: str = "",
     ) -> None:
-        """`attempt`: lines about an earlier one for every prompt (problems/agents/reflection.py)."""
+        """`attempt`: lines about an earlier one for all prompts (problems/agents/reflection.py)."""
         self.task_uid = task_uid
         self.uid = trajectory_uid
         self.settings = settings
@@ -116,7 +116,7 @@ class Episode:
         self._response: tuple[str, str, bool] | None = None
 
     def next_prompt(self, *, count: Callable[[str], int], max_tokens: int) -> str | None:
-        """The user turn for the next response; None when the episode is over. See `memory_prompt`."""
+        """The user turn for the next response; None at the end. See `memory_prompt`."""
         if self._response is not None:
             raise ValueError("the environment has not answered the last action yet; call advance or lose first")
         if self.end is not None:
@@ -136,7 +136,7 @@ class Episode:
         return found.text
 
     def act(self, response: str, *, truncated: bool) -> str:
-        """Take the policy's response; returns the action for the environment, "" where the response has none."""
+        """Take a response; returns the environment's action, "" where the response has none."""
         if self._prompt is None or self.end is not None:
             raise ValueError("there is no prompt that this response could answer; call next_prompt first")
         action = find_action(response, truncated=truncated)
@@ -172,7 +172,7 @@ class Episode:
             self.end, self.success = End.TURN_LIMIT, False
 
     def lose(self, reason: str) -> None:
-        """The environment gave no answer ("timeout", "crashed", ...); the turn that waits for one is not recorded."""
+        """The environment did not answer ("timeout", "crashed", ...); the turn is not recorded."""
         self.end, self.success, self.reason = End.LOST, None, reason
         self._prompt = self._response = None
 

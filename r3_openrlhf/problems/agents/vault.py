@@ -1,8 +1,8 @@
 """A small world of our own: fetch the right keys, then open the gate. Pure Python, the same for the
 same seed.
 
-A hall has a door to one room per colour, and a gate. In each room is a key of its colour. The goal names the keys that
-the gate needs. Opening it with all of them is success; opening it without one ends the episode in failure.
+A hall has a door to a room per colour, and a gate. Each room has a key of its colour. The goal names
+the gate's keys. Opening it with all is success; opening it without one is the end, in failure.
 
 `shows_keys=False`: an observation is the place alone. The hall is one state, reached with different
 histories, and what is best there depends on the keys that were taken before. `shows_keys=True`: an

@@ -1,4 +1,4 @@
-"""Environments in processes that can be killed: one that hangs or crashes costs its trajectory and nothing else."""
+"""Environments in killable processes: one that hangs or crashes costs only its trajectory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
 
 
 def make_worker(name: str, options: Mapping[str, Any]) -> Callable[[Call], Answer]:
-    """The handler of a pool's workers: imports the environment's package, and makes an environment in each of them."""
+    """Handle a pool's work: import the environment's package, make one in each worker."""
     environment_class(name)
     made: list[Environment] = []
 
@@ -45,7 +45,7 @@ def make_worker(name: str, options: Mapping[str, Any]) -> Callable[[Call], Answe
 
 
 class RemoteEnvironment:
-    """One environment of a pool. Its futures raise EnvironmentLost; after that only `reset` makes sense."""
+    """One environment of a pool. Futures raise EnvironmentLost; then only `reset` works."""
 
     def __init__(self, session: Session[Answer]) -> None:
         self._session = session
@@ -71,7 +71,7 @@ class EnvironmentPool(ProcessPool[Answer]):
     """Environments of one kind, as many as are open at once, each in a process of its own that is
     used again.
 
-    Thread-safe. In asyncio: `await asyncio.wrap_future(environment.step(action))`. `lost` counts reasons.
+    Thread-safe. In asyncio: `await asyncio.wrap_future(environment.step(...))`. `lost`: reasons.
 
     Raises:
         ConfigError: as `environment_class` does, before anything is started."""
