@@ -65,7 +65,7 @@ class R3Group(click.Group):
     """Turns R3Error into its sentence, and finds the commands that live in other packages."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """Those of this file and those of ELSEWHERE, by name."""
+        """List the commands of this file and of ELSEWHERE, by name."""
         return sorted([*super().list_commands(context), *ELSEWHERE])
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
@@ -340,7 +340,7 @@ def show(
 
 
 def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
-    """What `r3 train` would do, after its own checks. The hub is not asked, no model is built, and nothing stays."""
+    """Show the plan of `r3 train`, after its checks: no hub, no model, nothing stays."""
     from r3_openrlhf.config.loading import config_to_json, config_to_yaml
     from r3_openrlhf.stack.launch import plan
 

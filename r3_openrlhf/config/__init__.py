@@ -1,6 +1,6 @@
-"""Every knob of a run: name, default, unit, check. The only place where a default is written; each section has its file.
+"""Every knob of a run: name, default, unit, check. Defaults are only here; a file per section.
 
-YAML files under configs/ only pick values. `[P]` after a default: the paper says so; every other default is ours.
+YAML files in configs/ only pick values. `[P]` after a default: the paper's; others are ours.
 """
 
 from r3_openrlhf.config.agents import AgentsConfig

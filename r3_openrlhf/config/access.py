@@ -19,7 +19,7 @@ _TOKEN = re.compile(rf"[!-~]{{{MIN_TOKEN_CHARS},}}")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """True if the variable's name suggests a secret, or its value is a URL with a user or password."""
+    """True if a variable's name suggests a secret, or its value is a URL with credentials."""
     return bool(_SECRET.search(name)) or without_secrets(value) != value
 
 
@@ -34,7 +34,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_token(file: str | None, variable: str) -> str | None:
-    """The token in `file`, else in the environment's `variable`; None: neither. ConfigError: a file that cannot be read."""
+    """The token in `file`, else in the variable, or None. ConfigError: unreadable."""
     if file is None:
         return (os.environ.get(variable) or "").rstrip("\r\n") or None
     path = Path(file)
@@ -66,7 +66,7 @@ def check_access(host: str, token: str | None, *, variable: str, name: str) -> N
 
 
 def credentials(header: bytes) -> tuple[bytes, bytes]:
-    """User and password of an authorization header: of a bearer token the password alone, of anything else nothing."""
+    """Credentials of an authorization header: of bearer tokens the password, of others none."""
     scheme, _, value = header.partition(b" ")
     if scheme.lower() == b"bearer":
         return b"", value.strip()

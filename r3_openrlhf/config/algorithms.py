@@ -33,16 +33,15 @@ class Algorithm:
     Attributes:
         estimator: OpenRLHF's word for its advantages (--algo.advantage.estimator).
         flags: further flags of OpenRLHF that it is made of.
-        experience_maker: import path of the class between graded rollouts and the update; a subclass of
+        experience_maker: import path of the class before the update; a subclass of
             StockExperienceMaker.
         mechanisms: sections of the method that may be on.
-        own_advantages: are advantages and fillers ours? Then a step may have any number of rows, and flags of OpenRLHF's
-            own estimators are refused.
+        own_advantages: ours, for any number of rows; OpenRLHF's estimators' flags are refused.
         keeps_history: every rollout is kept in a history store, whatever is on.
-        filters_groups: are groups without a difference replaced by groups of further problems (dynamic sampling)?
+        filters_groups: replace groups without a difference by other problems' (dynamic sampling)?
         overlong_penalty: DAPO's penalty on long responses.
         environment: are the rollouts trajectories in an environment (agents.environment)?
-        compared: presets to compare a run with: the first, or the second where the run is of the first itself.
+        compared: presets to compare a run with: the first, or the second for a run of the first.
     """
 
     estimator: str
@@ -58,12 +57,12 @@ class Algorithm:
 
     @property
     def has_critic(self) -> bool:
-        """True if a critic is trained with the policy (critic.*). Only OpenRLHF's estimator GAE needs one."""
+        """True if a critic is trained too (critic.*). Only OpenRLHF's estimator GAE needs one."""
         return self.estimator == "gae"
 
     @property
     def replays_states(self) -> bool:
-        """True if groups may start from states that a critic has chosen (exploration.rrl). It needs a critic and a history."""
+        """True if groups may start from a critic's states (exploration.rrl), with a history."""
         return self.has_critic and self.keeps_history
 
 
@@ -124,9 +123,9 @@ def overlong_penalty(num_tokens: int, *, max_tokens: int) -> float:
     """Compute what DAPO takes from the reward of a response of l tokens, at most
     DAPO_OVERLONG_FACTOR (its section 3.4).
 
-        F * min(l - (L - B), B) / B   above L - B tokens, else 0;   L = max_tokens, B = int(DAPO_OVERLONG_SHARE * L)
+        F * min(l - (L - B), B) / B   above L - B tokens, else 0;  L = max_tokens, B = int(DAPO_OVERLONG_SHARE * L)
 
-    As trainer/ppo_utils/length_penalty.py:41-55 of OpenRLHF computes it. A limit too small for a buffer takes nothing.
+    As OpenRLHF's trainer/ppo_utils/length_penalty.py:41-55. A limit too small takes nothing.
 
     Raises:
         ValueError: num_tokens below 0, max_tokens below 1."""

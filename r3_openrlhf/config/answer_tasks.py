@@ -1,9 +1,9 @@
-"""The table of tasks: which grader judges a response (`data.task`). A user adds one of his own by its import path.
+"""The table of tasks: the grader of a response (`data.task`). A user adds one by import path.
 
     def grade(response, reference):             # in my_module.py; data.task=my_module:grade
         return float(reference in response)     # the score in [0, 1], True or False; None: it cannot be graded
 
-Nothing of a grader is imported here: the entries name their functions, and only grading processes load them.
+No grader is imported here: entries name functions, which grading processes load.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable, check_signature
 
 _ROOM = "r3_openrlhf.rewards.answers"
-OPTIONAL = ("problem", "metadata", "truncated")  # what a user's function gets if it has a parameter of this name
+OPTIONAL = ("problem", "metadata", "truncated")  # what a user's function gets by its parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,10 @@ class AnswerTask:
         grade: import path of a function from an Item (rewards/answers/request.py) to a Result; of a
             user's task the import path that he wrote; of a task that runs programs, of a function
             from the settings of reward.code to such a function.
-        prepare: import path of a function that loads what grading needs, called once before the first response.
-        problems: beginning of the `data.path` of the only problems that it can judge; None: any with a reference answer.
+        prepare: import path of a function to load what grading needs, before the first response.
+        problems: begin of the only `data.path` that it can judge; None: any with a reference.
         answer_form: how a response says a given answer, for trials and attacks.
-        runs_programs: a reference is the tests of a program (config/code_tests.py), which the grader runs in processes of its own.
+        runs_programs: a reference is tests of a program (config/code_tests.py), run in processes.
         of_user: `grade` is a user's own function."""
 
     grade: str
@@ -63,7 +63,7 @@ def _of_user(path: str, function: Any) -> AnswerTask:
 
 
 def wanted_by(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the values for which a user's function has a parameter; all of them where it takes any."""
+    """Keep the values for which a user's function has a parameter, or all if it takes any."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # check_signature says so
@@ -107,10 +107,10 @@ DEFAULT_TASK = "math"
 
 
 def task_for(name: str | None, path: str) -> str:
-    """The task of the problems at `data.path`: `name`, or where it is None the one that fits the path.
+    """The task of the problems at `data.path`: `name`, or for None the one of the path.
 
     Raises:
-        ConfigError: there is no such task, it fails its trial, or it cannot judge the problems at `path`.
+        ConfigError: there is no such task, it fails its trial, or cannot judge these problems.
     """
     if name is None:
         own = (word for word, task in TASKS.items() if task.problems is not None and path.startswith(task.problems))

@@ -24,16 +24,16 @@ class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
     """The tests of one problem.
 
     Args:
-        inputs, outputs: As many of each. With `fn_name` an input is a list of arguments and an output any JSON value;
-            without it both are texts.
+        inputs, outputs: Equally many. With `fn_name` an input is a list of arguments, an output any JSON
+        value; without it both are texts.
         fn_name: The function that is called.
         asserts: Instead of both: sources, each of which raises nothing where the test holds.
         setup: Runs before each of `asserts`, in the same process.
         preamble: Goes before the program: imports and helpers that the problem promises.
-        checker: Python source that decides where several outputs are right, instead of the comparison. It is run as `checker.py
-            input.txt correct_output.txt solution_output.txt` and prints 1 last.
-        language: "python", or a word of reward.code.languages. Never an import path: tests may come from anywhere.
-        time_limit: Seconds for one test, where the problem asks for more than reward.code.seconds_per_test.
+        checker: Python that decides where several outputs are right; run as `checker.py input.txt
+        correct_output.txt solution_output.txt` it prints 1 last.
+        language: "python", or a word of reward.code.languages; never an import path, for safety.
+        time_limit: Seconds for a test that needs more than reward.code.seconds_per_test.
         memory_limit_mb: The same for reward.code.memory_mb.
         boxed_outputs: Every output is a list around the value (APPS).
         integer_keys: Keys of dictionaries among the arguments are numbers, which JSON cannot say.

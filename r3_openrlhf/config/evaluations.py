@@ -31,7 +31,7 @@ class HeldOutConfig:
 
 @dataclass
 class BenchmarkConfig:
-    """`r3 eval`: how the problems of a benchmark are sampled. The command's options, no section of a run."""
+    """`r3 eval`: how benchmarks are sampled. The command's options, no section of a run."""
 
     # responses per problem; the paper's figures go up to Pass@16
     n_samples: int = number(16, min=1)

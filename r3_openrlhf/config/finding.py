@@ -10,8 +10,8 @@ class Finding:
     """One sentence for the first page of a run: what was found, where, and what to do.
 
     Attributes:
-        sentence: One line of plain text with its remedy. Text from a data set is cut to 80 characters.
-        refuses: True where a run would certainly train on wrong verdicts or text; False warns and continues.
+        sentence: A line of plain text with its remedy; a data set's text is cut to 80 characters.
+        refuses: True: a run would train on wrong verdicts or text; False warns and continues.
     """
 
     sentence: str

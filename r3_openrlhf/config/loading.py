@@ -31,7 +31,7 @@ from r3_openrlhf.method.open_table import is_import_path, nearest
 
 MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
 EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
-# Of Hydra's own configuration nothing is used here, and its eight files would be read for each of ours.
+# Hydra's own configuration is not used: its eight files would be read for each of ours.
 UNUSED = [
     f"~hydra/{group}" for group in "output launcher sweeper help hydra_help hydra_logging job_logging env".split()
 ]
@@ -49,7 +49,7 @@ def presets() -> list[str]:
 
 
 def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[str]]:
-    """The one experiment=NAME of a command line, and the other settings. ConfigError: there is none, or several."""
+    """The one experiment=NAME of a command line, and the others. ConfigError: none, or several."""
     names = [setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")]
     if len(names) != 1:
         raise ConfigError(f"r3 {command} needs one experiment=NAME; known: {', '.join(experiments())}")
@@ -60,11 +60,11 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     """Compose and check. `experiment`: a name of configs/experiment, or the path of a YAML file.
     Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
 
-    "algo=NAME" is no plain key here: it puts the preset of that name between the experiment and the other
-    overrides, and "_NAME" after the experiment's run_dir, so that arms of one experiment have different directories.
+    "algo=NAME" is no plain key: it puts that preset between the experiment and the other overrides, and
+    "_NAME" after the experiment's run_dir, so that an experiment's arms have different directories.
 
-    Raises ConfigError with one sentence: unknown experiment, preset or key (with the nearest known one), a value of the
-    wrong type or out of range, a key without a value, keys that exclude each other."""
+    ConfigError, one sentence: unknown experiment, preset or key (with the nearest known one), a
+    value of the wrong type or out of range, a key without a value, keys that exclude each other."""
     settings = _experiment_of(experiment)
     parsed = [(_check_override(override), override) for override in overrides]
     chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
@@ -77,7 +77,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         )
     if preset:
         settings.append(f"+algo={preset}")
-    # "++" sets a key whether or not a YAML file names it; that it is one of ours was checked just now.
+    # "++" sets a key whether or not a YAML file names it; that it is ours was checked above.
     settings += [f"++{text.lstrip('+')}" for override, text in parsed if override.key_or_group != "algo"]
     try:
         with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
@@ -86,7 +86,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         raise ConfigError(f"experiment {quoted(experiment)} does not compose: {_one_line(error)}") from error
     values = _with_given_options(_container(composed), [override for override, _ in parsed])
     given = {override.key_or_group for override, _ in parsed}
-    for key, other in (("path", "sources"), ("sources", "path")):  # the command line takes the place of the experiment
+    for key, other in (("path", "sources"), ("sources", "path")):  # the command line wins
         if f"data.{key}" in given and f"data.{other}" not in given and "data" in values:
             values["data"].pop(other, None)
     if import_path is not None:
@@ -102,12 +102,12 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     )
     if not config.run_dir.strip():
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
-    config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # Ray's workers have other working directories
+    config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # Ray's workers are elsewhere
     return config
 
 
 def _experiment_of(experiment: str) -> list[str]:
-    """The overrides with which Hydra composes an experiment: a name of configs/experiment, or a YAML file elsewhere."""
+    """Hydra's overrides for an experiment: a name of configs/experiment, or a YAML file."""
     if experiment.endswith(".yaml"):
         file = Path(experiment).expanduser().absolute()
         if not file.is_file():
@@ -121,7 +121,7 @@ def _experiment_of(experiment: str) -> list[str]:
 
 
 def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str) -> R3Config:
-    """`values`, sections of an R3Config as dictionaries, with "key=value" overrides on top; raises as `load_config`."""
+    """`values`, an R3Config's sections as dictionaries, "key=value" on top; as load_config."""
     composed = OmegaConf.create(values)
     for override in overrides:
         _check_override(override)
@@ -187,8 +187,8 @@ def _section_of(values: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _check_yaml(text: str, source: str) -> None:
-    """Refuses what config_to_yaml never writes: what costs more to read than it shows (aliases, depth, size), and an
-    interpolation, which would put a variable of the reader's environment into a value that somebody else wrote."""
+    """Refuse what config_to_yaml never writes: aliases, depth and size, costly to read, and
+    interpolations, which would put a reader's variable into a value that somebody else wrote."""
     depth = 0
     try:
         if len(text) > MAX_YAML_CHARS:
@@ -224,7 +224,7 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
         raise ConfigError(f"{error.full_key} has no value; add {error.full_key}=... to the command") from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or source}: {_one_line(error)}") from error
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:  # a value that no check of ours expected
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:  # no check of ours expected it
         raise ConfigError(f"{source} holds a value that cannot be used: {_one_line(error)}") from error
     assert isinstance(config, R3Config)  # OmegaConf gives back what the structure was made from
     return config
@@ -367,7 +367,7 @@ SYNONYMS = {
 
 
 def _nearest_key(key: str, known: list[str]) -> str:
-    """A synonym first; then, as a misspelt last part is the usual mistake, keys of the same group."""
+    """A synonym first; then keys of the same group, as a misspelt last part is usual."""
     last = key.rpartition(".")[2].lower()
     meant = next((name for name, words in SYNONYMS.items() if last in words), None)
     if meant is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# NuminaMath: "proof", "notfound"; pandas: "nan", "<NA>"; Excel: "#N/A"; people: "see solution", "not available", "???". In any case,
-# without spaces. Words that may be an answer ("none", "undefined", "unknown", "NA", "-") are not among them.
+# NuminaMath: "proof", "notfound"; pandas: "nan", "<NA>"; Excel: "#N/A"; people: "see solution", "???".
+# In any case, without spaces. Words that may be answers ("none", "undefined", "NA", "-") are not here.
 _SAYS_SO = re.compile(
     r"(?:the)?proof(?:omitted|below|above|needed|required|problem)?|(?:tobe)?prove[dn]?(?:it)?|q\.?e\.?d"
     r"|omitted|null|nan|#?n/a|n\.a|na>|tbd|todo|pending|un(?:answered|available|solved)"

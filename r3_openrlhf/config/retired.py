@@ -1,6 +1,6 @@
-"""Keys that were taken out, each with what to do instead. Whoever types one is answered by its name.
+"""Keys that were taken out, each with a substitute. Whoever types one is answered by name.
 
-A file of a run that is older than the removal may still hold one: reading it passes over these keys.
+A run's file older than the removal may hold one: reading it passes over these keys.
 """
 
 from __future__ import annotations

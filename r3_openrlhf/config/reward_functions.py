@@ -46,7 +46,7 @@ class Signature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RewardFunction:
-    """A user's function. `wants`: those of OFFERED or VERL that it takes; of the other signatures, nothing."""
+    """A user's function. `wants`: what it takes of OFFERED or VERL; else nothing."""
 
     path: str
     name: str
@@ -56,7 +56,7 @@ class RewardFunction:
 
 
 def placed(path: str) -> str:
-    """The import path with the place of its file: a run's settings are read from other directories, too."""
+    """The import path with its file's place: runs are read from other directories, too."""
     file, colon, name = path.rpartition(":") if not path.endswith(".py") else (path, "", "")
     return f"{Path(file).expanduser().absolute()}{colon}{name}" if file.endswith(".py") else path
 

@@ -68,12 +68,12 @@ class R3Config(R3Settings):
 
     @property
     def algorithm_name(self) -> str:
-        """Name of the estimator that makes the advantages: algo, or agents.estimator in an environment."""
+        """Name of the estimator of advantages: algo, or agents.estimator in an environment."""
         return str(self.agents.estimator) if self.is_agentic else self.algo
 
     @property
     def max_rows_per_step(self) -> int:
-        """Fresh rows of one step, at most: in an environment no trajectory ends before agents.max_turns."""
+        """Fresh rows of a step, at most: trajectories may all last agents.max_turns."""
         return self.rows_per_step * (self.agents.max_turns if self.is_agentic else 1)
 
     @property
@@ -96,17 +96,17 @@ class R3Config(R3Settings):
 
     @property
     def rows_per_step(self) -> int:
-        """Fresh rollouts of one step; of an agentic run trajectories, each of which has a row per turn."""
+        """Fresh rollouts of a step; of an agentic run trajectories, with a row per turn."""
         return self.rollout.batch_size * self.rollout.n_samples_per_prompt
 
     @property
     def is_async(self) -> bool:
-        """True if the next steps' rollouts are sampled while a step trains (openrlhf.train.async_enable)."""
+        """True if coming steps are sampled while one trains (openrlhf.train.async_enable)."""
         return bool(self.flag("train.async_enable"))
 
     @property
     def policy_gpus_per_node(self) -> int:
-        """GPUs of a node that hold the policy: all of them, or half where engines sample all the time."""
+        """GPUs of a node for the policy: all, or half where engines sample all the time."""
         return self.cluster.gpus_per_node // (2 if self.is_async else 1)
 
     @property
@@ -140,11 +140,11 @@ class R3Config(R3Settings):
 
     @property
     def critic_warmup_steps(self) -> int:
-        """Steps at the beginning that train only the critic: OpenRLHF's N freezes the policy for N + 1 (trainer/ppo_trainer.py:272)."""
+        """First steps that train only the critic: OpenRLHF's N + 1 (trainer/ppo_trainer.py:272)."""
         given = self.flag("critic.freezing_steps")
         return 0 if given is None else given + 1
 
     @property
     def filters_groups(self) -> bool:
-        """True if groups without a difference are replaced by groups of further problems (dynamic sampling)."""
+        """True if groups without a difference are replaced by others (dynamic sampling)."""
         return self.algorithm.filters_groups or bool(self.flag("algo.dynamic_filtering_enable"))

@@ -1,4 +1,4 @@
-"""What a shell offers for a setting or a run when Tab is pressed; click asks (docs/install.md says how it is switched on)."""
+"""Completion of settings and runs in a shell, asked by click (docs/install.md: how to use it)."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _check_type(path: str, name: str, value: Any, kind: str) -> None:
 
 
 def path_of(path: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return the name of the sources in messages. Raises ConfigError where another path is set besides."""
+    """Return the sources' name in messages. ConfigError: another path is set besides."""
     together = " + ".join(entry["path"] for entry in entries)
     if path not in (None, "???", SOURCES, together):
         raise ConfigError(f"data.path is {path} and data.sources is set; use one of them, as in data.sources=[]")

@@ -1,4 +1,4 @@
-"""Replace a name of somebody else's module right after it is imported. Nothing in site-packages is edited."""
+"""Replace a name of another's module right after its import. Site-packages are not edited."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Locks that a killed build of DeepSpeed's operators leaves in torch's cache: every later run would
 wait for them for ever.
 
-torch builds an extension under a file `lock` that it creates and removes (torch/utils/file_baton.py). A process that is
-killed meanwhile removes nothing, the file names no process, and the next process waits without a limit and without a word.
-But the builder keeps the file open, and the compilers work in its directory. So a lock that no process has is a stale one,
-as far as this machine can see."""
+torch builds an extension under a file `lock` that it makes and removes (torch/utils/file_baton.py).
+A killed process removes nothing, the file names no process, and the next one waits without a limit
+or word. But the builder keeps the file open, and the compilers work in its directory: a lock that
+no process has is stale, as far as this machine can see."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-# Kernels' own local file systems. Everything else (nfs, nfs4, lustre, gpfs, beegfs, ceph, cifs, 9p, fuse.*) may be shared
+# Kernels' own local file systems. All others (nfs, nfs4, lustre, gpfs, ceph, fuse.*) may be shared
 LOCAL_TYPES = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs tmpfs ramfs overlay".split())
 LOOK_S = 0.5  # between two looks at a lock that is waited for
-BUILD_S = 15 * 60  # no build takes that long; younger locks on a shared file system may be another machine's
+BUILD_S = 15 * 60  # no build is longer; younger locks may be another machine's
 
 
 def build_root() -> Path:
-    """Where torch builds extensions (torch/utils/cpp_extension.py, `_get_build_directory`), without torch."""
+    """Torch's directory of extensions (torch/utils/cpp_extension.py, `_get_build_directory`)."""
     if found := os.environ.get("TORCH_EXTENSIONS_DIR"):
         return Path(found)
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -34,12 +34,12 @@ def locks(root: Path) -> list[Path]:
 
 
 def held(locks: Iterable[Path]) -> set[Path]:
-    """Those of `locks` that a process of this machine has open, or in whose directory one works (proc_pid_fd(5))."""
+    """Return the `locks` that a process here has open, or in whose directory it works."""
     by_path = {os.path.realpath(lock): lock for lock in locks}
     by_directory = {os.path.dirname(path): lock for path, lock in by_path.items()}
     alive: set[Path | None] = set()
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is somebody else's, who does not build in our cache
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
             alive.add(by_directory.get(os.readlink(process / "cwd")))
             for handle in os.listdir(process / "fd"):
                 with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -54,7 +54,7 @@ def unheld_locks(root: Path) -> list[Path]:
 
 
 def stale(root: Path) -> tuple[list[Path], list[Path]]:
-    """(locks that no one holds, locks that another machine may hold: young ones on a file system that is not local)."""
+    """(locks that no one holds, young locks on a shared file system, maybe of other machines)."""
     unheld: list[Path] = []
     unsure: list[Path] = []
     for lock in unheld_locks(root):
@@ -69,7 +69,7 @@ def _is_local(path: Path) -> bool:
     import psutil  # not above: the doctor lists locks without packages
 
     path, kind, depth = path.resolve(), "", 0
-    for mount in psutil.disk_partitions(all=True):  # of two on the same point the later one is on top
+    for mount in psutil.disk_partitions(all=True):  # the later of two on a point is on top
         point = Path(mount.mountpoint)
         if path.is_relative_to(point) and len(point.parts) >= depth:
             kind, depth = mount.fstype, len(point.parts)
@@ -91,9 +91,9 @@ def remove_stale(root: Path) -> list[str]:
 
 @contextlib.contextmanager
 def alone(directory: Path, waits: Callable[[Path], None]) -> Iterator[None]:
-    """No one else builds in `directory` (ROOT/.../EXTENSION) during the block, on any machine that shares it: a run under a lock
-    of ours, which the kernel frees when its process dies, and no other program under torch's, which is looked at again
-    while it is waited for. `waits` is told the lock, once."""
+    """Let no one else build in `directory` (ROOT/.../EXTENSION) during the block, on any machine: a
+    run under a lock of ours, freed by the kernel with its process, other programs under torch's,
+    which is looked at again while it is waited for. `waits` is told the lock, once."""
     from filelock import FileLock, Timeout  # not above: the doctor lists locks without packages
 
     ours, torchs = FileLock(directory.with_name(f"{directory.name}.r3-lock")), directory / "lock"

@@ -22,7 +22,7 @@ _installed = False
 
 
 def set_environment() -> None:
-    """In this process, where the user has set nothing else. torch makes its directory when it is first used."""
+    """In this process, unless the user has set it. torch makes its directory at first use."""
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
 
 
@@ -35,6 +35,6 @@ def install() -> None:
 
 
 def _patch_free_port(module) -> None:
-    """trainer/ray/launcher.py:45 asks the kernel for an ephemeral port and closes it; another process can be handed
-    the same one before it is used. Ports below the ephemeral range are never handed out."""
+    """trainer/ray/launcher.py:45 asks the kernel for an ephemeral port and closes it; another
+    process can get it before it is used. Ports below the ephemeral range are never handed out."""
     module.BaseDistributedActor._get_free_port = staticmethod(free_port)

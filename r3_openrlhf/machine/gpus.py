@@ -1,4 +1,4 @@
-"""State of NVIDIA's GPUs without touching one: their memory, by nvidia-smi, and settings that a run cannot use."""
+"""NVIDIA's GPUs without touching one: memory, by nvidia-smi, and settings that a run cannot use."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class GpuMemory:
 def expandable_segments(environment: Mapping[str, str] = os.environ) -> str | None:
     """Say why the environment's setting of torch's allocator ends a run; None: it does not.
 
-    A weight in an expandable segment cannot be opened by another process (https://github.com/pytorch/pytorch/issues/165685),
-    and that is how weights go to an engine on the same GPU: the run would die after its first step."""
+    No other process can open a weight in an expandable segment (pytorch/pytorch issue 165685),
+    as an engine on the same GPU must: the run would die after its first step."""
     for name in ALLOCATOR_VARIABLES:
         options = re.split(r"[,\s]+", environment.get(name, "").lower())
         if "expandable_segments:true" in options:
@@ -52,7 +52,7 @@ def expandable_segments(environment: Mapping[str, str] = os.environ) -> str | No
 
 
 def gpus_of_this_machine(environment: Mapping[str, str] = os.environ) -> list[GpuMemory]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, as nvidia-smi sees them; [] where it cannot be asked."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, by nvidia-smi; [] where it cannot be asked."""
     try:
         gpus, processes = (
             subprocess.run(

@@ -6,15 +6,15 @@ import errno
 import random
 import socket
 
-# Below the ephemeral range, so that the kernel hands none of them to another process between choice and use.
+# Below the ephemeral range: the kernel hands none of them out between choice and use.
 PORTS = range(20000, 32000)
 MAX_TRIES = 1000
 _taken: list[socket.socket] = []  # closed when this process ends
 
 
 def free_port() -> int:
-    """One of PORTS that is free here and that no other caller of this function has: none is given twice while the
-    process that asked for it lives. Global random states stay as they are. Raises OSError."""
+    """One of PORTS that is free here, given only once while the process that asked for it lives.
+    Global random states stay as they are. Raises OSError."""
     draw = random.SystemRandom()
     for _ in range(MAX_TRIES):
         port = draw.choice(PORTS)
@@ -23,7 +23,7 @@ def free_port() -> int:
                 probe.bind(("", port))
             except OSError:
                 continue
-        # Linux's abstract names are gone with who holds them, and belong to a network namespace, as ports do
+        # Linux's abstract names go with their holder, and belong to a network namespace, as ports
         taken = socket.socket(socket.AF_UNIX)
         try:
             taken.bind(f"\0r3_openrlhf/port/{port}")

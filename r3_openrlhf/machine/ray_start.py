@@ -1,11 +1,11 @@
 """A Ray that starts on a slow machine, too: `python -m r3_openrlhf.machine.ray_start start ...` is
 `ray start ...`, and a `ray.init` that starts a Ray does it in `patient_raylet()`.
 
-A node's raylet starts two agents, Python programs with many imports, and waits until they have written down their ports: 15 s
-each time, a limit that cannot be set. Then it aborts, and `ray start` says that "the current node timed out during startup"
-(https://github.com/ray-project/ray/issues/65983). Busy processors or a slow shared file system are enough. A raylet that knows the
-ports does not wait for them. Ray has options for all four, and forgets to tell the raylet the fourth.
-"""
+A node's raylet starts two agents, Python programs with many imports, and waits 15 s for the ports
+of each, a limit that cannot be set. Then it aborts, and `ray start` says that "the current node
+timed out during startup" (ray-project/ray issue 65983). Busy processors or a slow shared file
+system are enough. A raylet that knows the ports does not wait. Ray has options for all four, and
+forgets the fourth."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from r3_openrlhf.machine.ports import free_port
 # Arguments of ray/_private/services.py:1587, `start_raylet`.
 _DASHBOARD_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 _NO_PORT = -1  # as ray/dashboard/agent.py:92 writes where there is no such server
-# Of a raylet; a user's values count. At the first runtime_env it waits for the agent that makes it, 30 s by itself, and then
-# aborts. And what an actor has started ends with it: vLLM's EngineCore would keep a GPU's memory when its actor is killed.
+# Of a raylet; a user's values count. It waits 30 s for the agent of a first runtime_env, then
+# aborts. An actor's children end with it: vLLM's EngineCore would keep a GPU's memory.
 _ENVIRONMENT = {"RAY_agent_register_timeout_ms": "300000", "RAY_process_group_cleanup_enabled": "true"}
 
 
 def authentication() -> dict[str, str]:
-    """Environment of everything that may talk to one Ray: without its token neither tasks nor the key store are open."""
+    """Environment to talk to one Ray: without its token neither tasks nor key store are open."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def of_this_machine() -> dict[str, str]:
-    """Environment of a Ray of one node. Its variable for Windows and macOS has Ray take 127.0.0.1 for the node's address
-    (ray/_private/services.py:791), and then it listens there alone. Ray reads both when it is imported."""
+    """Environment of a Ray of one node. A variable for Windows and macOS makes it take 127.0.0.1
+    (ray/_private/services.py:791), and listen there alone. Ray reads both when it is imported."""
     return {**authentication(), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -51,10 +51,10 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
-    """A raylet that is started meanwhile by this process knows its agents' ports: those that were asked for, else free ones.
-    Without a dashboard's libraries (`get_dashboard_dependency_error`) three of them have no server.
+    """Let raylets of this process know their agents' ports: the given, else free ones.
+    Without a dashboard's libraries (`get_dashboard_dependency_error`) three have no server.
 
-    common_port: the number of an agent's port that no one has asked for, and that every Ray of a machine has in common."""
+    common_port: an agent's port that no one set, the same for all Rays of a machine."""
     from ray._private import ray_constants, services, utils
 
     start_raylet, start_process = services.start_raylet, services.start_ray_process
@@ -67,7 +67,7 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
         patience = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
         options["env_updates"] = {**(options.get("env_updates") or {}), **patience}
         known = {name: options[name] if dashboard else _NO_PORT for name in _DASHBOARD_PORTS}
-        flags = [f"--{name}={port}" for name, port in known.items()]  # the raylet takes the last one of a name
+        flags = [f"--{name}={port}" for name, port in known.items()]  # the last one of a name counts
 
         def start_process_with_flags(command: list[str], process_type: str, *positional: Any, **more: Any) -> Any:
             if process_type == ray_constants.PROCESS_TYPE_RAYLET:

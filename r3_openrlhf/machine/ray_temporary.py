@@ -1,4 +1,4 @@
-"""The directory of Ray's own files, its sockets among them: a directory that only this user can enter."""
+"""The directory of Ray's files and sockets, which only this user can enter."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = "r3-"
-# A Unix socket's path has 107 bytes (unix(7)); below the directory Ray makes the longest one of them like this.
+# A Unix socket's path has 107 bytes (unix(7)); the longest below the directory is this.
 MAX_BYTES = 107 - len(f"/{PREFIX}12345678/ray/session_2026-01-31_12-00-00_000000_4194304/sockets/plasma_store")
 REMEDY = "set RAY_TMPDIR to a shorter one, such as /tmp"
 
 
 def ray_temporary() -> Path:
-    """The directory for temporary files, as Ray chooses it (ray/_common/utils.py:323, `get_default_system_temp_dir`)."""
+    """Ray's directory for temporary files (ray/_common/utils.py:323)."""
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
 
 
@@ -28,7 +28,7 @@ def bytes_of(path: Path | str) -> int:
 
 @contextlib.contextmanager
 def private_directory(parent: Path) -> Iterator[Path]:
-    """A directory for one Ray, removed after the block. `sweep` removes it when this process is killed before that.
+    """A directory for one Ray, removed after the block, or by `sweep` after a kill.
 
     Ray opens its own directory to everybody (ray/_common/utils.py:453 gives it mode 777), so that
     is one inside of a directory of mode 700."""

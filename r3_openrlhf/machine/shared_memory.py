@@ -10,7 +10,7 @@ import psutil
 
 FOLDER = Path("/dev/shm")
 FIRST_NAMESPACE = 0xEFFFFFFC
-# Python's SharedMemory and semaphores (vLLM, torch's data loaders), torch's file system sharing, Ray's object store, NCCL
+# Python's SharedMemory and semaphores (vLLM, torch), torch's file sharing, Ray's store, NCCL
 SEMAPHORES = ("sem.mp-*",)  # Python's: what no process holds is of no use to any
 STACK_NAMES = (*SEMAPHORES, "psm_*", "sem.loky-*", "torch_*", "plasma*", "nccl-*")
 
@@ -47,16 +47,16 @@ def look(path: Path) -> os.stat_result | None:
 
 
 def _node_is_visible() -> bool:
-    """True if process ids here are those of the node. With Slurm: the task's id on the node is an ancestor of ours. Without: the ids are the
-    kernel's first ones (PROC_PID_INIT_INO in linux/proc_ns.h)?"""
+    """True if process ids here are the node's. With Slurm: the task's id there is an ancestor of
+    ours. Without: they are the kernel's first ones (PROC_PID_INIT_INO in linux/proc_ns.h)."""
     if (task := os.environ.get("SLURM_TASK_PID")) is None:
         return os.stat("/proc/self/ns/pid").st_ino == FIRST_NAMESPACE
     return int(task) in {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
 
 
 def _held(paths: set[Path]) -> set[Path]:
-    """Return those that a process of this user has mapped or open. By inode: glibc's sem_open maps a semaphore under another name
-    and then links it to its own, so /proc/PID/maps does not show the name that another process will open."""
+    """Return those that a process of this user has mapped or open, by inode: glibc's sem_open maps
+    a semaphore under another name first, so /proc/PID/maps lacks the name that others open."""
     names = {(seen.st_dev, seen.st_ino): path for path in paths if (seen := look(path)) is not None}
     held = set()
     for process in psutil.process_iter():

@@ -87,7 +87,7 @@ def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
 
 def hidden_gpus(config: R3Config, platform: str) -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES for Ray where all GPUs are hidden: Ray counts words, and a CPU rank takes one
-    (ray/_private/resource_and_label_spec.py: "Attempting to start raylet with 1 GPU"). None is -1."""
+    (ray/_private/resource_and_label_spec.py: "Attempting to start raylet with 1 GPU"). No device is -1."""
     if platform != "cpu" or "CUDA_VISIBLE_DEVICES" not in os.environ:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(["-1"] * config.cluster.num_ranks)}

@@ -1,10 +1,10 @@
-"""Everything that OpenRLHF 0.11.2 and vLLM 0.29 need to run without a GPU, in one file. On only where CUDA is absent.
+"""The changes that let OpenRLHF 0.11.2 and vLLM 0.29 run without a GPU. On only without CUDA.
 
-`install()` runs in the driver and, through Ray's worker_process_setup_hook, in every Ray worker. Nothing in
-site-packages is edited: torch.cuda's device queries answer "cpu", flash-attn's tensor helpers get plain torch
-versions, and a few upstream names are replaced right after their module is imported. Three of the replacements
-guard against failures that are silent upstream; they are marked SILENT. Each line names the upstream place it answers
-(paths below openrlhf/ unless said otherwise).
+`install()` runs in the driver and, through Ray's worker_process_setup_hook, in every Ray worker.
+Nothing in site-packages is edited: torch.cuda's device queries answer "cpu", flash-attn's helpers
+get plain torch versions, and a few upstream names are replaced right after import. Three
+replacements guard against failures that are silent upstream; they are marked SILENT. Each line
+names its upstream place (paths below openrlhf/ unless said otherwise).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from r3_openrlhf.machine.after_import import patch_after_import
 ENVIRONMENT = every_process.ENVIRONMENT | {
     "DS_ACCELERATOR": "cpu",
     "VLLM_TARGET_DEVICE": "cpu",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would bind to cores that Ray's other processes use too
-    "TORCHDYNAMO_DISABLE": "1",  # models/utils.py:compute_entropy is compiled; a compiler run costs more than it saves
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # it would bind to cores in use
+    "TORCHDYNAMO_DISABLE": "1",  # models/utils.py:compute_entropy; not worth it
 }
 WORKER_EXTENSION = "r3_openrlhf.machine.cpu.vllm_worker.CpuWorkerWrap"
 KV_CACHE_BYTES = 256 * 2**20  # of an engine
@@ -42,7 +42,7 @@ def is_needed() -> bool:
 
 
 def install() -> None:
-    """Make this process able to run the stack without CUDA. Harmless twice. Where CUDA exists, `every_process.install()` alone."""
+    """Let this process run the stack without CUDA; with it, every_process. Harmless twice."""
     global _installed
     every_process.install()
     if _installed or not is_needed():
@@ -61,9 +61,9 @@ def _answer_torch_cuda() -> None:
     import torch
 
     cuda = torch.cuda
-    cuda.current_device = lambda: torch.device("cpu")  # trainer/ray/ppo_actor.py:148,171,627 launcher.py:136,190
+    cuda.current_device = lambda: torch.device("cpu")  # trainer/ray/ppo_actor.py:148,171,627
     cuda.set_device = lambda *args, **kwargs: None  # utils/deepspeed/deepspeed.py:97
-    cuda.synchronize = lambda *args, **kwargs: None  # launcher.py:65 ppo_actor.py:605 utils/distributed_util.py:10
+    cuda.synchronize = lambda *args, **kwargs: None  # launcher.py:65 ppo_actor.py:605
     cuda.current_stream = lambda *args, **kwargs: None  # ppo_actor.py:436
 
 
@@ -71,7 +71,7 @@ def _answer_torch_cuda() -> None:
 
 
 def _install_flash_attn_helpers() -> None:
-    """runs/models/ring_attn_utils.py:2-3 import these unconditionally. Plain torch versions; enough for packing."""
+    """For runs/models/ring_attn_utils.py:2-3: plain torch versions; enough for packing."""
     if importlib.util.find_spec("flash_attn") is not None:
         return
     import torch
@@ -149,7 +149,7 @@ def _patch_value_model(module) -> None:
 
 
 def sequence_regression(*args, attn_implementation="flash_attention_2", **kwargs):
-    """Upstream's get_llm_for_sequence_regression without flash attention. It belongs to this module, because Ray pickles it by name."""
+    """Upstream's get_llm_for_sequence_regression, no flash attention; Ray pickles its name."""
     if "flash" in attn_implementation:
         attn_implementation = "sdpa"
     return _regression["upstream"](*args, attn_implementation=attn_implementation, **kwargs)
@@ -157,9 +157,9 @@ def sequence_regression(*args, attn_implementation="flash_attention_2", **kwargs
 
 @_after_import("deepspeed.runtime.zero.partition_parameters")
 def _patch_zero3_gather(module) -> None:
-    """SILENT: deepspeed/runtime/zero/partition_parameters.py:2082 launches one all-gather per parameter and waits for
-    the last one only. NCCL runs them in order; gloo does not, and an earlier gather then overwrites weights that were
-    just loaded: about one load in ten of a model with biases left garbage in a layer."""
+    """SILENT: deepspeed/runtime/zero/partition_parameters.py:2082 launches an all-gather per parameter and
+    waits for the last. NCCL runs them in order; gloo does not: an earlier one then overwrites loaded
+    weights, and one load in ten of a model with biases left garbage in a layer."""
     dist = module.dist
     gather = dist.all_gather_into_tensor
 
@@ -206,12 +206,12 @@ def _patch_weight_sync_group(module) -> None:
 
 
 def gloo_broadcaster(master_address, master_port, rank, world_size, device):
-    """What upstream calls for a weight group, over gloo; the device has no say."""
+    """Stand in for upstream's weight group, over gloo; the device has no say."""
     return GlooBroadcaster(master_address, master_port, rank, world_size)
 
 
 class GlooBroadcaster:
-    """`.broadcast(tensor, src, stream)` as vLLM's PyNcclCommunicator has it, over a stateless gloo group."""
+    """`.broadcast(tensor, src, stream)` as vLLM's PyNcclCommunicator, over stateless gloo."""
 
     def __init__(self, host: str, port: int, rank: int, world_size: int) -> None:
         from vllm.distributed.utils import stateless_init_torch_distributed_process_group
@@ -219,20 +219,20 @@ class GlooBroadcaster:
         self.group = stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
 
     def broadcast(self, tensor, src: int = 0, stream=None) -> None:
-        """Every rank has rank `src`'s tensor when this returns; `stream` is for CUDA and left alone."""
+        """Every rank has rank `src`'s tensor at return; `stream` is for CUDA and left alone."""
         import torch
         from torch.distributed import BroadcastOptions
 
         options = BroadcastOptions()
         options.rootRank, options.rootTensor = src, 0
         buffer = tensor.detach().contiguous()
-        self.group.broadcast([buffer.view(-1).view(torch.uint8)], options).wait()  # bytes: any dtype
+        self.group.broadcast([buffer.view(-1).view(torch.uint8)], options).wait()  # any dtype
         if buffer.data_ptr() != tensor.data_ptr():
             tensor.copy_(buffer)
 
 
 @_after_import("cpuinfo")
 def _patch_cpuinfo(module) -> None:
-    """deepspeed/ops/op_builder/builder.py:434,496 and ops/adam/cpu_adam.py:75 ask for the processor's features, each time
-    with another process that measures its speed for a second. They do not change."""
+    """Keep the processor's features, which do not change: deepspeed/ops/op_builder/builder.py:434,496 and
+    ops/adam/cpu_adam.py:75 measure its speed in another process for a second each time."""
     module.get_cpu_info = functools.cache(module.get_cpu_info)

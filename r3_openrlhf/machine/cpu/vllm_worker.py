@@ -1,4 +1,4 @@
-"""vLLM's worker on a CPU, as OpenRLHF's weight sync needs it. Imported by the worker before the model is loaded."""
+"""vLLM's worker on a CPU, for OpenRLHF's weight sync. Imported before the model is loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CpuWorkerWrap(WorkerWrap):
     """trainer/ray/vllm_worker_wrap.py:40 allocates the received weight on "cuda"."""
 
     def update_weight(self, name, dtype, shape, empty_cache=False):
-        """Receive one weight from the trainer into the engine. ValueError: it has another dtype than the engine's."""
+        """Receive a weight from the trainer. ValueError: its dtype is not the engine's."""
         if dtype != self.model_config.dtype:
             raise ValueError(f"{name} arrives as {dtype}, the engine holds {self.model_config.dtype}")
         weight = torch.empty(shape, dtype=dtype, device=self.device)

@@ -1,8 +1,8 @@
 """A process from which others are forked on request, so that what they need is loaded once; and
 their clock.
 
-It is a new interpreter: nothing of its owner (CUDA, Ray, threads) is in it or in what it forks, and it never sees what
-these work on. It ends when its owner does, and the kernel ends what it forked together with it. Both ends are here.
+It is a new interpreter: nothing of its owner (CUDA, Ray, threads) is in it or its forks, and it
+never sees their work. It ends with its owner, and its forks end with it. Both ends are here.
 Standard library only: it is loaded where programs of a model run."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def waited_s(task: int | str) -> float:
     0.0 where the kernel does not count it (no CONFIG_SCHED_INFO), and when the process has just
     ended."""
     try:
-        with open(f"/proc/{task}/schedstat", "rb") as file:  # nanoseconds running, nanoseconds waiting, turns
+        with open(f"/proc/{task}/schedstat", "rb") as file:  # ns running, ns waiting, turns
             return int(file.read().split()[1]) / 1e9
     except (OSError, IndexError):
         return 0.0
@@ -99,7 +99,7 @@ class ForkServer:
             self.process = subprocess.Popen(
                 [*command, sys.executable, "-I", "-c", program, *arguments],
                 env=environment,
-                stdin=theirs.fileno(),  # a number that no child keeps, however many descriptors this process has
+                stdin=theirs.fileno(),  # a number that no child keeps
                 stdout=subprocess.DEVNULL,
             )
         except OSError:
@@ -120,7 +120,7 @@ class ForkServer:
         return answer
 
     def fork(self, *descriptors: int) -> tuple[int, int]:
-        """Fork a process that gets these descriptors. Returns its number and a pidfd. OSError: the server is gone."""
+        """Fork a process with these descriptors. Returns number and pidfd. OSError: no server."""
         with self._lock:
             self._channel.settimeout(FORK_TIMEOUT_S)
             socket.send_fds(self._channel, [b"fork"], descriptors)
@@ -131,7 +131,7 @@ class ForkServer:
                 self._note_end(message)
 
     def next_end(self, limit_s: float) -> dict[str, Any] | None:
-        """Return how the next process ended (`serve`); None: none did for so long. OSError: the server is gone."""
+        """Return how the next process ended (`serve`); None: none in time. OSError: no server."""
         if not self._ends:
             self._channel.settimeout(max(0.001, limit_s))
             try:
@@ -195,10 +195,10 @@ def serve(
         on_idle: called when no process is left."""
     libraries = _children_of_this() if adopts else set()  # what they have started
     gc.collect()
-    gc.freeze()  # so that the collector does not touch, and thereby copy, the pages of the libraries
+    gc.freeze()  # else the collector would touch, and thereby copy, the libraries' pages
     if adopts:
         adopt_orphans()
-    children: dict[int, tuple[int, int, float]] = {}  # pidfd -> pid, number, how long this process had waited
+    children: dict[int, tuple[int, int, float]] = {}  # pidfd -> pid, number, waited
     numbers = itertools.count()
     try:
         while owner is None or os.getppid() == owner:
@@ -208,7 +208,7 @@ def serve(
                     if adopts:
                         _kill_orphans(libraries | {pid for pid, _, _ in children.values()})
                     if not children:
-                        on_idle()  # after the end was told: an error in it ends this process, and no verdict
+                        on_idle()  # after the end was told: an error here costs no verdict
                     continue
                 message, descriptors, _, _ = socket.recv_fds(channel, 16, MAX_DESCRIPTORS)
                 if not message:
@@ -257,7 +257,7 @@ def _children_of_this() -> set[int]:
 
 
 def _kill_orphans(known: set[int]) -> None:
-    """Kill what a process that is gone had started, and what that had: it comes to the nearest one that adopts."""
+    """Kill what a gone process had started, and theirs, which the nearest adopter gets."""
     while orphans := _children_of_this() - known:
         for pid in orphans:
             os.kill(pid, signal.SIGKILL)

@@ -4,8 +4,8 @@ itself.
     pool = ProcessPool("my_module:make_worker", num_workers=4, timeout_s=5.0)
     pool.submit({"text": "..."}).result()
 
-`make_worker(**options)` is called once, in a process that every worker is then forked from (worker.py). What it returns is
-called with each item in a worker; items and answers are plain data. There is one thread per worker here.
+`make_worker(**options)` is called once, in the process that workers are forked from (worker.py). Its
+result is called with each item in a worker; items and answers are plain data. A thread per worker.
 
 Neither `concurrent.futures`, loky nor pebble is used. They read pickles from their workers, which
 would let a worker that has been taken over run code in this process, and they have no sessions."""
@@ -58,7 +58,7 @@ class ItemLost(Exception):
 
 
 def _fork_server(target: str, options: Mapping[str, Any], memory_bytes: int | None) -> ForkServer:
-    """Start the process that workers are forked from; they are confined where memory_bytes is given. OSError."""
+    """Start the process to fork workers from; memory_bytes confines them. OSError."""
     path = [str(Path(__file__).absolute().parents[3]), *map(os.path.abspath, sys.path)]
     program = (
         f"import sys; sys.path[:] = {path!r}; from {_WORKER} import run_template;"
@@ -148,7 +148,7 @@ class ProcessPool(Generic[AnswerT]):
         answer_type: what answers are decoded as (msgspec); an answer of another form is a crash.
         timeout_s: for one item, of its own time: waiting in the queue or for a processor does not
             count.
-        attempts: at an item whose process ends while it is at work, which may be somebody else's doing.
+        attempts: at an item whose process ends at work, which may be another's doing.
         memory_bytes: address space of one worker, which is then confined as well (sandbox.py), and
             has no environment variables; None: neither.
         on_lost: what an item without an answer is answered with; None: its future raises ItemLost.
@@ -203,7 +203,7 @@ class ProcessPool(Generic[AnswerT]):
         return job.future
 
     def session(self) -> Session[AnswerT]:
-        """A worker that keeps its state between items; as many as are open at once, whatever num_workers is."""
+        """A worker that keeps its state between items; any number, whatever num_workers is."""
         return Session(self)
 
     def close(self) -> None:
@@ -340,7 +340,7 @@ class ProcessPool(Generic[AnswerT]):
 
 
 class Session(Generic[AnswerT]):
-    """A worker of a pool that one user has for himself, from his first item until `close` or a lost item."""
+    """A worker that one user has alone, from his first item until `close` or a lost item."""
 
     def __init__(self, pool: ProcessPool[AnswerT]) -> None:
         self._pool = pool
@@ -355,7 +355,7 @@ class Session(Generic[AnswerT]):
         return self._worker is not None
 
     def ask(self, body: bytes | msgspec.Raw) -> AnswerT:
-        """Return the answer to one item, in this thread. ItemLost: there is none, and the worker is gone."""
+        """Return an item's answer, in this thread. ItemLost: none, and the worker is gone."""
         try:
             self._worker = self._worker or self._pool._free_worker() or self._pool._new_worker()
             return self._pool._ask(self._worker, body)
@@ -394,7 +394,7 @@ class Session(Generic[AnswerT]):
             self._pool._lose(job.future, ItemLost("closed", seconds=lost.seconds) if self._is_closed else lost)
 
     def close(self) -> None:
-        """The process is free for other sessions; one that is at work is killed. Twice is harmless."""
+        """Free the process for other sessions; one at work is killed. Twice is harmless."""
         with self._lock:
             self._is_closed = True
             worker = self._worker

@@ -24,7 +24,7 @@ MAX_FILE_BYTES = 2**20
 
 
 def die_with_parent(signal_number: int) -> None:
-    """The kernel sends this signal when the thread that started the process ends, however it ends."""
+    """The kernel sends this signal when the thread that started the process ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
 
 
@@ -82,9 +82,9 @@ class Barriers:
 
     Args:
         readable: files and directories that may be read.
-        writable: directories in which files, and nothing but files, may be made, written and removed.
+        writable: directories in which files, nothing else, may be made, written and removed.
         executable: directories from which programs may be started, where `programs` is set.
-        threads: threads and pairs of sockets are allowed, as a program needs them; processes are not.
+        threads: threads and pairs of sockets are allowed, for programs; processes are not.
         programs: this process may become another program (execve).
 
     Raises:
@@ -107,7 +107,7 @@ class Barriers:
         )
 
     def enter(self) -> dict[str, bool]:
-        """No way back: for this process and what it starts. Which layers are active. OSError: as `confine`."""
+        """Confine this process and its own. Returns active layers. OSError: as `confine`."""
         _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
         layers = {"landlock": False, "seccomp": False}
         if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
@@ -126,7 +126,7 @@ class Barriers:
 
 
 def _drop_capabilities() -> None:
-    """Drop those of root, with which a limit can be raised again and a process of another user be reached."""
+    """Drop root's capabilities, which could raise limits or reach others' processes."""
     header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
     _libc.capset(header, bytes(24))
 
@@ -138,9 +138,9 @@ _RULE_PATH_BENEATH = 1
 _READ_FILE, _READ_DIR = 4, 8
 _READ = _READ_FILE | _READ_DIR
 _EXECUTE = 1
-_WRITE = 2 | 32 | 256 | 16384  # write, remove and make a file, truncate: no directory, link, pipe or socket is made
+_WRITE = 2 | 32 | 256 | 16384  # write, remove, make a file, truncate
 _OF_FILES = 1 | 2 | _READ_FILE | 16384  # rights that a rule about a file can give
-_ALL_FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 4: 2**15 - 1}  # by ABI version; 5 and later add ioctl
+_ALL_FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 4: 2**15 - 1}  # by ABI; 5 adds ioctl
 
 
 def library_paths() -> list[str]:
@@ -203,7 +203,7 @@ _ARCHITECTURES = {
         + (188, 189, 190, 197, 198, 199, 165, 166, 155, 161)
         # setpriority, sched: setparam, setscheduler, setaffinity; ioprio_set, migrate_pages, move_pages, process_madvise
         + (141, 142, 144, 203, 251, 256, 279, 440)
-        # add_key, request_key, keyctl, perf_event_open, userfaultfd, open_by_handle_at, io_uring_enter, io_uring_register
+        # add_key, request_key, keyctl, perf_event_open, userfaultfd, open_by_handle_at, io_uring_*
         + (248, 249, 250, 298, 323, 304, 426, 427)
         # timer_create, whose signal may be SIGKILL; inotify_init, inotify_init1, fanotify_init
         + (222, 253, 294, 300),
@@ -230,7 +230,7 @@ _BY_NAME = {
     | {"syslog": 116, "sync": 81, "syncfs": 267},
 }
 _CLONE_THREAD = 0x10000
-# Signals to others, leases and watches: fcntl F_SETOWN, F_SETOWN_EX, F_SETLEASE, F_NOTIFY; ioctl FIOSETOWN, SIOCSPGRP
+# Signals, leases, watches: fcntl F_SETOWN, F_SETOWN_EX, F_SETLEASE, F_NOTIFY; FIOSETOWN, SIOCSPGRP
 _REFUSED_FCNTL, _REFUSED_IOCTL = (8, 15, 1024, 1026), (0x8901, 0x8902)
 _X32_BIT = 0x40000000  # a second set of numbers for the same calls on x86_64
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -258,7 +258,7 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
             block += [(jump, 0, 1, value), (_RETURN, 0, 0, matched)]
         code.extend([(_JUMP_EQUAL, 0, len(block) + 1, number[call]), *block, (_RETURN, 0, 0, otherwise)])
 
-    if threads:  # a program that lowers its limit of time would look as if the kernel had killed it for want of memory
+    if threads:  # a lower limit would look like a kill for want of memory
         decide("setrlimit", 0, _JUMP_EQUAL, [resource.RLIMIT_CPU], _EPERM, _ALLOW)
         cpu_limit = [
             (_LOAD, 0, 0, 24),
@@ -272,11 +272,11 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
             (_RETURN, 0, 0, _EPERM),
             (_RETURN, 0, 0, _ALLOW),
         ]
-    decide("prlimit64", 0, _JUMP_EQUAL, [0], _ALLOW, _EPERM)  # also how a process sets its own limits: pid 0
+    decide("prlimit64", 0, _JUMP_EQUAL, [0], _ALLOW, _EPERM)  # for pid 0: itself
     decide("fcntl", 1, _JUMP_EQUAL, _REFUSED_FCNTL, _EPERM, _ALLOW)
     decide("ioctl", 1, _JUMP_EQUAL, _REFUSED_IOCTL, _EPERM, _ALLOW)
     decide("prctl", 0, _JUMP_EQUAL, [_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE], _EPERM, _ALLOW)
-    if threads:  # glibc asks for a thread by clone3, whose flags no filter can see, and falls back to clone
+    if threads:  # glibc's clone3 hides flags: it falls back to clone
         refused -= {number[name] for name in ("clone", "clone3", "socketpair")}
         refused.add(number["memfd_create"])  # memory that no limit counts
         decide("clone", 0, _JUMP_ANY_BIT, [_CLONE_THREAD], _ALLOW, _EPERM)
@@ -312,9 +312,9 @@ def _audit(event: str, arguments: tuple) -> None:
 
 
 def watch_for_code() -> None:
-    """From now on, running code that comes from a string, or starting a program, fails and is remembered.
+    """Make code from a string, or a program's start, fail from now on, and remember it.
 
-    A tripwire after the other layers: no grader runs code from strings, so an item that gets there found a way in.
+    A tripwire after the other layers: no grader runs such code, so the item found a way in.
     """
     sys.addaudithook(_audit)
 

@@ -13,7 +13,7 @@ _HEADER = struct.Struct(">II")  # number of the item, bytes that follow
 
 
 def _plain(value: object) -> object:
-    if hasattr(value, "tolist"):  # numpy scalars and arrays, which reasoning_gym puts into its entries
+    if hasattr(value, "tolist"):  # numpy values in reasoning_gym's entries
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no plain data")
 

@@ -1,4 +1,4 @@
-"""The processes of a pool: a server that loads what they need once (fork_server.py), and a fork of it for each worker."""
+"""The processes of a pool: a server that loads once (fork_server.py), and a fork per worker."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def advantage_parts(
     sums: Sequence[float],
     settings: AgentsConfig,
 ) -> AdvantageParts:
-    """Of a task's graded trajectories: their turns' states and returns, and each one's reward sum.
+    """The graded trajectories of one task: states and returns of turns, and sums of rewards.
 
     Formulas: `advantages_of_task`. ValueError: no trajectory, or as problems/agents/hierarchy.py.
     """
