@@ -1,7 +1,7 @@
-"""R³ (replay, reflection, ranking rewards; arXiv 2601.19620) as an add-on to OpenRLHF 0.11.2, and for any other loop.
+"""R³ (replay, reflection, ranking; arXiv 2601.19620) for OpenRLHF 0.11.2 and any other loop.
 
-The names below are the public interface; each is loaded when it is first used, so that `import r3_openrlhf` costs
-nothing. The class `R3` makes the decisions of a step; examples/own_loop.py puts it into a loop of plain torch.
+The names below are the public interface; each is loaded at first use: `import r3_openrlhf` costs
+nothing. The class `R3` decides for a step; examples/own_loop.py has it in a plain torch loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `r3`. Results go to stdout, progress and errors to stderr; a mistake is one sentence and exit code 1."""
+"""The command `r3`: results to stdout, progress and errors to stderr; a mistake: exit code 1."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ELSEWHERE = {
     "view": ("r3_openrlhf.view.cli", "view"),
     "serve-rewards": ("r3_openrlhf.rewards.server.cli", "serve_rewards"),
 }
-# What a command needs beyond the smallest installation: an extra of pyproject.toml. `r3 train` needs the whole stack.
+# A command's needs beyond the smallest installation: an extra of pyproject.toml.
 EXTRAS = {
     "attack-rewards": "eval",
     "compare": "notebook",
@@ -76,7 +76,7 @@ class R3Group(click.Group):
         return super().get_command(context, name)
 
     def resolve_command(self, context: click.Context, args: list[str]):
-        """Commands in LOOKING run within `looking_only`; one of MOVED is answered with its new name."""
+        """Commands in LOOKING run within `looking_only`; those of MOVED name the new one."""
         if args[0] in MOVED:
             raise click.ClickException(
                 f"r3 {args[0]} is `{MOVED[args[0]]}` now, in a checkout of r3_openrlhf (docs/lab.md)"
@@ -99,7 +99,7 @@ class R3Group(click.Group):
 
 
 def _sentence(error: Exception, command: str | None) -> str:
-    """About an exception that is none of ours: what to install, or where the traceback is, in a file of its own."""
+    """About a foreign exception: what to install, or the file that has the traceback."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if package not in ("", __package__):
         extra = EXTRAS.get(command or "")
@@ -232,7 +232,7 @@ def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -
     from r3_openrlhf.runs.stop_request import GO_ON, GOES_ON
     from r3_openrlhf.stack.launch import train as launch
 
-    # DeepSpeed looks for ninja, which is next to this command, also when the environment is not activated.
+    # DeepSpeed looks for ninja, next to this command, also without an activated environment.
     programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
     if programs not in path.split(os.pathsep):
         os.environ["PATH"] = f"{programs}{os.pathsep}{path}"

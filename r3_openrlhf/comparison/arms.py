@@ -91,10 +91,10 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
         accuracy_at_equal_tokens   the curve at T, straight between two evaluations
         mean_accuracy              area under the curve up to T, divided by the tokens it spans
         final_accuracy             the last evaluation, whatever its generated tokens
-        effective_before, _after   share of sampled groups not collapsed, before and after replay, up to T;
+        effective_before, _after   share of groups not collapsed, before and after replay, up to T;
                                    groups that dynamic sampling dropped were sampled, and collapsed
         crossings                  of the arm's mean curve, see `crossing_of_mean`
-        tokens_in_...              share of generated tokens in such groups, up to T; tokens_elsewhere:
+        tokens_in_...              share of generated tokens in these, up to T; tokens_elsewhere:
                                    what dynamic sampling dropped, and ungraded groups
         trained_tokens, seconds    sums up to T; T's step counts with its share of tokens before T
         COUNTS                     per step, over the steps up to T

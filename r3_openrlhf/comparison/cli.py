@@ -38,7 +38,7 @@ def compare(
 ) -> None:
     """Compare runs: held-out accuracy at equal generated tokens, with intervals over seeds.
 
-    RUN is a run directory, or a directory that holds some. Runs of one arm (`arm`, else `algo`) differ in
+    RUN is a run directory, or one that holds some. Runs of one arm (`arm`, else `algo`) differ in
     the seed only; all share data, model and evaluation. Others are refused.
 
     \b

@@ -11,8 +11,8 @@ from r3_openrlhf.method.checks import check_fields, number, word
 
 @dataclass
 class AgentsConfig:
-    """Tasks of many turns instead of problems (docs/agents.md): a step plays rollout.n_samples_per_prompt trajectories of
-    each of rollout.batch_size tasks, and each turn is a response of at most rollout.max_new_tokens."""
+    """Tasks of many turns (docs/agents.md): a step plays n_samples_per_prompt trajectories of each
+    of rollout.batch_size tasks; each turn is a response of at most rollout.max_new_tokens."""
 
     # environment: vault | frozen_lake | taxi | textworld | package.module:Class; null: problems
     environment: str | None = None

@@ -24,7 +24,7 @@ class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
     """The tests of one problem.
 
     Args:
-        inputs, outputs: Equally many. With `fn_name` an input is a list of arguments, an output any JSON
+        inputs, outputs: Equally many. With `fn_name` an input is arguments, an output any JSON
         value; without it both are texts.
         fn_name: The function that is called.
         asserts: Instead of both: sources, each of which raises nothing where the test holds.

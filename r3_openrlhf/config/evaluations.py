@@ -10,7 +10,7 @@ from r3_openrlhf.method.checks import check_fields, number
 
 @dataclass
 class HeldOutConfig:
-    """Held-out problems that the policy is asked while it trains (evaluations.jsonl). `r3 eval` asks afterwards."""
+    """Held-out problems for the policy in training (evaluations.jsonl). `r3 eval`: afterwards."""
 
     # held-out problems, as data.path; null: no evaluation. Columns, task and prompt are those of `data`
     path: str | None = None

@@ -60,7 +60,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     """Compose and check. `experiment`: a name of configs/experiment, or the path of a YAML file.
     Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
 
-    "algo=NAME" is no plain key: it puts that preset between the experiment and the other overrides, and
+    "algo=NAME" is no plain key: it puts that preset between the experiment and the others, and
     "_NAME" after the experiment's run_dir, so that an experiment's arms have different directories.
 
     ConfigError, one sentence: unknown experiment, preset or key (with the nearest known one), a

@@ -16,7 +16,7 @@ from r3_openrlhf.method.open_table import is_import_path, is_looking
 
 @dataclass
 class CodeConfig:
-    """Limits of programs (data.task=code). A problem that asks for more time or memory for a test gets it."""
+    """Limits of programs (data.task=code). A problem may ask for more time or memory for a test."""
 
     # processor seconds of one test
     seconds_per_test: float = number(6.0, above=0)
@@ -42,7 +42,7 @@ class CodeConfig:
 
 @dataclass
 class RewardConfig:
-    """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a correct one [P], or what a function of yours returns."""
+    """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a right one [P], or your own."""
 
     # your reward function, my_rewards.py:is_right or package.module:function (docs/rewards.md); null: the grader of data.task
     function: str | None = None

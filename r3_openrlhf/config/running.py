@@ -39,7 +39,7 @@ class ClusterConfig:
 
     @property
     def num_ranks(self) -> int:
-        """GPUs in all; each holds a data-parallel rank of the policy and a share of a vLLM engine (R3Config.is_async: or)."""
+        """GPUs; each holds a policy rank and a share of an engine (R3Config.is_async: or)."""
         return self.num_nodes * self.gpus_per_node
 
 

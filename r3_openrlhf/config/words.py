@@ -28,7 +28,7 @@ class AgentEstimator(Word):
 
 
 class LossAggregation(Word):
-    """The weight of tokens in the loss: every token of a step weighs the same, or every response. OpenRLHF's words (`--actor.loss_agg_mode`)."""
+    """Weights of tokens in the loss: equal for tokens, or responses (`--actor.loss_agg_mode`)."""
 
     TOKEN_MEAN = "token-mean"
     SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"

@@ -44,7 +44,7 @@ class Engine:
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
         if self._on_cpu and options.tensor_parallel_size == 1:
-            # By its name vllm/platforms/cpu.py:271 replaces it: the worker would be one more process
+            # By name vllm/platforms/cpu.py:271 replaces it: the worker would be one more process
             settings["distributed_executor_backend"] = UniProcExecutor
 
         temporary = tempfile.mkdtemp(prefix="r3-")

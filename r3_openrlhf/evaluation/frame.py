@@ -37,7 +37,7 @@ def evaluate(
 
     Returns:
         A row per benchmark: `num_problems`, `response_tokens_mean`; `pass_at_1`, `pass_at_K`,
-        `majority_at_K` (K: n_samples) from 0 to 1, with `_low`, `_high`: 95% bootstrap over problems.
+        `majority_at_K` (K: n_samples) from 0 to 1, with `_low`, `_high` (95%, over problems).
 
     Raises:
         R3Error: as `r3 eval`."""

@@ -48,7 +48,7 @@ def majority_at_k(votes: Sequence[tuple[str | None, bool]], *, k: int) -> float:
 
 @lru_cache(maxsize=65536)
 def _majority(answers: tuple[tuple[int, float], ...], num_blank: int, k: int) -> float:
-    """Sum over the winning number of votes t: ways to draw a subset where u answers have exactly t votes,
+    """Sum over winning numbers of votes t: ways to draw a subset where u answers have exactly t,
     others fewer, times the mean correctness of the u. `answers`: (responses, correctness)."""
     total = 0.0
     for t in range(1, min(k, max((size for size, _ in answers), default=0)) + 1):

@@ -67,7 +67,7 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
         patience = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
         options["env_updates"] = {**(options.get("env_updates") or {}), **patience}
         known = {name: options[name] if dashboard else _NO_PORT for name in _DASHBOARD_PORTS}
-        flags = [f"--{name}={port}" for name, port in known.items()]  # the last one of a name counts
+        flags = [f"--{name}={port}" for name, port in known.items()]  # the last of a name counts
 
         def start_process_with_flags(command: list[str], process_type: str, *positional: Any, **more: Any) -> Any:
             if process_type == ray_constants.PROCESS_TYPE_RAYLET:

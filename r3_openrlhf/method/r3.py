@@ -189,7 +189,7 @@ class R3:
         groups: Sequence[Hashable] | None = None,
         rows_of_recalled: Callable[[list[Rollout]], list[Rollout]] = list,
     ) -> MixedBatch:
-        """Group the step's rollouts, add stored ones to collapsed groups (CCR); `group.replay` has the fate.
+        """Group the step's rollouts, recall for collapsed groups (CCR); `group.replay`: fate.
         `rows_of_recalled` maps recalled rollouts to rows, where one rollout is many rows."""
         ids = groups or [(rollout.uid, rollout.context) for rollout in rollouts]
         batch, replay = MixedBatch(rollouts, ids), self.settings.replay
@@ -272,7 +272,7 @@ class R3:
 
     def rows_to_measure(self, batch: MixedBatch) -> set[int]:
         """Return the rows that need exact entropy of the policy before `assign_advantages`, by
-        ranking.entropy_source. The engine's bounds (rollout.entropy_bounds) suffice for other ranked rows."""
+        ranking.entropy_source. The engine's bounds (rollout.entropy_bounds) suffice for others."""
         if not self.settings.ranks_by_entropy:
             return set()
         source = EntropySource.checked("ranking.entropy_source", self.settings.ranking.entropy_source)

@@ -42,7 +42,7 @@ class AdvantageSettings:
 
 @dataclass
 class RehearsalSettings:
-    """Stored successes of rarely solved problems that are not in this step join the update; nothing is sampled for them."""
+    """Stored successes of rarely solved problems of other steps join the update, unsampled."""
 
     # stored successes added to a step, at most, as a share of its sampled rows; 0: off
     share: float = number(0.0, min=0, max=1)
@@ -53,7 +53,7 @@ class RehearsalSettings:
 
 @dataclass
 class ReplaySettings:
-    """CCR: when a group collapses, past rollouts of the same problem with the opposite verdict join it."""
+    """CCR: a collapsed group is joined by the problem's past rollouts of the opposite verdict."""
 
     enabled: bool = True
     # rows recalled per collapsed group, at most
@@ -131,7 +131,7 @@ class RankingSettings:
 
 @dataclass
 class StateReplaySettings:
-    """Groups that start from promising states of failed responses, found by a critic (RRL, arXiv 2504.14363); for algo=rrl."""
+    """Groups from promising states of failed responses, by a critic (RRL, arXiv 2504.14363)."""
 
     # largest share of a batch's groups that start from a stored state; 0: off
     ratio: float = number(0.0, min=0, below=1)
@@ -149,7 +149,7 @@ class ExplorationSettings:
 
 @dataclass
 class HistorySettings:
-    """The store of past rollouts (one SQLite file per run). Limits apply from the next commit on, also to what older limits kept."""
+    """The store of past rollouts (a SQLite file per run). Limits apply from the next commit on."""
 
     # recallable rollouts of one problem with one verdict, contexts together
     max_per_problem_and_verdict: int = number(32, min=1)

@@ -46,7 +46,7 @@ class NoAnswer(DataError):
 def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
     r"""The accepted answers in a cell, and the form of their text (a constant of this file).
 
-    A list has several answers. A JSON text is opened: its value, or that of `ground_truth`. In a text
+    A list has several answers. A JSON text is opened: its value, or of `ground_truth`. In a text
     whose last line begins with "####" the rest counts, of one with \boxed{} the last box.
 
     Args:

@@ -117,7 +117,7 @@ def _values(
 
 
 def _trl_arguments(item: FunctionItem) -> dict[str, Any]:
-    """Return arguments as TRL's GRPOTrainer passes them: columns as lists, messages for messages."""
+    """Return arguments as TRL's GRPOTrainer passes them: columns as lists, messages as such."""
     prompt = item.row.get("prompt")
     talks = isinstance(prompt, list)
     completion = [{"role": "assistant", "content": item.response}] if talks else item.response

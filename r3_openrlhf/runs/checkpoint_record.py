@@ -39,7 +39,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest(checkpoints: Path) -> Path | None:
-    """Return the policy's directory of the newest checkpoint that every model has; None without one. A run killed
+    """Return the policy's directory of the newest checkpoint of all models, or None. A run killed
     while it saves may have a newer one of one model. ConfigError: it cannot be read."""
     tags = [_tag(checkpoints / model / "latest") for model in ("_actor", CRITIC) if (checkpoints / model).is_dir()]
     whole = [tag for tag in tags if tag is not None]
@@ -81,7 +81,7 @@ def _tag(latest: Path) -> str | None:
 
 
 def write(folder: Path, *, step: int, config: R3Config, history: StoreRecord | None) -> None:
-    """Write the record next to the files of a complete checkpoint, of policy and critic; durable."""
+    """Write the record next to a complete checkpoint's files, of policy and critic, durably."""
     for model in _of_models(folder):
         record = CheckpointRecord(
             step=step,

@@ -26,7 +26,7 @@ from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, check_line, read
 
 # Keys that may differ when a run continues: they change how long or where it runs, and its memory
 # and disk, not what a step computes. Micro-batches do not change a gradient, nor engine limits a
-# response. The history's size says what may be recalled, the number of GPUs who computes which rows.
+# response. The history's size says what may be recalled; the number of GPUs divides the rows.
 MAY_CHANGE = (
     "run_dir",
     "train.num_epochs",
@@ -145,7 +145,7 @@ class RunDirectory:
             self.changes.unlink(missing_ok=True)
             self.held_out.unlink(missing_ok=True)
             rollout_files.forget_after(self.held_out_rollouts, -1)
-            self.evaluations.unlink(missing_ok=True)  # of before the first step, perhaps of another model
+            self.evaluations.unlink(missing_ok=True)  # perhaps of another model
         try:
             for directory in (self.path, self.data.parent, self.tensorboard, self.checkpoints):
                 directory.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,7 @@ class Display(contextlib.AbstractContextManager["Display"]):
             self._detail = detail
             self._ends = None if left_s is None else self._clock() + left_s
             if self._bar is not None:
-                # never quite complete: rich stops the clock of a finished task; the run must still be saved
+                # never quite complete: rich stops a finished clock; saving is left
                 total = None if self.num_steps is None else self.num_steps + 0.5
                 self._bar.update(self._bar.task_ids[0], completed=done, total=total)
 

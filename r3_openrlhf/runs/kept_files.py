@@ -57,7 +57,7 @@ def best_step(evaluations: Collection[dict[str, Any]], steps: Collection[int]) -
 
 
 def superseded(steps: Collection[int], *, newest: int, max_num: int, best: int | None) -> list[int]:
-    """Choose the copies that go when step `newest` is there: all but the last `max_num` and the best.
+    """Choose the copies that go when step `newest` is there: all but the last `max_num` and best.
 
     Copies of later steps are none of this run's course: it continued from a checkpoint before them.
     They stay until they are written anew."""

@@ -102,8 +102,8 @@ def _first_turns(rows: Sequence[Row]) -> list[Row]:
 
 
 def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:
-    """Say what became of a group; None: it did not collapse. The first that holds: recalled, ranked,
-    asked again with a stored error, or why replay did nothing (method/core/groups.py, RecallFate)."""
+    """Say what became of a group; None: no collapse. The first that holds: recalled, ranked,
+    asked again with an error, or why replay did nothing (method/core/groups.py, RecallFate)."""
     graded = next((row for row in rows if row["group_replay"] is not None), None)
     if graded is None or graded["group_replay"] == RecallFate.NOT_COLLAPSED:
         return None

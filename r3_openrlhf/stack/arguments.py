@@ -190,7 +190,7 @@ def _critic_flags(config: R3Config, model_dir: str) -> dict[str, Any]:
         # rows are cut by the policy's ranks (trainer/ppo_utils/experience_maker.py:88)
         "critic.num_nodes": config.cluster.num_nodes,
         "critic.num_gpus_per_node": config.policy_gpus_per_node,
-        # the policy's text: only then upstream begins with a head of its own (ray/ppo_critic.py:217)
+        # the policy's text: only then upstream begins with its own head (ray/ppo_critic.py:217)
         "critic.model_name_or_path": model_dir,
         "critic.lr_scheduler": "constant_with_warmup",
         "critic.lr_warmup_ratio": 0.0,

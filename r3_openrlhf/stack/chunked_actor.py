@@ -1,7 +1,7 @@
 """Upstream's Actor without logits: its head returns the log-probs of the labels, computed in chunks
 of tokens.
 
-Answers models/actor.py:250-292, where the training pass keeps a micro-batch's logits: about 10 bytes
+Answers models/actor.py:250-292, where training keeps a micro-batch's logits: about 10 bytes
 per token and word (bfloat16, float32, gradient), 56 GB for a row of 36,864 tokens, 152k words.
 
 The chunks are inside the head's own forward pass, so that ZeRO 3 gathers its weight once for all of

@@ -29,7 +29,7 @@ def on_cpu() -> bool:
 
 
 def use_share_of_cores() -> None:
-    """Give a policy actor on GPUs its share of the node's cores: with Ray's one thread, Adam on the host
+    """Give a policy actor on GPUs its share of the node's cores: with one thread, Adam on the host
     (train.adam_offload) takes seconds. DeepSpeed reads the variable at load, torch has read it."""
     actors = os.environ.get(THREADS)
     if actors is not None:

@@ -101,8 +101,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return experiences
 
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
-        """Micro-batches for forward passes: of equal number on every rank, and of rows at a fixed size. With
-        train.dynamic_batch none has more than rollout.max_tokens_per_gpu tokens, but for one row."""
+        """Micro-batches for forward passes: of equal number on all ranks, and of rows if fixed.
+        With train.dynamic_batch none exceeds rollout.max_tokens_per_gpu tokens, but for one row."""
         for i, sample in enumerate(rollout_samples):
             sample.index = [i]
         ranks = effective_ranks(self.args)
@@ -152,7 +152,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return recalled
 
     def _keep_policy_logprobs(self, experiences: list[Experience], rows: Sequence[Row]) -> None:
-        """Log-probs of this step's forward pass, for the file: of recalled rows, or by logging.token_values.
+        """Log-probs of the step's forward pass for the file: recalled rows, or by logging.
         A fresh row that began with given tokens has none: they are not measured."""
         kept = self.config.logging.token_values
         for experience, position, index in rows_of(experiences) if kept != TokenValues.NONE else ():
@@ -394,8 +394,8 @@ def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torc
 
 
 def complete_ungraded(rollout_samples: list[Experience]) -> None:
-    """Stock estimators need full groups. An ungraded rollout gets the mean reward and score of its graded
-    siblings and no action tokens: it moves no mean and carries no gradient; so does an ungraded group.
+    """Stock estimators need full groups. An ungraded one gets the mean reward and score of graded
+    siblings and no action tokens: it moves no mean and carries no gradient; nor an ungraded group.
     The group's sample std shrinks by sqrt((m - 1) / (n - 1)) with m of n rollouts graded."""
     graded: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for sample in rollout_samples:

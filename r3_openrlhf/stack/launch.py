@@ -119,7 +119,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
 
 
 def listen(run: RunDirectory, console: Console) -> Callable[..., None]:
-    """Let signals ask the run to end, until the result is called as an `__exit__`: it raises the signal's
+    """Let signals ask the run to end, until the result is called as `__exit__`: it raises their
     error in place of Ray's KeyboardInterrupt (ray/_raylet.pyx, `check_status`). In a job the agent
     passes on Slurm's signals, and Slurm ends late jobs: a second signal says nothing there."""
 
@@ -208,7 +208,7 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
 
 
 def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
-    """Set the day that chat templates write: as configured, else that of the first start, whose training
+    """Set the day of chat templates: as configured, else that of the first start, whose training
     file stays. A run that continues after midnight asks with the prompts that it began with."""
     if config.data.template_date is not None:
         return config

@@ -3,8 +3,8 @@ names of the base model.
 
 Upstream trains the adapter (models/actor.py:177-188), and then uses PEFT's own names everywhere:
 
-    trainer/ray/ppo_actor.py:477-485     the weight sync sends `base_model.model.*.base_layer.weight` and
-                                            `*.lora_A.default.weight`, which vLLM refuses after a step
+    trainer/ray/ppo_actor.py:477-485     the sync sends `base_model.model.*.base_layer.weight` and
+                                            `*.lora_A.default.weight`, which vLLM refuses later
     utils/deepspeed/deepspeed.py:571-587    a save keeps only the adapter, which no vLLM loads
 
 A merged weight is W + scaling * B A, made when it is asked for, one layer at a time. The weights

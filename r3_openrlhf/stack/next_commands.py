@@ -25,7 +25,7 @@ def next_commands(
     """Shell commands for a run that has ended, for the directory in which its own command was
     typed.
 
-    The first opens it in a browser. An evaluation is suggested where problems are known without a new hub;
+    The first opens it in a browser. An evaluation is suggested for problems known without a hub;
     a second algorithm, with the command that compares the two, if the run has held-out problems.
 
     Args:

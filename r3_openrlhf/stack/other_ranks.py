@@ -45,8 +45,8 @@ def must_convert(config: R3Config, run: RunDirectory) -> bool:
 
 
 def convert(run: RunDirectory) -> None:
-    """Write the newest checkpoint again for any number of ranks: a float32 weight and two moments for each
-    parameter, 12 bytes of disk, twice while made. Resources as DeepSpeed's program. R3Error: failed."""
+    """Write the newest checkpoint again for any number of ranks: a float32 weight, two moments per
+    parameter, 12 bytes of disk, twice while made. Resources as DeepSpeed's. R3Error: failed."""
     forget(run)
     actor, folder = run.checkpoints / ACTOR, run.checkpoints / FOLDER
     tag = _tag(run)

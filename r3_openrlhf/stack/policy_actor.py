@@ -71,8 +71,8 @@ class StockPolicyActor(UpstreamPolicyActor):
             lora.prepare(self.strategy, self._adapted)
 
     def fit(self, kl_ctl: float = 0):
-        """Upstream's (ppo_actor.py:598). On a GPU where an engine sleeps, its status has the memory that is
-        not this process's: engine, contexts, reference. It should stay equal (stack/step_warnings.py)."""
+        """Upstream's (ppo_actor.py:598). On a sleeping engine's GPU, its status has memory that is
+        not this process's: engine, contexts, reference; a constant (stack/step_warnings.py)."""
         beside = {}
         config = config_from_environment()
         if not on_cpu() and config.cluster.enable_sleep and not config.is_async:
@@ -80,7 +80,7 @@ class StockPolicyActor(UpstreamPolicyActor):
         return super().fit(kl_ctl) | beside
 
     def forget_rows(self) -> None:
-        """For steps in which the critic trains alone. Upstream clears the buffer in `fit` (ppo_actor.py:603),
+        """For steps of the critic alone. Upstream clears the buffer in `fit` (ppo_actor.py:603),
         not called then: the first update would take the rows of every step before it."""
         self.trainer.replay_buffer.clear()
 

@@ -35,8 +35,8 @@ PASSED_ON = (
 
 @contextlib.contextmanager
 def running_ray(options: dict) -> Iterator[ModuleType]:
-    """`ray.init(**options)` for the block. A Ray of this run has its files in a private directory, and calls
-    need a token (`of_this_machine` is in the environment). R3Error: the token counts for nothing."""
+    """`ray.init(**options)` for the block. A Ray of this run has a private directory, and calls
+    need a token (`of_this_machine` is in the environment). R3Error: the token has no effect."""
     import ray
     from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 
@@ -86,7 +86,7 @@ def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
 
 
 def hidden_gpus(config: R3Config, platform: str) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES for Ray where all GPUs are hidden: Ray counts words, and a CPU rank takes one
+    """CUDA_VISIBLE_DEVICES for Ray where all GPUs are hidden: Ray counts words, a CPU rank takes one
     (ray/_private/resource_and_label_spec.py: "Attempting to start raylet with 1 GPU"). No device is -1."""
     if platform != "cpu" or "CUDA_VISIBLE_DEVICES" not in os.environ:
         return {}

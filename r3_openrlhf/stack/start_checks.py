@@ -88,8 +88,8 @@ def check_layers(config: R3Config, model_config: Any, *, platform: str) -> None:
 
 
 def gpu_warnings(config: R3Config, *, platform: str) -> list[str]:
-    """Sentences about GPU memory here that other programs have. ConfigError: an engine could not start,
-    or get weights. Of a running Ray's nodes nothing is known (policy_actor.py asks for these there)."""
+    """Sentences about GPU memory that other programs have. ConfigError: an engine could not start,
+    or get weights. Of a running Ray's nodes nothing is known (policy_actor.py asks for these)."""
     if platform != "cuda":
         return []
     if not config.is_async and (why := expandable_segments()) is not None:

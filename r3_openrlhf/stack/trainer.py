@@ -349,8 +349,8 @@ class R3Trainer(RecordedSteps, UpstreamTrainer):
         return made
 
     def get_max_steps(self) -> int:
-        """Upstream asks for this before it loads the models, which then wait for the engines to join:
-        an engine that died at start-up would leave them waiting for ever. Its error surfaces here."""
+        """Upstream asks for this before it loads the models, which wait for the engines to join:
+        an engine that died at start-up would leave them waiting for ever. Its error comes here."""
         wait_for_engines(self.vllm_engines, self.run)
         return super().get_max_steps()
 

@@ -33,7 +33,7 @@ def view(
 ) -> None:
     """Look at runs and evaluations in a browser: curves, groups, responses, tokens.
 
-    RUN is a run directory, a directory of `r3 eval`, or a directory that holds some. Nothing in it is
+    RUN is a run directory, a directory of `r3 eval`, or one that holds some. Nothing in it is
     changed, and a run may continue meanwhile.
 
     \b

@@ -157,8 +157,8 @@ def sequence_regression(*args, attn_implementation="flash_attention_2", **kwargs
 
 @_after_import("deepspeed.runtime.zero.partition_parameters")
 def _patch_zero3_gather(module) -> None:
-    """SILENT: deepspeed/runtime/zero/partition_parameters.py:2082 launches an all-gather per parameter and
-    waits for the last. NCCL runs them in order; gloo does not: an earlier one then overwrites loaded
+    """SILENT: deepspeed/runtime/zero/partition_parameters.py:2082 launches a gather per parameter,
+    waits for the last. NCCL runs them in order; gloo does not: an earlier one overwrites loaded
     weights, and one load in ten of a model with biases left garbage in a layer."""
     dist = module.dist
     gather = dist.all_gather_into_tensor
@@ -233,6 +233,6 @@ class GlooBroadcaster:
 
 @_after_import("cpuinfo")
 def _patch_cpuinfo(module) -> None:
-    """Keep the processor's features, which do not change: deepspeed/ops/op_builder/builder.py:434,496 and
+    """Keep the processor's features, which do not change: deepspeed/ops/op_builder/builder.py and
     ops/adam/cpu_adam.py:75 measure its speed in another process for a second each time."""
     module.get_cpu_info = functools.cache(module.get_cpu_info)

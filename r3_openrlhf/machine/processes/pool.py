@@ -4,7 +4,7 @@ itself.
     pool = ProcessPool("my_module:make_worker", num_workers=4, timeout_s=5.0)
     pool.submit({"text": "..."}).result()
 
-`make_worker(**options)` is called once, in the process that workers are forked from (worker.py). Its
+`make_worker(**options)` is called once, in the process that workers fork from (worker.py). Its
 result is called with each item in a worker; items and answers are plain data. A thread per worker.
 
 Neither `concurrent.futures`, loky nor pebble is used. They read pickles from their workers, which

@@ -57,8 +57,8 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
         lower_t = -sum_i p_ti ln p_ti - m_t ln m_t            all of it on one token
         upper_t = -sum_i p_ti ln p_ti + m_t ln((V - k) / m_t)      spread evenly
 
-    0 ln 0 = 0, and -inf is the log-prob of a token that cannot occur. The k values come in any order.
-    Takes lists, numpy arrays or CPU tensors; computes in float32 for float32 (and narrower) input, else
+    0 ln 0 = 0; -inf is the log-prob of a token that cannot occur. The k values come in any order.
+    Takes lists, numpy arrays or CPU tensors; computes in float32 for float32 or narrower, else
     in float64; returns numpy [T] of that type. lower_t <= upper_t always, equal when V = k.
 
     ValueError: no tokens, k of 0 or above vocab_size, NaN, log-probs above 0, probabilities that

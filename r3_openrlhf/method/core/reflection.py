@@ -63,7 +63,7 @@ def fit_attempt(
     and counts its tokens; `num_tokens(text)` is of the attempt alone. Both limits are judged on the
     text returned, so it fits even where counts do not fall with every character.
 
-    A shortened attempt keeps its beginning and end, half of the visible characters each, with CUT between.
+    A shortened attempt keeps its beginning and end, half of the characters each, with CUT between.
     The problem is never cut: if MIN_VISIBLE_CHARACTERS of the attempt do not fit, none is made.
 
     ValueError: a limit below 1."""
@@ -79,7 +79,7 @@ def fit_attempt(
             return text
         if visible <= fewest:
             return None
-        # As many characters as the excess suggests, and a sixteenth more: CUT costs tokens, characters differ.
+        # As many characters as the excess suggests, and a sixteenth more: CUT costs tokens, too.
         # Two rounds as a rule, at most about a hundred, however wrong the suggestion is.
         share = 1 - excess / length if excess < length else 0.5
         visible = max(fewest, int(visible * share * 15 / 16))

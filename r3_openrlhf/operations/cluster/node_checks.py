@@ -50,9 +50,9 @@ def look_at_gpus(environment: Mapping[str, str] = os.environ) -> list[dict[str, 
 
 
 def _of_this_job(gpus: list[dict[str, Any]], environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the devices of CUDA_VISIBLE_DEVICES, by number or (begin of a) UUID, up to the first missing one
-    (CUDA C++ Programming Guide). Without it, SLURM_STEP_GPUS or SLURM_JOB_GPUS have the node's numbers;
-    where Slurm hides other devices nvidia-smi counts from 0: all it shows are the job's unless there are
+    """Return the devices of CUDA_VISIBLE_DEVICES, by number or (begin of a) UUID, up to a missing one
+    (CUDA C++ Programming Guide). Without it, SLURM_STEP_GPUS or SLURM_JOB_GPUS have node numbers;
+    where Slurm hides others nvidia-smi counts from 0: all it shows are the job's unless there are
     more. Of a MIG device only its name is known: it stands for a whole one that no one shares."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None:

@@ -67,7 +67,7 @@ def start_command(
 
 
 def object_store_bytes(shared_memory: int, memory: int) -> int:
-    """Bytes for a node with this much free /dev/shm and memory: half of the first (NCCL, loaders or another
+    """Bytes for a node with this much free /dev/shm and memory: half of the first (NCCL or another
     job have the other), at most a fifth of the second and 32 GiB. Ray takes 30% of all memory."""
     return max(MIN_OBJECT_STORE, min(shared_memory // 2, memory // 5, MAX_OBJECT_STORE))
 

@@ -321,7 +321,7 @@ def gpu_memory(gpus: list[GpuMemory], *, share: float | None) -> list[Line]:
 
 
 def toolkit(cuda: str, *, adam_on_host: bool = False) -> Line:
-    """Check nvcc; cuda is torch's "major.minor". torch refuses another major version, warns of a minor one;
+    """Check nvcc; cuda is torch's "major.minor". torch refuses other majors, warns of a minor one;
     for Adam on the host DeepSpeed 0.19.6 refuses any other (ops/op_builder/builder.py:111)."""
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
     places = os.pathsep.join([*(f"{home}/bin" for home in homes if home), os.environ.get("PATH", "")])

@@ -1,4 +1,4 @@
-"""The trajectories of one task -> an advantage per turn: GRPO, GiGPO or HGPO, as `agents` of the configuration says."""
+"""The trajectories of one task -> an advantage per turn: GRPO, GiGPO or HGPO, by `agents`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
         A_t = A_hierarchy(agents.depth)                        hgpo (arXiv 2602.22817)
         A_episode = (S_i - mean(S)) / (std(S) + eps),   S_i = sum_t r_t of trajectory i
 
-    r_t is less agents.invalid_penalty where the action was none. Hierarchy: problems/agents/hierarchy.py, on
+    r_t: less agents.invalid_penalty without an action. Hierarchy: problems/agents/hierarchy.py, on
     returns discounted with agents.gamma. A task of one graded trajectory has advantages 0.0.
 
     Raises:

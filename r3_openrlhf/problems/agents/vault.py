@@ -1,7 +1,7 @@
 """A small world of our own: fetch the right keys, then open the gate. Pure Python, the same for the
 same seed.
 
-A hall has a door to a room per colour, and a gate. Each room has a key of its colour. The goal names
+A hall has a door to a room per colour, and a gate. Each room has a key of its colour. The goal is
 the gate's keys. Opening it with all is success; opening it without one is the end, in failure.
 
 `shows_keys=False`: an observation is the place alone. The hall is one state, reached with different

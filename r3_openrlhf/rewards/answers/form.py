@@ -328,7 +328,7 @@ def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -
 
 
 def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
-    """Whether a rewritten formula is unfinished: a sum for a term, or for factors if asked, roots."""
+    """Whether a rewritten formula is unfinished: a sum for a term, or for factors, larger roots."""
     wanted = _formula(gold).signs
     if _PLUS.search(answer) and not wanted["+"] and not wanted["-"]:
         return True

@@ -174,7 +174,7 @@ def _time(answer: str, entry: dict) -> bool:
 
 
 def _known_words(answer: str, entry: dict) -> bool:
-    """knights_knaves: only names and roles, each once: no "not", no second claim, no sign before."""
+    """knights_knaves: only names and roles, each once: no "not", no second claim, no early sign."""
     if not re.fullmatch(r"[\w\s,.;:'’\n]*", answer):
         return False
     words, own = (

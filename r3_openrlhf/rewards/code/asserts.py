@@ -1,9 +1,9 @@
 """Tests that are written as code, in two confined processes: one has the tests, the other the
 program.
 
-In the tests' process the program's names are a `Stub`. A call goes to the program's process as data,
+In the tests' process the program's names are a `Stub`. A call goes to the other process as data,
 and data comes back; what is no data (an object, a generator) stays there and has a number. Neither
-reads anything but data: the program reaches no test and no expected value. Standard library only."""
+reads anything but data: the program reaches no test or expected value. Standard library only."""
 
 from __future__ import annotations
 

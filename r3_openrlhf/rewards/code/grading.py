@@ -54,7 +54,7 @@ def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
 def judge(item: Item, limits: Limits, run: Run, *, languages: Mapping[str, str] | None = _PYTHON) -> Result:
     """Correct is what passes every test; the score is the share that passed.
 
-    Reasons: no_code, syntax_error, timeout, memory, output, blocked, "failed test 3 of 10: wrong output";
+    Reasons: no_code, syntax_error, timeout, memory, output, blocked, "failed test 3 of 10: ...";
     never an expected output. A test without a process leaves it ungraded, unless another failed.
 
     Args:

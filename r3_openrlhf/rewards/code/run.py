@@ -46,7 +46,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OPENSSL_CONF": "/dev/null",  # node ends where its own exists and cannot be read
 }
-_OF_PROGRAMS = ("finished", "error", "syntax_error", "memory", "blocked")  # said by a program's process
+_OF_PROGRAMS = ("finished", "error", "syntax_error", "memory", "blocked")  # said by the process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

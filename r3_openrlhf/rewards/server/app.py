@@ -61,7 +61,7 @@ def create_app(settings: ServerSettings) -> Starlette:
         return _json({"results": await _unless_gone(request, grading)})
 
     async def get_reward(request: Request) -> Response:
-        """OpenRLHF's reward contract (`--reward.remote_url`). An ungraded single item is an error."""
+        """OpenRLHF's contract (`--reward.remote_url`). An ungraded item alone is an error."""
         questions = await bodies.read(
             request, partial(parse_stock_body, task=settings.task, count_tokens=count_tokens)
         )

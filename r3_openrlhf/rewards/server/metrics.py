@@ -37,7 +37,7 @@ class Metrics:
         self.seconds.observe(grade.seconds)
 
     def text(self, *, pending: int, lost: dict[str, int]) -> bytes:
-        """All in Prometheus's format. pending: unanswered items; lost: reason -> replaced workers."""
+        """All in Prometheus's format. pending: unanswered; lost: reason -> replaced workers."""
         self.pending.set(pending)
         for reason, count in lost.items():
             self.lost.labels(reason).set(count)

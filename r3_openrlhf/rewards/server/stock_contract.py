@@ -53,7 +53,7 @@ def _end_of_prompt(query: str, prompt: str) -> int | None:
 
 
 def references_of(label: object) -> tuple[tuple[str, ...], bytes | None]:
-    """Read references and metadata in a label: a text or number, a list of answers, or a reasoning_gym
+    """Read references and metadata of a label: a text, number, list of answers, or reasoning_gym
     entry, bytes or text of a JSON object. The bytes are the metadata; only its answer is read."""
     if isinstance(label, str) and label.startswith("{") and '"source_dataset"' in label:
         try:

@@ -156,7 +156,7 @@ def template_findings(
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase, model: str) -> set[int]:
-    """Tokens at which vLLM ends a response: the tokenizer's eos, and those of generation_config.json
+    """Tokens at which vLLM ends a response: the tokenizer's eos, those of generation_config.json
     or else of config.json (vllm/transformers_utils/config.py: try_get_generation_config)."""
     ids = {tokenizer.eos_token_id} - {None}
     directory = Path(model)

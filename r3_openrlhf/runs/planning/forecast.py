@@ -24,8 +24,8 @@ HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315, "openai/gsm8k
 COLLAPSED, HARD = 0.45, 0.20
 BATCHED_TOKENS = 8192  # of an engine step, as stack/rollout_engine.py sets it
 PROCESS_BYTES = 3 * 2**30  # host memory of a process with torch, before its first tensor. Assumed
-# Host bytes per token. A response on its way has int32 ids and float32 log-probs. Then it becomes an
-# Experience: ids, attention and action masks in int64, three tensors of log-probs, advantages, returns, KL
+# Host bytes per token. A response on its way has int32 ids and float32 log-probs, and later is an
+# Experience: ids, attention, action masks in int64, three of log-probs, advantages, returns, KL
 RESPONSE_BYTES = 4 + 4
 EXPERIENCE_BYTES = 3 * 8 + 6 * 4
 CONTROLLER_COPIES = 2  # the rows, and their micro-batches

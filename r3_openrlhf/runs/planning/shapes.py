@@ -45,7 +45,7 @@ class ModelShape:
         return self.params - (0 if self.tied else self.vocab * self.hidden)
 
     def adapter_params(self, rank: int, targets: Collection[str] = ()) -> int:
-        """LoRA parameters: rank x (in + out) for each linear layer of `targets`; empty: all but head."""
+        """LoRA parameters: rank x (in + out) per layer of `targets`; empty: all but the head."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         sizes = {
             "q_proj": self.hidden + q,

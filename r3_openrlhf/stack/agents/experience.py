@@ -1,7 +1,7 @@
 """Between "trajectories are played" and "one policy update": advantages of turns, and what happened
 in the step.
 
-Answers trainer/ppo_utils/experience_maker.py:284 (`reshape(-1, n_samples_per_prompt)`): trajectories
+Answers trainer/ppo_utils/experience_maker.py:284 (`reshape(-1, n_samples_per_prompt)`): tasks
 have any number of turns, so a step has any number of rows, completed by fillers as R³'s."""
 
 from __future__ import annotations
