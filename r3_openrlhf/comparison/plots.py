@@ -46,7 +46,7 @@ def plot(runs: Sequence[Run], comparison: Comparison, out: Path, *, window: int)
     names = []
 
     def save(name: str, figure: Figure) -> None:
-        figure.savefig(out / name, dpi=120, metadata={"Software": None})  # equal numbers, equal files
+        figure.savefig(out / name, dpi=120, metadata={"Software": None})  # reproducible
         names.append(name)
 
     for name, x_label, curve_of in accuracies:

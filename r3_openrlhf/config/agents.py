@@ -32,7 +32,7 @@ class AgentsConfig:
     gamma: float = number(0.95, min=0, max=1)
     # subtracted from the reward of a turn with an invalid action
     invalid_penalty: float = number(0.1, min=0)
-    # seconds for a step or the start of an environment; after that it is killed, and its trajectory is lost
+    # seconds for a step or the start of an environment, which is then killed: its trajectory is lost
     timeout_s: float = number(60.0, above=0)
 
     def __post_init__(self) -> None:

@@ -102,7 +102,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     )
     if not config.run_dir.strip():
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
-    config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # Ray's workers are elsewhere
+    config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # for Ray's workers
     return config
 
 
@@ -224,7 +224,7 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
         raise ConfigError(f"{error.full_key} has no value; add {error.full_key}=... to the command") from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or source}: {_one_line(error)}") from error
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:  # no check of ours expected it
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:  # unforeseen
         raise ConfigError(f"{source} holds a value that cannot be used: {_one_line(error)}") from error
     assert isinstance(config, R3Config)  # OmegaConf gives back what the structure was made from
     return config

@@ -57,8 +57,8 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
 def evaluate(benchmarks: tuple[str, ...], settings: tuple[str, ...], as_json: bool, **values) -> None:
     """Sample MODEL on benchmarks and grade as in training: Pass@1, Pass@k, maj@k, with intervals.
 
-    MODEL: a Hugging Face directory, a run directory (final_model, or --step), smollm2, tiny, or a hub
-    name. Benchmarks: aime24, math500, amc23, minerva, olympiadbench, gsm8k, a JSONL file, a hub data
+    MODEL: a Hugging Face directory, a run directory (final_model, --step), smollm2, tiny, or a hub
+    name. Benchmarks: aime24, math500, amc23, minerva, olympiadbench, gsm8k, a JSONL file, hub data
     set (org/name), reasoning_gym:TASK. KEY=VALUE: keys of data, reward, cluster as in `r3 train`.
 
     The same command continues. The directory has results.json, results.md, plots, samples.jsonl.

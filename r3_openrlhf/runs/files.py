@@ -115,7 +115,7 @@ def open_regular(path: Path) -> BinaryIO:
     """Open for reading. OSError: not readable, a link, which may show another file of the reader's
     to those who get the page, or a pipe or a device, which may never end."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # never waits for a pipe
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # no wait for a pipe
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error

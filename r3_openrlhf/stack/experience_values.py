@@ -30,7 +30,7 @@ class LogprobGap(NamedTuple):
 
 
 def logprob_gap(experiences: list[Experience], rows: Collection[int], *, clip: Sequence[float]) -> LogprobGap:
-    """Compare actor and engine on the response tokens. The mean shows a bad weight sync (signed means,
+    """Compare actor and engine on the response tokens. The mean shows a bad sync (signed means,
     checksums and rewards do not), the others noise. clip: bounds of a ratio below and above 1."""
     gaps = []
     for experience in experiences:

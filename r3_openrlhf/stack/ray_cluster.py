@@ -86,7 +86,7 @@ def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
 
 
 def hidden_gpus(config: R3Config, platform: str) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES for Ray where all GPUs are hidden: Ray counts words, a CPU rank takes one
+    """CUDA_VISIBLE_DEVICES for Ray where GPUs are hidden: Ray counts words, a CPU rank takes one
     (ray/_private/resource_and_label_spec.py: "Attempting to start raylet with 1 GPU"). No device is -1."""
     if platform != "cpu" or "CUDA_VISIBLE_DEVICES" not in os.environ:
         return {}
@@ -127,7 +127,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
         ranks = config.cluster.num_ranks
         threads = os.environ.get("OMP_NUM_THREADS")
         if not threads:
-            threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))  # a job may have fewer cores
+            threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))  # a job has fewer
         environment |= cpu_platform.ENVIRONMENT | environment
         environment |= {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
         # vllm/platforms/cpu.py:271 puts the engine's worker into one more process to set OMP for

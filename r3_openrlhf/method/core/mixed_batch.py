@@ -194,7 +194,7 @@ class MixedBatch:
         return self.rows[0 if row.rehearsed else self.groups[row.group].rows[0]]
 
     def has_own_prompt(self, row: Row) -> bool:
-        """Return whether the row has its group's prompt. A recalled row may come from another one or
+        """Return whether the row has its group's prompt. A recalled row may have another context or
         template, and its log-probs do not apply here. A turn in an environment keeps its prompt."""
         if row.rehearsed or row.rollout.turn is not None:
             return True

@@ -49,7 +49,7 @@ def run(barriers: Barriers) -> None:
         file_bytes=limits["output_bytes"],
         open_files=limits["open_files"],
     )
-    seconds = int(limits["seconds_per_test"]) + 2  # holds when the owner, whose clock is exact, is gone
+    seconds = int(limits["seconds_per_test"]) + 2  # in case the owner's exact clock is gone
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     barriers.enter()
     keep = {"serve": LINK, "tests": LINK}.get(job["kind"], RESULT)

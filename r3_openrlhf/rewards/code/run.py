@@ -127,7 +127,7 @@ def run_asserts(
     the program are forwarded (asserts.py). "unavailable" too where the test cannot be run.
 
     Args:
-        asserts: pieces of Python, `assert f(1) == 2` or `check(f)`. A name that is neither defined there
+        asserts: pieces of Python, `assert f(1) == 2` or `check(f)`. A name neither defined there
         or in `setup` nor built in is the program's; `from solution import f` works too."""
     return _runner("python").run_asserts(program, asserts, setup=setup, limits=limits or Limits())
 
