@@ -12,54 +12,20 @@ from r3_openrlhf.config.loading import config_to_yaml, load_config
 from r3_openrlhf.runs.directory import RunDirectory
 
 TOKENS_PER_STEP = 100
+WRITTEN = json.loads(Path(__file__).with_name("written.json").read_text())
 
 
 def evaluation_of(step: int, accuracy: float | None, **changes: Any) -> dict[str, Any]:
-    return {
-        "step": step,
-        "epoch": 1,
-        "generated_tokens": TOKENS_PER_STEP * step,
-        "name": "held_out",
-        "num_problems": 50,
-        "n_samples": 4,
-        "temperature": 1.0,
-        "max_new_tokens": 24,
-        "pass_at_1": accuracy,
-        "pass_at_n": 1.0,
-        "response_tokens_mean": 10.0,
-        "truncated_rate": 0.0,
-        "num_ungraded": 0,
-        "problems_sha256": "a" * 64,
-        **changes,
-    }
+    measured = {"step": step, "generated_tokens": TOKENS_PER_STEP * step, "pass_at_1": accuracy}
+    return WRITTEN["evaluation"] | measured | changes
 
 
 def metrics_of(step: int, **changes: Any) -> dict[str, Any]:
     """Ten groups: one all correct, four none correct, five mixed; replay repairs two of the five collapsed. Of 100 tokens
     50 are in mixed groups, 8 and 30 in the collapsed ones, 10 behind reflection prompts, and 2 were not graded."""
-    return {
-        "step": step,
-        "generated_tokens": TOKENS_PER_STEP,
-        "generated_tokens_total": TOKENS_PER_STEP * step,
-        "r3/groups/all_correct": 1.0,
-        "r3/groups/none_correct": 4.0,
-        "r3/groups/mixed": 5.0,
-        "r3/groups/left_out": 0.0,
-        "r3/groups/collapsed_before": 5.0,
-        "r3/groups/collapsed_after": 3.0,
-        "r3/tokens/mixed": 50.0,
-        "r3/tokens/all_correct": 8.0,
-        "r3/tokens/none_correct": 30.0,
-        "r3/tokens/reflection": 10.0,
-        "r3/tokens/prefix": 2.0,
-        "trained_tokens": 300.0,
-        "time/step_s": 0.5,
-        "r3/filter/dropped_groups": 0.0,
-        "r3/entropy/estimate": 1.0 / step,
-        "response_length_mean": 10.0 + step,
-        "truncated_rate": 0.25,
-        **changes,
-    }
+    tokens = {"generated_tokens": TOKENS_PER_STEP, "generated_tokens_total": TOKENS_PER_STEP * step}
+    levels = {"r3/entropy/estimate": 1.0 / step, "response_length_mean": 10.0 + step}
+    return WRITTEN["metrics"] | {"step": step, **tokens, **levels} | changes
 
 
 @functools.cache

@@ -1,8 +1,6 @@
 """`r3 compare` as a user calls it: what goes to stdout, to stderr and into files; and what it loads."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
 from tests.comparison.synthetic import write_run
+from tests.test_boundaries import FRAMEWORKS, loaded_by
 
 PACKAGE = Path(__file__).parents[2] / "r3_openrlhf" / "comparison"
 
@@ -91,15 +90,12 @@ def test_help_has_examples():
     assert "r3 compare runs/lab/* --out runs/lab/comparison" in call("--help").stdout
 
 
-def loaded_with(code: str) -> set[str]:
-    heavy = {"torch", "ray", "vllm", "openrlhf", "deepspeed", "transformers", "matplotlib"}
-    code = f"{code}; import sys; print(*[name for name in {sorted(heavy)} if name in sys.modules])"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+HEAVY = FRAMEWORKS - {"hydra", "omegaconf"} | {"torch", "matplotlib"}
 
 
 def test_no_framework_is_loaded_and_matplotlib_only_for_plots():
-    assert loaded_with("import r3_openrlhf.comparison.cli") == set()
-    assert loaded_with("import r3_openrlhf.comparison.plots") == {"matplotlib"}
+    assert loaded_by("import r3_openrlhf.comparison.cli", HEAVY) == set()
+    assert loaded_by("import r3_openrlhf.comparison.plots", HEAVY) == {"matplotlib"}
     assert [file.name for file in sorted(PACKAGE.glob("*.py")) if "matplotlib." in file.read_text()] == [
         "frames.py",
         "plots.py",

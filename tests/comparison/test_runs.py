@@ -1,6 +1,8 @@
 """Which directories are runs, and every reason why runs are not compared, each in its sentence."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
@@ -84,39 +86,21 @@ def test_problems_that_are_drawn_with_the_seed_of_the_run(tmp_path):
 
 # ── a run that is not taken ──
 
-ALONE = {
-    "unfinished": ({"finished": False}, "has not finished; the command that started it continues it, --unfinished"),
-    "never evaluated": ({"evaluations": []}, "has no evaluations of held-out problems"),
-    "other evaluations only": (
-        {"evaluations": [evaluation_of(0, 0.1, name="other")]},
-        "has no evaluations of held-out",
-    ),
-    "no accuracy": (
-        {"evaluations": [evaluation_of(0, 0.1), evaluation_of(2, None)]},
-        "evaluations.jsonl, step 2 has no number under pass_at_1",
-    ),
-    "tokens that do not grow": (
-        {"evaluations": [evaluation_of(0, 0.1), evaluation_of(2, 0.2), evaluation_of(4, 0.3, generated_tokens=150)]},
-        "evaluations.jsonl has generated_tokens 200 at step 2 and 150 at step 4",
-    ),
-    "other problems later on": (
-        {"evaluations": [evaluation_of(0, 0.1), evaluation_of(2, 0.2, problems_sha256="b")]},
-        f"evaluations.jsonl has problems_sha256 {'a' * 64} at step 0 and b at step 2",
-    ),
-    "uncounted tokens": (
-        {"metrics": [metrics_of(1), metrics_of(2, generated_tokens_total=None)]},
-        "metrics.jsonl, step 2 has no number under generated_tokens_total",
-    ),
-    "a count of tokens that starts over": (
-        {"metrics": [metrics_of(1), metrics_of(2, generated_tokens_total=100)]},
-        "metrics.jsonl has generated_tokens_total 100 at step 1 and 100 at step 2",
-    ),
-}
+REFUSALS = json.loads(Path(__file__).with_name("refusals.json").read_text())
 
 
-@pytest.mark.parametrize("reason", ALONE)
+def refused(kind, reason):
+    """Return the options of `write_run` for this refusal, and its sentence."""
+    options, sentence = REFUSALS[kind][reason].values()
+    written = {"evaluations": evaluation_of, "metrics": metrics_of}
+    for key in written.keys() & options.keys():
+        options = options | {key: [written[key](**line) for line in options[key]]}
+    return options, sentence
+
+
+@pytest.mark.parametrize("reason", REFUSALS["alone"])
 def test_a_run_that_cannot_be_taken(tmp_path, reason):
-    options, sentence = ALONE[reason]
+    options, sentence = refused("alone", reason)
     with pytest.raises(R3Error) as error:
         read_run(write_run(tmp_path / "run", **options))
     assert sentence in str(error.value) and "\n" not in str(error.value)
@@ -124,63 +108,17 @@ def test_a_run_that_cannot_be_taken(tmp_path, reason):
 
 # ── runs that are not compared with each other: grpo, seed 1, as it is, and another one ──
 
-FURTHER = [evaluation_of(0, 0.1), evaluation_of(2, 0.2)]
-UNLIKE = {
-    "data": (
-        {"overrides": ["data.reasoning_gym.seed=2"], "arm": "r3"},
-        "cannot be compared, their data, model or evaluation differ: data.reasoning_gym is",
-    ),
-    "problems": (
-        {"problems": "others\n", "arm": "r3"},
-        "their data differ: data/problems.jsonl holds other problems or prompts",
-    ),
-    "model": (
-        {"overrides": ["model.path=smollm2"], "arm": "r3"},
-        "differ: model.path is tiny in the first and smollm2 in the second",
-    ),
-    "evaluation": (
-        {"overrides": ["held_out.n_samples=8"], "arm": "r3"},
-        "differ: held_out.n_samples is 4 in the first and 8 in the second",
-    ),
-    "held-out problems": (
-        {"evaluations": [line | {"problems_sha256": "b"} for line in FURTHER], "arm": "r3"},
-        "differ: problems_sha256 in evaluations.jsonl is",
-    ),
-    "held-out samples": (
-        {"evaluations": [line | {"n_samples": 16} for line in FURTHER], "arm": "r3"},
-        "differ: n_samples in evaluations.jsonl is 4 in the first and 16 in the second",
-    ),
-    "length limit": (
-        {"overrides": ["rollout.max_new_tokens=32"], "arm": "r3"},
-        "differ: rollout.max_new_tokens is 24 in the first and 32 in the second",
-    ),
-    "temperature": (
-        {"overrides": ["rollout.temperature=0.6"], "arm": "r3"},
-        "differ: rollout.temperature is 1.0 in the first and 0.6 in the second",
-    ),
-    "several": (
-        {"overrides": ["model.path=smollm2", "held_out.n_samples=8", "rollout.temperature=0.6", "data.max_len=128"]},
-        "data.max_len is 256 in the first and 128 in the second, held_out.n_samples is 4 in the first and 8 in the "
-        "second, model.path is tiny in the first and smollm2 in the second, and 1 more",
-    ),
-    "one arm, another learning rate": (
-        {"overrides": ["train.learning_rate=0.1"], "seed": 2},
-        "are both of arm grpo but differ in more than the seed: train.learning_rate is 0.0002 in the first and 0.1 in "
-        "the second; an arm of its own is named with arm=NAME",
-    ),
-    "one arm, one seed": ({}, "are both seed 1 of arm grpo; leave one of them out"),
-}
-
 
 @pytest.fixture(scope="module")
 def grpo(tmp_path_factory):
     return read_run(write_run(tmp_path_factory.mktemp("grpo") / "grpo_1"))
 
 
-@pytest.mark.parametrize("reason", UNLIKE)
+@pytest.mark.parametrize("reason", REFUSALS["unlike"])
 def test_runs_that_cannot_be_compared(tmp_path, grpo, reason):
-    options, sentence = UNLIKE[reason]
-    other = read_run(write_run(tmp_path / "other", *options.pop("overrides", []), **options))
+    options, sentence = refused("unlike", reason)
+    overrides = options.pop("overrides", [])
+    other = read_run(write_run(tmp_path / "other", *overrides, **options))
     messages = set()
     for order in ([grpo, other], [other, grpo]):
         with pytest.raises(R3Error) as error:

@@ -82,17 +82,7 @@ def test_a_run_that_ran_out_of_memory_goes_on_with_less(run):
     """Every key that costs memory or disk, one by one; what changed, and behind which step, stays on record."""
     run.append_metrics({"step": 1})
     run.append_metrics({"step": 2})
-    smaller = {
-        "train.max_tokens_per_gpu": (16384, 8192),
-        "train.micro_batch_size": (16, 8),
-        "rollout.micro_batch_size": (8, 4),
-        "model.gradient_checkpointing": (False, True),
-        "cluster.vllm_gpu_memory_utilization": (0.2, 0.1),
-        "cluster.enable_sleep": (False, True),
-        "history.max_bytes": (20_000_000_000, 10_000_000_000),
-        "history.max_per_problem_and_verdict": (32, 6),
-        "reward.deadline_s": (300.0, 900.0),
-    }
+    smaller = json.loads(Path(__file__).with_name("smaller.json").read_text())
     overrides = []
     for key, (_, now) in smaller.items():
         overrides.append(f"{key}={now}")

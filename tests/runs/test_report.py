@@ -1,6 +1,7 @@
 """The tables of a run, from files written by hand."""
 
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -68,23 +69,8 @@ def test_the_summary_adds_counts_up_and_compares_the_first_with_the_last_quarter
     text = text_of(summary_table(run))
     assert "my_run: 8 steps" in text
     # steps 1, 2 and 7, 8: (.1 + .2) / 2 and (.7 + .8) / 2
-    for name, words in {
-        "problems": "90",
-        "rows left out: too long / repeated / unusable": "7 / 3 / 2",
-        "all correct / none correct / mixed": "8 / 24 / 32",
-        "collapsed groups before -> after replay": "32 -> 8",
-        "rollouts recalled": "40",
-        "reflection groups": "16",
-        "ranked groups": "8",
-        "mean of 2 steps": "first -> last",
-        "  reward": "0.150 -> 0.750",
-        "entropy (nats per token)": "0.750 -> 0.134",
-        "seconds per step: sampling": "2.00",
-        "seconds per step: added by R³": "0.100 (1.0% of 10.00)",
-        "response tokens sampled": "9,876,536",
-        "held-out accuracy, 4 responses, step 0 -> 2": "0.250 -> 0.500",
-        "held-out pass@4, step 0 -> 2": "0.250 -> 0.500",
-    }.items():
+    expected = Path(__file__).with_name("summary_rows.json").read_text()
+    for name, words in json.loads(expected).items():
         assert row_of(text, name) == words.split()
     assert f"In {run.path}:\n  metrics.jsonl, checkpoints\n" in text  # only files that are there
 

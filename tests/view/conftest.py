@@ -1,5 +1,6 @@
 """One browser, one server and one story for all tests of the pages."""
 
+import json
 import shutil
 import tarfile
 import threading
@@ -23,19 +24,7 @@ FLAGS += ["--disable-background-networking", "--disable-component-update"]
 AXE = Path(__file__).with_name("vendor") / "axe.min.js"
 PATIENCE_MS = 300_000  # a machine that has other work, too, is slow and not wrong
 # What a model could write to become more than text in a browser.
-HOSTILE = (
-    "<script>window.hacked=1</script>",
-    '"><img src=x onerror="window.hacked=1">',
-    "<svg/onload=window.hacked=1>",
-    "</textarea></title></style></script><script>window.hacked=1</script>",
-    "</script><!--<script>",
-    r"$\href{javascript:window.hacked=1}{x}$ $\url{javascript:window.hacked=1}$",
-    r"\(\htmlClass{top}{x}\) \(\htmlStyle{position:fixed;inset:0}{x}\) \(\includegraphics{http://example.invalid/x.png}\)",
-    r"$\def\x{\x\x}\x$ $$\begin{matrix}$$ $\unknowncommand$ $\rule{99999em}{99999em}$",
-    "javascript:window.hacked=1//{{7*7}}{% raw %}${7*7}",
-    "\u202egnirts desrever\u202c \x00\x1b[31m \ufffe end",
-    "&lt;b&gt; &amp; <b>bold</b> <a href='javascript:window.hacked=1'>click</a>",
-)
+HOSTILE = json.loads(Path(__file__).with_name("hostile.json").read_text())
 
 
 @pytest.fixture(scope="session")
@@ -115,16 +104,14 @@ def page(browser):
 def wait_for_counts(page, address, steps, *, runs=1, patience_ms=PATIENCE_MS):
     """Until so many steps of so many runs are counted. Not with wait_for_function: a promise is true before it is kept."""
     page.evaluate(
-        """async ([address, steps, runs, limit]) => {
-          for (;;) {
-            const found = Object.values(await (await fetch(address)).json());
-            if (found.filter((run) => run.counted >= steps).length >= runs) return;
-            if (performance.now() > limit) throw new Error(`the counts did not come: ${JSON.stringify(found)}`);
-            await new Promise((done) => setTimeout(done, 50));
-          }
-        }""",
+        script("wait_for_counts"),
         [f"{address}/api/state", steps, runs, patience_ms],
     )
+
+
+def script(name):
+    """Return the text of a script beside this file."""
+    return Path(__file__).with_name(f"{name}.js").read_text()
 
 
 def is_local(url):

@@ -37,21 +37,7 @@ PROBLEMS = (
     (r"What is the remainder when $2^{{{k}}}$ is divided by $7$?", lambda k: 2**k % 7),
     (r"Find the number of ways to choose $2$ people out of ${k}$.", lambda k: k * (k - 1) // 2),
 )
-STARTS = (
-    "Let us look at what is given. ", "We begin with the definition. ", "First, write down what is known. ",
-    "I will work through this step by step. ", "Okay, so we need a formula here. ",
-)  # fmt: skip
-LINES = (
-    r"We have $a_1 = {a}$ and $a_2 = {b}$, so the difference is ${c}$. ",
-    r"Using $\frac{{n(n+1)}}{{2}}$ with $n = {a}$ gives \[ \frac{{{a} \cdot {b}}}{{2}} = {c}. \] ",
-    r"Wait, that counts the pair $({a}, {b})$ twice, so we subtract it. ",
-    r"Hence the expression is $\sqrt{{{c}^2}} = {c}$. ",
-    r"Let me check with a small case: for $n = {a}$ the value is ${b}$, which fits. ",
-    "So far this looks right. ",
-    r"Therefore $x = {a} + {b} = {c}$. ",
-    "Alternatively, count the complement. ",
-    r"By symmetry, $f({a}) = f({b})$. ",
-)
+STARTS, LINES = json.loads(Path(__file__).with_name("sentences.json").read_text()).values()
 MAX_TOKENS = 220
 
 

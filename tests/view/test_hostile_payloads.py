@@ -14,7 +14,7 @@ from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import link
 from r3_openrlhf.view.report import report
 from tests.rewards.hostile_payloads import CODE, ENDLESS, HUGE, UNICODE
-from tests.view.conftest import HOSTILE, serving, wait_for_counts
+from tests.view.conftest import HOSTILE, script, serving, wait_for_counts
 
 NAME = "\"'><img src=x onerror=window.hacked=1><script>window.hacked=1<!--{{7*7}}"
 TOGETHER = 12  # payloads that are the responses of one group
@@ -110,16 +110,7 @@ def test_payloads_are_text_and_do_nothing(page, places, tmp_path):
                 page.locator("#cards").scroll_into_view_if_needed()
                 heat.click()
                 page.locator("#cards .response .heat").first.wait_for(state="attached")
-            found = page.evaluate(
-                """() => ({
-                    hacked: window.hacked, refused: window.refused, title: document.title,
-                    scripts: [...document.scripts].filter(s => s.type !== 'application/json' && !s.src.startsWith(location.origin + '/static/')).length,
-                    elements: document.querySelectorAll('main img, main iframe, main object, main embed, main base, main meta, main link, main style').length,
-                    handlers: [...document.querySelectorAll('*')].filter(e => [...e.attributes].some(a => a.name.startsWith('on'))).length,
-                    links: [...document.links].filter(a => !a.href.startsWith(location.origin)).map(a => a.href),
-                    forms: [...document.forms].filter(f => f.action && !f.action.startsWith(location.origin)).length,
-                })"""
-            )
+            found = page.evaluate(script("foreign_elements"))
             title = found.pop("title")
             assert found == {
                 "hacked": None,

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from r3_openrlhf.cli import main
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
-from tests.view.conftest import PATIENCE_MS, axe_faults, serving, wait_for_counts
+from tests.view.conftest import PATIENCE_MS, axe_faults, script, serving, wait_for_counts
 from tests.view.evaluations import SAMPLES, SURROGATE, write_evaluation
 from tests.view.story import Story
 from tests.view.test_pages import all_drawn, shown
@@ -278,17 +278,6 @@ def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
 # ── everybody can read it ──
 
 
-# after at most 100 frames: charts follow a new width a moment later
-WIDTH_ON_A_PHONE = """() => new Promise(done => {
-    let left = 100;
-    const look = () => {
-        const width = document.documentElement.scrollWidth;
-        width <= 390 || !left-- ? done(width) : requestAnimationFrame(look);
-    };
-    look();
-})"""
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing(browser, server, many, story, evaluations, theme):
     rows = rows_of(story, 7)
@@ -310,7 +299,7 @@ def test_axe_finds_nothing(browser, server, many, story, evaluations, theme):
         if violations := axe_faults(page, what_a_theme_changes if theme == "dark" else ""):
             faults[address] = violations
         page.set_viewport_size({"width": 390, "height": 800})
-        if (width := page.evaluate(WIDTH_ON_A_PHONE)) > 390:
+        if (width := page.evaluate(script("width_on_a_phone"))) > 390:
             faults[f"{address} on a phone"] = width
         page.set_viewport_size({"width": 1360, "height": 900})
     context.close()

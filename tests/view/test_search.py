@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -60,32 +61,14 @@ def places(run, query="", offset=0, **form):
     return [(hit["step"], hit["at"]) for _, hit in hits]
 
 
-@pytest.mark.parametrize(
-    ("query", "form", "expected"),
-    [
-        ("seven", {}, [(2, 0), (2, 2), (2, 3), (1, 0), (1, 1)]),  # the newest step first
-        ("seven gold", {}, [(2, 0), (2, 3), (1, 0)]),
-        ('"seven dwarfs"', {}, [(2, 3), (1, 0)]),
-        ("sEVEN", {}, []),
-        ("\\frac{1}{2}", {}, [(1, 2)]),
-        ("100%", {}, []),
-        ("wrong", {}, []),  # a verdict is no word of a text
-        ("", {}, [(2, 0), (2, 1), (2, 2), (2, 3), (1, 0), (1, 1), (1, 2)]),
-        ("", {"order": "up"}, [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2), (2, 3)]),
-        ("seven", {"verdict": "correct", "last_step": 1}, [(1, 0)]),
-        ("seven", {"context": "reflection"}, [(2, 2)]),
-        ("seven", {"first_step": 2, "what": "recalled"}, [(2, 3)]),
-        ("seven", {"what": "cut"}, [(1, 1)]),
-        ("seven", {"what": "ranked"}, [(2, 0)]),
-        ("seven", {"uid": "q"}, [(2, 2)]),
-        ("seven", {"uid": "nobody"}, []),
-        ("seven", {"min_tokens": 27, "max_tokens": 40}, [(2, 0)]),
-        ("", {"verdict": "ungraded"}, [(2, 1)]),
-        ("", {"first_step": 3}, []),
-    ],
-)
-def test_hits(run, query, form, expected):
-    assert places(run, query, **form) == expected
+HITS = Path(__file__).with_name("search_hits.jsonl").read_text().splitlines()
+
+
+@pytest.mark.parametrize("case", HITS)
+def test_hits(run, case):
+    """The newest step comes first; a verdict is no word of a text."""
+    query, form, expected = json.loads(case).values()
+    assert places(run, query, **form) == [tuple(hit) for hit in expected]
 
 
 @pytest.mark.parametrize("query", ["", "seven"])

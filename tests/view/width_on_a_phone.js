@@ -1,0 +1,9 @@
+() => new Promise(done => {
+    // after at most 100 frames: charts follow a new width a moment later
+    let left = 100;
+    const look = () => {
+        const width = document.documentElement.scrollWidth;
+        width <= 390 || !left-- ? done(width) : requestAnimationFrame(look);
+    };
+    look();
+})
