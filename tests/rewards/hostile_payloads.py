@@ -1,131 +1,27 @@
-"""What a model could write to run code, hang, exhaust or confuse a grader. `CANARY` is replaced by a file's path."""
+"""Payloads against a grader: those of hostile_payloads.toml, and those that TOML cannot hold."""
 
-CODE = [
-    "__import__('os').system('touch CANARY')",
-    "exec(\"open('CANARY','w').write('x')\")",
-    "eval(\"__import__('pathlib').Path('CANARY').touch()\")",
-    "open('CANARY','w')",
-    "[x for x in ().__class__.__base__.__subclasses__() if x.__name__=='Popen'][0]('touch CANARY',shell=True)",
-    "().__class__.__bases__[0].__subclasses__()",
-    "(lambda: __import__('os').system('touch CANARY'))()",
-    'sympify(\'__import__("os").system("touch CANARY")\')',
-    "Symbol('x').__class__.__init__.__globals__['__builtins__']['open']('CANARY','w')",
-    'f\'{__import__("os").system("touch CANARY")}\'',
-    'parse_expr(\'open("CANARY","w")\')',
-    "lambdify(x, x)(__import__('os').system('touch CANARY'))",
-    "Integer(__import__('os').system('touch CANARY'))",
-    "\\text{__import__('os').system('touch CANARY')}",
-    "\\operatorname{__import__}('os').\\operatorname{system}('touch CANARY')",
-    "\\input{CANARY}",
-    "\\write18{touch CANARY}",
-    "x = __import__('os').system('touch CANARY')",
-    "1 + __import__('os').system('touch CANARY')",
-    "{'a': __import__('os').system('touch CANARY')}",
-    "['a', __import__('os').system('touch CANARY')]",
-    "$(touch CANARY)",
-    "`touch CANARY`",
-    "'; import os; os.system('touch CANARY'); '",
-    "getattr(__builtins__, 'op'+'en')('CANARY', 'w')",
-    "import os\nos.system('touch CANARY')",
-    "!!python/object/apply:os.system ['touch CANARY']",
-    "cos\nsystem\n(S'touch CANARY'\ntR.",
-]
-
-ENDLESS_REFERENCE = "x+y=1"
+import tomllib
+from pathlib import Path
 
 
 def endless(i: int = 0) -> str:
-    """An answer that takes the grader to its deadline, given ENDLESS_REFERENCE; another one for every i."""
+    """Return an answer, another for every i, that takes a grader with ENDLESS_REFERENCE to its deadline."""
     return rf"x^{{37}}+y^{{25}}+x^{{13}}y^{{12}}=\sin(xy)+{i}"
 
 
-ENDLESS = [
-    "\\sin(" * 100 + "x" + ")" * 100,
-    "[0,1]\\cup" * 60 + "[0,1]",
-    "\\{" * 40 + "1" + "\\}" * 40,
-    "x_{x_{x_{x_{x}}}}" * 20,
-    "(x+1)^{100}(x+2)^{100}(x+3)^{100}",
-    "\\frac{(x^{200}-1)(x^{300}-1)}{(x^{7}-1)^{30}}",
+def _payload(entry: str | list[list]) -> str:
+    return entry if isinstance(entry, str) else "".join(text * times for text, times in entry)
+
+
+_FILE = Path(__file__).with_suffix(".toml").read_text("utf-8")
+_PAYLOADS = {name: [_payload(entry) for entry in entries] for name, entries in tomllib.loads(_FILE).items()}
+
+ENDLESS_REFERENCE = "x+y=1"
+CODE = _PAYLOADS["CODE"]
+ENDLESS = _PAYLOADS["ENDLESS"] + [
     "\\sin(x)" + "".join(f"\\sin({k}x)" for k in range(2, 25)),
     "\\begin{vmatrix}" + "\\\\".join("&".join(f"x_{{{i}{j}}}" for j in range(9)) for i in range(9)) + "\\end{vmatrix}",
-    "|x^5+|x^4-|3x^3+2x-7|||>|x^3-|x||",
-    "f(f(f(x^{30}+1)^{30}+1)^{30}+1)^{30}",
-    "x^2+1+10^{-9}(x^{9}+y^{9}+z^{9}+1)^{8}(x^7+y^7+z^7+3)^8",
-    "(\\sqrt{2}+\\sqrt{3}+\\sqrt{5}+\\sqrt{7}+\\sqrt{11}+\\sqrt{13})^{40}",
-    "7^{7^{7}}+x",
-    "9**9**9**9",
-    "9^{9^{9^{9}}}",
-    "(((9^9)^9)^9)^9",
-    "10^{10^{10}}",
-    "2^{2^{2^{2^{2^{2}}}}}",
-    "9999999999!",
-    "((((9!)!)!)!)!",
-    "(10^6)!!",
-    "\\binom{10^{12}}{10^{6}}",
-    "\\prod_{n=1}^{100000000} n",
-    "\\sum_{n=1}^{10000000} \\frac{1}{n^3+n!}",
-    "\\int_0^1 \\frac{\\sin(\\tan(x^x))}{\\ln(\\cos(e^x))} dx",
-    "\\int \\sqrt{\\sin(x^3)} \\cdot e^{\\cos(x^2)} \\cdot \\ln(\\tan(x)) dx",
-    "\\lim_{x \\to 0} \\frac{\\sin(\\tan x)-\\tan(\\sin x)}{\\arcsin(\\arctan x)-\\arctan(\\arcsin x)}",
-    "(x+y+z+w+a+b+c+d)^{60}",
-    "\\sqrt{1+\\sqrt{2+\\sqrt{3+\\sqrt{4+\\sqrt{5+\\sqrt{6+\\sqrt{7+\\sqrt{8+\\sqrt{9}}}}}}}}}",
-    "x^{17}+x^{13}+x^{11}+x^7+x^5+x+\\pi=e^{\\sin(x)}",
-    "\\sin(10^{1000000})",
-    "1e999999999",
-    "\\frac{1}{1e-999999999}",
 ]
-
-HUGE = [
-    "{" * 500_000 + "}" * 500_000,
-    "(" * 300_000 + "1" + ")" * 300_000,
-    "9" * 1_000_000,
-    "\\frac{" * 50_000 + "1" + "}{2}" * 50_000,
-    "\\boxed{" * 100_000,
-    "\\boxed{" * 30_000 + "7" + "}" * 30_000,
-    "-" * 200_000 + "1",
-    "x" * 1_000_000,
-    "1," * 300_000 + "1",
-    "\\left(" * 50_000,
-    "a^" * 100_000 + "a",
-    "$" * 200_000,
-    "final answer is " * 50_000,
-    "answer: " * 100_000 + "=" * 10_000,
-    "<answer>" * 100_000,
-    "</think>" * 100_000,
-    "#### " * 100_000,
-    " " * 900_000 + "1",
-    "\n" * 900_000,
-    "[[" * 50_000 + "]]" * 50_000,
-    "\\text{" + "a " * 200_000 + "}",
-    "\\begin{pmatrix}" + "1 & " * 40_000 + "1\\end{pmatrix}",
-    "\\{" + ",".join(map(str, range(100_000))) + "\\}",
-    "0." + "1" * 500_000,
-    "a" * 50_000 + "!" * 50_000,
-    "final answer" + " " * 100_000 + "is",
-    "\\boxed" + " " * 500_000,
-    "1" + ",000" * 100_000,
-    "1" + " 000" * 100_000 + "x",
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" + ", and or " * 20_000,
-]
-
-UNICODE = [
-    "５",
-    "٥",
-    "5\u200b",
-    "\u202e5",
-    "5\x00",
-    "\x00\x00\x00",
-    "\ud800",
-    "5\ud83d",
-    "🅅",
-    "\ufeff6",
-    "\x1b[2J\x1b[31m",
-    "６\u0301" * 1000,
-    "%s%s%s%n",
-    "{0.__class__}",
-    "\\u0035",
-    "\r\n\r\n",
-    "İ" * 1000,
-]
-
+HUGE = _PAYLOADS["HUGE"] + ["\\{" + ",".join(map(str, range(100_000))) + "\\}"]
+UNICODE = _PAYLOADS["UNICODE"] + ["\ud800", "5\ud83d"]
 PAYLOADS = CODE + [endless()] + ENDLESS + HUGE + UNICODE
