@@ -25,13 +25,13 @@ class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
 
     Args:
         inputs, outputs: Equally many. With `fn_name` an input is arguments, an output any JSON
-        value; without it both are texts.
+            value; without it both are texts.
         fn_name: The function that is called.
         asserts: Instead of both: sources, each of which raises nothing where the test holds.
         setup: Runs before each of `asserts`, in the same process.
         preamble: Goes before the program: imports and helpers that the problem promises.
         checker: Python that decides where several outputs are right; run as `checker.py input.txt
-        correct_output.txt solution_output.txt` it prints 1 last.
+            correct_output.txt solution_output.txt` it prints 1 last.
         language: "python", or a word of reward.code.languages; never an import path, for safety.
         time_limit: Seconds for a test that needs more than reward.code.seconds_per_test.
         memory_limit_mb: The same for reward.code.memory_mb.

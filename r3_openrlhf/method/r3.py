@@ -170,12 +170,11 @@ class R3:
         entropy: Entropies | None = None,
         groups: Sequence[Hashable] | None = None,
     ) -> MixedBatch:
-        """Recall, rank and weigh a step's rollouts. The batch's `trained` are the rows to update
-        on.
+        """Recall, rank and weigh a step's rollouts. The batch's `trained` rows are those of the update.
 
         Args:
             entropy: of each rollout its token entropies in nats [tokens], or EntropyStatistics;
-            used for ranked rows only.
+                used for ranked rows only.
             groups: of each rollout the id of its group. Default: equal uid and context."""
         batch = self.recall(rollouts, step=step, groups=groups)
         self.assign_advantages(batch, entropy)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -15,6 +15,9 @@ from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS, check_data_set
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
+
+if TYPE_CHECKING:
+    from r3_openrlhf.evaluation.grading import Grading
 
 SHOWN = 10  # examples of each kind
 MAX_CHARS = 110
@@ -66,6 +69,10 @@ def attack_rewards(
     r3 attack-rewards --problems reasoning_gym:all --limit 2      every data set of the library
     r3 attack-rewards --problems train.jsonl --url http://127.0.0.1:5000
     """
+    from r3_openrlhf.evaluation.attacks.generate import attacks_on
+    from r3_openrlhf.evaluation.grading import Grading
+
+    grading = Grading(RewardConfig(urls=list(urls), timeout_s=timeout))
     from_library, all_of_it = problems.startswith(REASONING_GYM), problems == f"{REASONING_GYM}all"
     if all_of_it:
         labels = _labels_of_library(limit)
@@ -81,7 +88,7 @@ def attack_rewards(
         )
         labels = load_problems(data).labels[:limit]
     click.echo(f"{len(labels)} problems of {problems}", err=True)
-    attempts = attempt_all(labels, RewardConfig(urls=list(urls), timeout_s=timeout))
+    attempts = attempt_all(labels, attacks_on, grading)
     attacks = [attempt for attempt in attempts if attempt.family]
     references = [attempt for attempt in attempts if not attempt.family]
     accepted, ungraded = (
@@ -128,11 +135,10 @@ def _data_set(attempt: Attempt) -> str:
     return f"{name}, guarded" if name in GUARDED_DATA_SETS else name
 
 
-def attempt_all(labels: Sequence[Label], reward: RewardConfig) -> list[Attempt]:
-    """Grade references and attacks with the grader of `reward`: processes, or servers."""
-    from r3_openrlhf.evaluation.attacks.generate import attacks_on
-    from r3_openrlhf.evaluation.grading import Grading
-
+def attempt_all(
+    labels: Sequence[Label], attacks_on: Callable[[Label], Iterable[tuple[str, str]]], grading: Grading
+) -> list[Attempt]:
+    """Grade references and attacks."""
     responses: list[tuple[Label, str, str]] = []
     for label in labels:
         task = TASKS[label.task]
@@ -140,7 +146,7 @@ def attempt_all(labels: Sequence[Label], reward: RewardConfig) -> list[Attempt]:
             responses.append((label, "", task.answer_form % label.references[0]))
         responses += [(label, family, response) for family, response in attacks_on(label)]
     attempts = []
-    with Grading(reward) as grading:
+    with grading:
         for start in range(0, len(responses), BATCH):
             batch = responses[start : start + BATCH]
             requests = [

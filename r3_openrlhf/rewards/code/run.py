@@ -128,7 +128,7 @@ def run_asserts(
 
     Args:
         asserts: pieces of Python, `assert f(1) == 2` or `check(f)`. A name neither defined there
-        or in `setup` nor built in is the program's; `from solution import f` works too."""
+            or in `setup` nor built in is the program's; `from solution import f` works too."""
     return _runner("python").run_asserts(program, asserts, setup=setup, limits=limits or Limits())
 
 
