@@ -34,8 +34,8 @@ _GRADED = (Verdict.CORRECT, Verdict.WRONG)
 
 
 class HistoryStore:
-    """Every graded rollout of a run, in one SQLite file; `open` makes it. They raise HistoryError
-    a sentence, for an invalid file or request (ConfigError: the order does not exist).
+    """Every graded rollout of a run, in one SQLite file; `open` makes it. Methods raise HistoryError
+    for an invalid file or request (ConfigError: the order does not exist).
 
     Several threads of the process that opened it may use it. A forked child may not."""
 
