@@ -88,6 +88,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         batch = self._batch(rollout_samples)
         complete_ungraded(rollout_samples)
         experiences = super().make_experience_batch(rollout_samples)
+        count_graded_alone(experiences, rollout_samples, estimator=self.advantage_estimator)
         for experience, position, index in rows_of(experiences):
             mask = experience.action_mask[position].bool()
             if mask.any():
@@ -396,7 +397,7 @@ def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torc
 def complete_ungraded(rollout_samples: list[Experience]) -> None:
     """Stock estimators need full groups. An ungraded one gets the mean reward and score of graded
     siblings and no action tokens: it moves no mean and carries no gradient; nor an ungraded group.
-    The group's sample std shrinks by sqrt((m - 1) / (n - 1)) with m of n rollouts graded."""
+    See `count_graded_alone` for what this does to a std."""
     graded: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is not Verdict.UNGRADED:
@@ -412,3 +413,29 @@ def complete_ungraded(rollout_samples: list[Experience]) -> None:
             sample.response_length = torch.zeros_like(
                 sample.response_length
             )  # an overlong penalty would move the mean
+
+
+# estimator -> what an advantage over n rows, m of them graded, is too small by
+_OF_GRADED = {
+    "group_norm": lambda m, n: math.sqrt((m - 1) / (n - 1)),
+    "rloo": lambda m, n: m * (n - 1) / ((m - 1) * n),
+}
+
+
+def count_graded_alone(experiences: list[Experience], rollout_samples: list[Experience], *, estimator: str) -> None:
+    """Scale the advantages of groups that `complete_ungraded` filled to those of their m graded rows.
+
+    Upstream (:313, :318) divides by a std over all n rows, and takes a baseline of n - 1 others.
+    The KL is part of the loss and not of the reward (arguments.py), so that a factor is exact."""
+    if estimator not in _OF_GRADED:
+        return
+    graded: dict[tuple[str, str], list[bool]] = {}
+    for sample in rollout_samples:
+        is_graded = sample.r3_rollout.verdict is not Verdict.UNGRADED
+        graded.setdefault((sample.prompts[0], sample.labels[0]), []).append(is_graded)
+    for experience, position, index in rows_of(experiences):
+        group = graded[rollout_samples[index].prompts[0], rollout_samples[index].labels[0]]
+        if 1 < sum(group) < len(group):
+            factor = _OF_GRADED[estimator](sum(group), len(group))
+            experience.advantages[position] *= factor
+            experience.returns[position] *= factor

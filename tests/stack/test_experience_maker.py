@@ -349,15 +349,22 @@ def test_a_ranking_by_logprob_needs_no_entropy():
     assert [r["entropy_source"] for r in made.records] == [None] * G
 
 
-def test_the_stock_estimator_keeps_its_group_mean_with_an_ungraded_rollout():
-    made = maker(Recording, config=config_with(reward={"max_ungraded_rate": 0.5}))
-    experiences = made.make_experience_batch(group(C, U, W, W) + group(C, W, C, W, prompt="q"))
-    values = by_row(experiences, "advantages")
-    assert len(values[1]) == 0  # no action, no gradient
-    rewards = [1.5, 0.0, 0.0]
-    mean = sum(rewards) / 3
-    shown = [values[i][0].item() for i in (0, 2, 3)]
-    assert shown[1] == shown[2] and shown[0] / shown[1] == pytest.approx((1.5 - mean) / -mean)
+@pytest.mark.parametrize("estimator", ["group_norm", "rloo", "dr_grpo"])
+@pytest.mark.parametrize("rewards", [(1.5, None, 0, 0), (1, 0, None, None), (0.25, 1, 0.5, 0), (1, None, None, None)])
+def test_a_stock_estimator_counts_the_graded_rollouts_of_a_group_alone(estimator, rewards):
+    """By hand over the graded m of n: (r - mean) / std with m - 1, r less the mean of the others, r - mean. A group with fewer
+    than two teaches nothing, an ungraded rollout has no action."""
+    made = maker(Recording, config=config_with(reward={"max_ungraded_rate": 0.9}))
+    made.advantage_estimator = made.args.algo.advantage.estimator = estimator
+    rows = [sample(U if r is None else C if r else W, reward=r, tokens=(3,) * (i + 1)) for i, r in enumerate(rewards)]
+    found = by_row(made.make_experience_batch(rows + group(C, W, C, W, prompt="q")), "advantages")[: len(rewards)]
+    graded = [r for r in rewards if r is not None]
+    mean, std = np.mean(graded), np.std(graded, ddof=1) if len(graded) > 1 else 1
+    others = len(graded) / max(len(graded) - 1, 1)
+    scale = {"group_norm": 1 / std, "rloo": others, "dr_grpo": 1.0}[estimator]
+    for i, (r, values) in enumerate(zip(rewards, found, strict=True)):
+        expected = [] if r is None else [(r - mean) * scale] * (i + 1)
+        assert values.tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_an_ungraded_rollout_scores_as_its_siblings_do_with_rewards_below_zero():
