@@ -1,4 +1,4 @@
-"""Keys that were taken out, each with a substitute. Whoever types one is answered by name.
+"""Keys that were taken out, each with a substitute. A user who types one gets a sentence with it.
 
 A run's file older than the removal may hold one: reading it passes over these keys.
 """
@@ -40,7 +40,7 @@ RETIRED: dict[str, str] = {
     "agents.reading": "hgpo follows its paper; leave it out",
     "agents.episode_weight": "it is 1 for gigpo and 0 for hgpo, as in their papers; leave it out",
     "held_out.temperature": "held-out problems are sampled at temperature 1; `r3 eval --temperature` takes another one",
-    "checkpoint.resume": "a run continues from its newest checkpoint; another run_dir starts anew",
+    "checkpoint.resume": "a run continues from its newest checkpoint; another run_dir starts from the beginning",
     "checkpoint.accept_lost_history": "use checkpoint.force=true",
     "checkpoint.accept_foreign": "use checkpoint.force=true",
     "stop.max_p99_logprob_gap": "it is ten times stop.max_abs_logprob_gap; raise that one",

@@ -415,7 +415,7 @@ def complete_ungraded(rollout_samples: list[Experience]) -> None:
             )  # an overlong penalty would move the mean
 
 
-# estimator -> what an advantage over n rows, m of them graded, is too small by
+# estimator -> the factor from an advantage over n rows to one over the m graded rows
 _OF_GRADED = {
     "group_norm": lambda m, n: math.sqrt((m - 1) / (n - 1)),
     "rloo": lambda m, n: m * (n - 1) / ((m - 1) * n),
