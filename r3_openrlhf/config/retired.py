@@ -13,6 +13,7 @@ RETIRED: dict[str, str] = {
     "reflection.share_successes": _CONSTANT,
     "reflection.max_per_step": "use reflection.max_share, a share of the step's problems",
     "advantage.zero_collapsed": _CONSTANT,
+    "advantage.lam": "what is added to the standard deviation is advantage.std_eps; lambda of GAE is openrlhf.algo.advantage.lambd (algo=ppo)",
     "replay.failure_logprobs": "replay.old_logprobs holds for successes and failures alike; leave it out",
     "replay.rehearse.min_rate": "problems with a share of right rollouts above 0 and up to 1/4 are rehearsed; leave it out",
     "replay.rehearse.max_rate": "problems with a share of right rollouts above 0 and up to 1/4 are rehearsed; leave it out",

@@ -299,10 +299,11 @@ class R3:
         )
         batch.advantages(
             alpha=advantage.alpha,
-            lam=advantage.lam,
+            lam=advantage.std_eps,
             scope=advantage.scope,
             guard=ranking.guard,
             success_scale=advantage.success_scale,
+            estimator=self.settings.estimator,
         )
 
     def _statistics(self, row: Row, entropy: Entropies | None) -> EntropyStatistics:

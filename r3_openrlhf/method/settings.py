@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from r3_openrlhf.method.checks import check_fields, number, word
+from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
 from r3_openrlhf.method.types import (
@@ -25,12 +26,15 @@ MAX_RECALLED = 10_000  # rows per group: more than any group has; it would only 
 
 @dataclass
 class AdvantageSettings:
-    """Eq. 3: A_i = (R_i - mean) / (alpha * std + lambda) over the mixed group."""
+    """Eq. 3: A_i = (R_i - mean) / (alpha * std + lambda) over the mixed group, or another estimator."""
 
+    # estimator of a group: group_norm (eq. 3) [P], rloo, dr_grpo, maxrl, nsr, w_reinforce, gpg, or
+    # package.module:function (method/core/estimators.py)
+    function: str = word("group_norm", ESTIMATORS)
     # alpha, factor on the standard deviation; above 1 it damps the group
     alpha: float = number(1.0, above=0)
-    # lambda; with alpha 1 and no recall this is OpenRLHF's group_norm
-    lam: float = number(1e-9, min=0)
+    # lambda, added to the standard deviation; with alpha 1 and no recall this is OpenRLHF's group_norm
+    std_eps: float = number(1e-9, min=0)
     # apply alpha to the whole mixed group (literal), or to recalled rows only (off_policy_only)
     scope: str = word("literal", AdvantageScope)
     # factor on positive advantages of correct rows (R³L, arXiv 2601.03715: 3)
@@ -170,6 +174,11 @@ class R3Settings:
     ranking: RankingSettings = field(default_factory=RankingSettings)
     exploration: ExplorationSettings = field(default_factory=ExplorationSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
+
+    @property
+    def estimator(self) -> GroupEstimator:
+        """The estimator of a group's advantages."""
+        return ESTIMATORS[self.advantage.function]
 
     @property
     def ranks_by_entropy(self) -> bool:

@@ -167,7 +167,7 @@ def test_a_stored_success_and_a_ranking_meet_in_one_group(seen):
 
 
 def test_with_everything_off_the_loss_gets_what_trl_gives_it(seen):
-    """Four steps with learning, advantage.lam as TRL has it."""
+    """Four steps with learning, advantage.std_eps as TRL has it."""
     assert len(seen["off"]) == len(seen["stock"]) == 4
     for ours, stock in zip(seen["off"], seen["stock"], strict=True):
         assert list(ours) == list(stock)

@@ -184,7 +184,7 @@ def on_one_rank():
     config = Qwen2Config(vocab_size=len(WORDS), num_key_value_heads=2, initializer_range=0.5, **sizes)
     Qwen2ForCausalLM(config).save_pretrained(DIRECTORY / "model")
     plain = dict(uids=[f"{a}+1=" for a in range(4)], max_steps=4, learning_rate=0.01, per_device_train_batch_size=8)
-    off = settings(advantage=AdvantageSettings(lam=1e-4))
+    off = settings(advantage=AdvantageSettings(std_eps=1e-4))
     add = ReplaySettings(k=1)
     return dict(
         replay=train(R3Trainer, FOUR, history=HISTORY, r3=settings(replay=True)),

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from r3_openrlhf.method.core.advantages import amplify_successes, group_advantages
+from r3_openrlhf.method.core.advantages import amplify_successes
+from r3_openrlhf.method.core.estimators import GROUP_NORM, GroupEstimator, mean_baseline
 from r3_openrlhf.method.core.groups import GroupState, RankingFate, RecallFate, group_state, opposite_verdict
 from r3_openrlhf.method.core.ranking import RankingScore, bounds_decide, centre_rankings, score_rewards
 from r3_openrlhf.method.core.replay import rows_to_replace
@@ -308,8 +309,9 @@ class MixedBatch:
         scope: AdvantageScope | str,
         guard: RankingGuard | str,
         success_scale: float = 1.0,
+        estimator: GroupEstimator = GROUP_NORM,
     ) -> list[float]:
-        """Compute eq. 3 in every group: one value per row, also stored in `row.advantage`.
+        """Compute the advantages of every group: one value per row, also stored in `row.advantage`.
 
         Correct responses of different lengths have different rewards, so eq. 3 also separates the
         rows of an all-correct group. A ranking reward is added to the mean outcome reward of the
@@ -322,6 +324,7 @@ class MixedBatch:
                 reward of any other failure; otherwise being truncated is worth R_max / 2 on
                 average.
             success_scale: see `amplify_successes`.
+            estimator: makes the advantages of a group, by default eq. 3.
 
         Raises:
             ValueError: the scope or the guard does not exist."""
@@ -337,15 +340,24 @@ class MixedBatch:
             rewards = [reward + base if row.ranked else reward for row, reward in zip(rows, rewards, strict=True)]
             for row, reward in zip(rows, rewards, strict=True):
                 row.reward = reward
-            values = group_advantages(
-                rewards,
-                alpha=alpha,
-                lam=lam,
-                recalled=[row.recalled for row in rows],
-                off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
-                std_norm=not (guard is not RankingGuard.NONE and group.ranked and not verified_difference(rows)),
-            )
+        differing = [len({self.rows[i].reward for i in group.rows}) > 1 for group in self.groups]
+        for group in self.groups:
+            rows = [self.rows[i] for i in group.rows]
+            rewards = [row.reward for row in rows]
             correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
+            if guard is not RankingGuard.NONE and group.ranked and not verified_difference(rows):
+                values = mean_baseline(rewards)
+            else:
+                values = estimator.of(
+                    rewards,
+                    correct=correct,
+                    recalled=[row.recalled for row in rows],
+                    num_tokens=[row.rollout.num_tokens for row in rows],
+                    differing=sum(differing) / len(differing),
+                    alpha=alpha,
+                    lam=lam,
+                    off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
+                )
             for row, value in zip(rows, amplify_successes(values, correct, factor=success_scale), strict=True):
                 row.advantage = value
         return [row.advantage for row in self.rows]

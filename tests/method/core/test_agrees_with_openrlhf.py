@@ -11,6 +11,7 @@ from pytest import approx
 from r3_openrlhf.config.algorithms import DAPO_OVERLONG_FACTOR, overlong_penalty
 from r3_openrlhf.method.core.advantages import group_advantages
 from r3_openrlhf.method.core.entropy import token_logprobs_and_entropy
+from r3_openrlhf.method.core.estimators import ESTIMATORS
 
 pytestmark = pytest.mark.stack
 GROUP = 8
@@ -27,15 +28,20 @@ def openrlhf_models():
     return openrlhf.models.utils
 
 
+@pytest.fixture(scope="module", params=["group_norm", "rloo", "dr_grpo"])
+def estimator(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def stock_advantages(openrlhf_models):
-    """Rewards of whole groups -> advantages per rollout, by RemoteExperienceMaker with estimator "group_norm"."""
+def stock_advantages(openrlhf_models, estimator):
+    """Rewards of whole groups -> advantages per rollout, by RemoteExperienceMaker."""
     from openrlhf.trainer.ppo_utils.experience import Experience
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
     args = SimpleNamespace(
         rollout=SimpleNamespace(n_samples_per_prompt=GROUP),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="group_norm", gamma=1.0)),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator, gamma=1.0)),
         reward=SimpleNamespace(clip_range=(-10, 10)),
     )
     maker = RemoteExperienceMaker(
@@ -59,18 +65,22 @@ def stock_advantages(openrlhf_models):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rewards=lists(integers(0, 16).map(lambda n: n / 8), min_size=3 * GROUP, max_size=3 * GROUP))
-def test_eq_3_without_recall_is_group_norm(stock_advantages, rewards):
+def test_an_estimator_of_ours_is_upstreams_of_the_same_name(stock_advantages, estimator, rewards):
+    """group_norm is eq. 3 without recall."""
+    facts = dict(alpha=1.0, lam=1e-9, off_policy_only=False)
     ours = [
-        value for start in range(0, 3 * GROUP, GROUP) for value in group_advantages(rewards[start : start + GROUP])
+        value
+        for start in range(0, 3 * GROUP, GROUP)
+        for value in ESTIMATORS[estimator].of(rewards[start : start + GROUP], **facts)
     ]
     assert ours == approx(stock_advantages(rewards), abs=1e-5)
 
 
-def test_group_norm_turns_rounding_noise_into_advantages_and_eq_3_does_not(stock_advantages):
+def test_group_norm_turns_rounding_noise_into_advantages_and_eq_3_does_not(stock_advantages, estimator):
     """The one difference: 8 rewards of 0.1 have a float32 mean of 0.1 + 7e-9, and group_norm divides that by 1e-9."""
     collapsed = [[n / 10] * GROUP for n in range(1, 20)]
     assert all(group_advantages(rewards) == [0.0] * GROUP for rewards in collapsed)
-    assert max(abs(value) for value in stock_advantages(sum(collapsed, []))) > 1
+    assert (max(abs(value) for value in stock_advantages(sum(collapsed, []))) > 1) == (estimator == "group_norm")
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
