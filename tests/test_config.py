@@ -248,7 +248,9 @@ def test_the_tasks_of_an_environment_are_the_data():
 R3_KEYS = ("replay.enabled", "reflection.enabled", "ranking.enabled", "replay.mode", "replay.old_logprobs")
 R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard", "ranking.score")
 WHOLE = dict(
-    zip(R3_KEYS, (True, True, True, "add", "behaviour", "literal", "truncated", "centred", "entropy"), strict=True)
+    zip(
+        R3_KEYS, (True, True, True, "add", "behaviour", "mixed_groups", "truncated", "centred", "entropy"), strict=True
+    )
 )
 WHOLE |= {"replay.recall_failures": True}
 OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
@@ -363,6 +365,16 @@ def test_a_retired_key_is_answered_by_its_name_and_read_over_in_a_file_of_a_run(
     stored = OmegaConf.create(config_to_yaml(config))
     OmegaConf.update(stored, key, 1, force_add=True)
     assert config_from_yaml(OmegaConf.to_yaml(stored), source="x.yaml") == config
+
+
+def test_a_retired_value_is_answered_too():
+    with pytest.raises(
+        ConfigError, match="advantage.scope is 'literal', which damped every group .*; use mixed_groups"
+    ):
+        load_config(SMOKE, ["advantage.scope=literal"])
+    config = load_config(SMOKE, [])
+    text = config_to_yaml(config).replace("scope: mixed_groups", "scope: literal")
+    assert "literal" in text and config_from_yaml(text, source="x.yaml") == config
 
 
 def test_a_file_of_a_run_reads_no_environment(monkeypatch):

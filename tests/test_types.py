@@ -18,7 +18,7 @@ def batch():
 
 
 def advantages(**words):
-    return batch().advantages(**{"alpha": 1.0, "lam": 0.0, "scope": "literal", "guard": "none", **words})
+    return batch().advantages(**{"alpha": 1.0, "lam": 0.0, "scope": "mixed_groups", "guard": "none", **words})
 
 
 def misspelt(settings, **words):
@@ -44,7 +44,7 @@ def recalled(**words):
     ("entrance", "sentence"),
     [
         (lambda: advantages(guard="centered"), "guard is 'centered'; did you mean 'centred'? it must be one of none, no_std, centred"),
-        (lambda: advantages(scope="litteral"), "scope is 'litteral'; did you mean 'literal'?"),
+        (lambda: advantages(scope="mixd_groups"), "scope is 'mixd_groups'; did you mean 'mixed_groups'?"),
         (lambda: batch().recall(lambda *_: [], mode="replcae", rng=random.Random(0)), "mode is 'replcae'; did you mean 'replace'?"),
         (lambda: batch().rows_to_rank(scope="fialed"), "scope is 'fialed'; did you mean 'failed'?"),
         (lambda: EntropyStatistics(peak=1.0, global_=0.5, source="exatc"), "source is 'exatc'; did you mean 'exact'?"),

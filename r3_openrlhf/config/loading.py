@@ -24,7 +24,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from r3_openrlhf.config import ENVIRONMENT, R3Config
-from r3_openrlhf.config.retired import RETIRED
+from r3_openrlhf.config.retired import RETIRED, RETIRED_VALUES
 from r3_openrlhf.config.sources import SOURCES
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, nearest
@@ -171,9 +171,11 @@ def _retired_in(values: dict[str, Any]) -> list[str]:
 
 
 def _without_retired(values: dict[str, Any]) -> dict[str, Any]:
-    """The sections of a run's file without keys that the code no longer has."""
-    for key in RETIRED:
-        _section_of(values, key).pop(key.rpartition(".")[2], None)
+    """The sections of a run's file without keys and values that the code no longer has."""
+    for key in [*RETIRED, *RETIRED_VALUES]:
+        section, name = _section_of(values, key), key.rpartition(".")[2]
+        if key in RETIRED or section.get(name) == RETIRED_VALUES[key]:
+            section.pop(name, None)
     sections = {field.name for field in dataclasses.fields(R3Config)}
     return {name: value for name, value in values.items() if name in sections or value != {}}
 

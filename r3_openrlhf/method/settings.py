@@ -11,6 +11,7 @@ from r3_openrlhf.method.checks import check_fields, number, word
 from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
+from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import (
     AdvantageScope,
     EntropySource,
@@ -31,16 +32,22 @@ class AdvantageSettings:
     # estimator of a group: group_norm (eq. 3) [P], rloo, dr_grpo, maxrl, nsr, w_reinforce, gpg, or
     # package.module:function (method/core/estimators.py)
     function: str = word("group_norm", ESTIMATORS)
-    # alpha, factor on the standard deviation; above 1 it damps the group
+    # alpha, factor on the standard deviation of groups that recalled something; above 1 it damps them.
+    # The paper does not publish its value
     alpha: float = number(1.0, above=0)
     # lambda, added to the standard deviation; with alpha 1 and no recall this is OpenRLHF's group_norm
     std_eps: float = number(1e-9, min=0)
-    # apply alpha to the whole mixed group (literal), or to recalled rows only (off_policy_only)
-    scope: str = word("literal", AdvantageScope)
-    # factor on positive advantages of correct rows (R³L, arXiv 2601.03715: 3)
+    # apply alpha to all rows of such a group (mixed_groups), or to its recalled rows (off_policy_only)
+    scope: str = word("mixed_groups", AdvantageScope)
+    # factor on what a correct verdict is worth in an advantage (R³L, arXiv 2601.03715: 3)
     success_scale: float = number(1.0, above=0)
 
     def __post_init__(self) -> None:
+        if self.scope == "literal":
+            raise ConfigError(
+                "advantage.scope is 'literal', which damped every group and so only scaled the learning rate; use "
+                "mixed_groups, eq. 3 for groups that recalled something"
+            )
         check_fields(self, "advantage.")
 
 
@@ -125,8 +132,8 @@ class RankingSettings:
     # exact: entropy from the actor's own logits; topk: bounds from the engine's 20 largest logits
     # per token; auto: exact only if the bounds do not decide
     entropy_source: str = word("exact", EntropySource)
-    # centred: the mean of a ranking is the reward of a failure that is not ranked, and a group whose only difference is a
-    # ranking is not scaled to unit std; no_std: the second only; none: the paper's formulas [P]
+    # centred: a ranking is worth nothing on average, and a ranked group without a success is not scaled
+    # to unit std; no_std: the second only; none: the paper's formulas [P]
     guard: str = word("centred", RankingGuard)
 
     def __post_init__(self) -> None:

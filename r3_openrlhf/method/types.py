@@ -67,9 +67,9 @@ class OldLogprobs(Word):
 
 
 class AdvantageScope(Word):
-    """Alpha of eq. 3 damps the whole mixed group, or only the recalled rows."""
+    """Alpha of eq. 3 damps a group that recalled something, or only its recalled rows."""
 
-    LITERAL = "literal"
+    MIXED_GROUPS = "mixed_groups"
     OFF_POLICY_ONLY = "off_policy_only"
 
 

@@ -58,9 +58,12 @@ def group_advantages(
 def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, factor: float) -> list[float]:
     """Successes weigh more than failures (R³L, arXiv 2601.03715, which takes 3).
 
-        factor * A_i   where row i is correct and A_i > 0,   A_i elsewhere
+        A_i + (factor - 1) * V   where row i is correct,   A_i elsewhere
+        V = mean(A_j, j correct), 0 where the verdicts do not differ or the mean is below 0
 
-    A failure that a ranking prefers keeps its advantage: it is unverified. The sum is no longer 0.
+    V is what the verdict is worth; A_i - V, by which correct responses of different length differ,
+    is not amplified. Where successes are alike, and with one success, this is factor * A_i. A failure
+    that a ranking prefers keeps its advantage: it is unverified. The sum is no longer 0.
 
     ValueError: no advantages, a non-finite one, `correct` of another length, factor <= 0.
     """
@@ -69,4 +72,6 @@ def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, f
     factor = finite_value("factor", factor)
     if factor <= 0:
         raise ValueError(f"factor is {factor}; it must be above 0")
-    return [factor * value if mark and value > 0 else value for value, mark in zip(values, marks, strict=True)]
+    successes = [value for value, mark in zip(values, marks, strict=True) if mark]
+    verdict = max(0.0, statistics.fmean(successes)) if 0 < len(successes) < len(values) else 0.0
+    return [value + (factor - 1) * verdict if mark else value for value, mark in zip(values, marks, strict=True)]

@@ -24,7 +24,13 @@ import numpy as np
 from r3_openrlhf.method.core.advantages import amplify_successes
 from r3_openrlhf.method.core.estimators import GROUP_NORM, GroupEstimator, mean_baseline
 from r3_openrlhf.method.core.groups import GroupState, RankingFate, RecallFate, group_state, opposite_verdict
-from r3_openrlhf.method.core.ranking import RankingScore, bounds_decide, centre_rankings, score_rewards
+from r3_openrlhf.method.core.ranking import (
+    RankingScore,
+    below_successes,
+    bounds_decide,
+    ranked_rewards,
+    score_rewards,
+)
 from r3_openrlhf.method.core.replay import rows_to_replace
 from r3_openrlhf.method.types import (
     AdvantageScope,
@@ -52,9 +58,9 @@ class Row:
         source: of a fresh row, index into the rollouts that were passed in; None of a recalled one.
         trained: False where the row gives way to a recalled one (replay.mode = replace).
         outcome_reward: what the grader's verdict is worth.
-        ranking_reward: what replaces it in a ranked failure; None: not ranked.
-        reward: the value that the advantage was made of: the ranking reward, centred where the
-            guard says so, else the outcome reward.
+        ranking_reward: by the order of the ranked failures, in [0, R_max]; None: not ranked.
+        reward: the value that the advantage was made of: the outcome reward, in a ranked group
+            with its part of the ranking (`ranked_rewards`).
         old_logprobs: what the row's ratio is taken against, float32 [response tokens]; None: the
             current policy's own."""
 
@@ -81,7 +87,7 @@ class Row:
 
     @property
     def ranked(self) -> bool:
-        """True if a ranking replaced its outcome reward."""
+        """True if its reward has a part from a ranking."""
         return self.ranking_reward is not None
 
     @property
@@ -314,15 +320,17 @@ class MixedBatch:
         """Compute the advantages of every group: one value per row, also stored in `row.advantage`.
 
         Correct responses of different lengths have different rewards, so eq. 3 also separates the
-        rows of an all-correct group. A ranking reward is added to the mean outcome reward of the
-        ranked rows, which is 0 unless a reward function pays failures.
+        rows of an all-correct group. A ranked row has its own reward and its part of the ranking
+        (`ranked_rewards`). No ranked failure has an advantage above a success of its group.
 
         Args:
-            alpha: see `group_advantages`, as for lam. `scope`: the rows that alpha damps.
-            guard: for groups whose only difference is a ranking (no correct row). "no_std": R_i -
-                mean, not divided by the std. "centred": also shifts the rankings to mean 0, the
-                reward of any other failure; otherwise being truncated is worth R_max / 2 on
-                average.
+            alpha: damps groups that recalled something, as eq. 3 is written for; any other group
+                has eq. 1. Applied to every group it would be a factor on the learning rate.
+            lam: see `group_advantages`.
+            scope: of such a group, all rows (mixed_groups) or the recalled ones (off_policy_only).
+            guard: for ranked groups without a correct row. "no_std": R_i - mean, not divided by
+                the std. "centred": also shifts the rankings to mean 0, what a failure that is not
+                ranked has; otherwise being truncated is worth R_max / 2 on average.
             success_scale: see `amplify_successes`.
             estimator: makes the advantages of a group, by default eq. 3.
 
@@ -330,22 +338,13 @@ class MixedBatch:
             ValueError: the scope or the guard does not exist."""
         scope, guard = AdvantageScope.checked("scope", scope), RankingGuard.checked("guard", guard)
         for group in self.groups:
-            rows = [self.rows[i] for i in group.rows]
-            # a ranked failure's reward without its ranking: 0, unless a reward function pays it
-            failed = [row.outcome_reward for row in rows if row.ranked]
-            base = sum(failed) / len(failed) if failed else 0.0
-            rewards = [row.outcome_reward if row.ranking_reward is None else row.ranking_reward for row in rows]
-            if guard is RankingGuard.CENTRED and group.ranked:
-                rewards = centre_rankings(rewards, [row.ranked for row in rows])
-            rewards = [reward + base if row.ranked else reward for row, reward in zip(rows, rewards, strict=True)]
-            for row, reward in zip(rows, rewards, strict=True):
-                row.reward = reward
+            self._set_rewards(group, centred=guard is RankingGuard.CENTRED)
         differing = [len({self.rows[i].reward for i in group.rows}) > 1 for group in self.groups]
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
             rewards = [row.reward for row in rows]
             correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
-            if guard is not RankingGuard.NONE and group.ranked and not verified_difference(rows):
+            if guard is not RankingGuard.NONE and group.ranked and not any(correct):
                 values = mean_baseline(rewards)
             else:
                 values = estimator.of(
@@ -354,13 +353,25 @@ class MixedBatch:
                     recalled=[row.recalled for row in rows],
                     num_tokens=[row.rollout.num_tokens for row in rows],
                     differing=sum(differing) / len(differing),
-                    alpha=alpha,
+                    alpha=alpha if group.recalled else 1.0,
                     lam=lam,
                     off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
                 )
-            for row, value in zip(rows, amplify_successes(values, correct, factor=success_scale), strict=True):
+            values = amplify_successes(values, correct, factor=success_scale)
+            if group.ranked:  # alpha, the weight or an estimator may value a success below its reward
+                values = below_successes(values, [row.ranked for row in rows], correct)
+            for row, value in zip(rows, values, strict=True):
                 row.advantage = value
         return [row.advantage for row in self.rows]
+
+    def _set_rewards(self, group: Group, *, centred: bool) -> None:
+        rows = [self.rows[i] for i in group.rows]
+        rewards = [row.outcome_reward for row in rows]
+        if group.ranked:
+            correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
+            rewards = ranked_rewards(rewards, [row.ranking_reward for row in rows], correct, centred=centred)
+        for row, reward in zip(rows, rewards, strict=True):
+            row.reward = reward
 
 
 def verified_difference(rows: Sequence[Row]) -> bool:

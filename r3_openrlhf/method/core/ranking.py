@@ -16,6 +16,7 @@ RANKING_SCORES is the table of them; a function of one's own joins it by import 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -26,6 +27,8 @@ import numpy as np
 from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length
 from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
 from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
+
+MARGIN = 0.1  # a ranking leaves this share of the way from a failure's own reward to the least success
 
 
 def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[int]:
@@ -90,22 +93,40 @@ def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
     return float(values_T.mean())
 
 
-def centre_rankings(rewards: Sequence[float], ranked: Sequence[bool]) -> list[float]:
-    """Ranking rewards around 0, which is what any other failure earns.
+def ranked_rewards(
+    outcome: Sequence[float], ranking: Sequence[float | None], correct: Sequence[bool], *, centred: bool
+) -> list[float]:
+    """Reward of each row of a group in which failures are ranked (None: not ranked).
 
-        R_i - mean(R_j, j ranked)   where row i is ranked,   R_i elsewhere
+        R_i = o_i + f p_i      p_i = ranking_i, with `centred` less the mean ranking; 0 if not ranked
+        f = min(1, 0.9 min((s - o_j) / p_j))      over ranked j with p_j > 0; s: the least success
 
-    A ranking then says which truncated failure is better, and nothing about being truncated: left
-    as it is, that is worth max_reward / 2 on average. Without a ranked row nothing changes.
+    o_i is the row's own reward, partial credit included; f is below 1 only where a ranking would
+    take a row more than 0.9 of the way to s. Failures of which a ranked one is paid more than
+    s - 0.1 are lowered together first. So every ranked row is below s, and rows of equal o_i keep
+    the order of the ranking. Against failures that are not ranked, p_i is 0 on average with
+    `centred`, so that being truncated is worth nothing, and 0 or more without."""
+    marks = [part is not None for part in ranking]
+    own = below_successes(outcome, marks, correct, gap=MARGIN)
+    middle = fmean(part for part in ranking if part is not None) if centred else 0.0
+    parts = [0.0 if part is None else part - middle for part in ranking]
+    least = min((value for value, right in zip(own, correct, strict=True) if right), default=math.inf)
+    room = [(least - value) / part for value, part in zip(own, parts, strict=True) if part > 0]
+    factor = min([1.0, *((1 - MARGIN) * share for share in room)])
+    return [value + factor * part for value, part in zip(own, parts, strict=True)]
 
-    ValueError: no rewards, a reward that is not finite, `ranked` of another length.
-    """
-    values, marks = finite_values("rewards", rewards), [bool(mark) for mark in ranked]
-    same_length(rewards=values, ranked=marks)
-    if not any(marks):
-        return values
-    middle = fmean(value for value, mark in zip(values, marks, strict=True) if mark)
-    return [value - middle if mark else value for value, mark in zip(values, marks, strict=True)]
+
+def below_successes(
+    values: Sequence[float], ranked: Sequence[bool], correct: Sequence[bool], *, gap: float = 0.0
+) -> list[float]:
+    """Lower a group's failures together until the best ranked one is at least `gap` below the least
+    success. Nothing changes where it is, and without a success."""
+    least = min((value for value, right in zip(values, correct, strict=True) if right), default=math.inf)
+    best = max(value for value, mark in zip(values, ranked, strict=True) if mark)
+    if best <= least - gap:
+        return list(values)
+    # written so that the best row gets exactly least - gap
+    return [value if right else least - gap - (best - value) for value, right in zip(values, correct, strict=True)]
 
 
 def bounds_decide(

@@ -1,17 +1,16 @@
 import math
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import booleans, composite, floats, integers, lists, permutations, tuples
+from hypothesis.strategies import composite, floats, integers, lists, permutations, tuples
 from pytest import approx
 
 from r3_openrlhf.method.core.ranking import (
     bounds_decide,
-    centre_rankings,
     dominated_counts,
     mean_logprob,
+    ranked_rewards,
     ranking_rewards,
     score_rewards,
 )
@@ -160,24 +159,19 @@ def test_bounds_refuse():
         bounds_decide([2], [2], [0], [])
 
 
-class TestCentreRankings:
-    def test_by_hand(self):
-        """Ranked rows 0.5 and 0.1 have mean 0.3; a failure that ended stays at 0, a recalled success at 1."""
-        assert centre_rankings([0.5, 0.0, 0.1, 1.0], [True, False, True, False]) == approx([0.2, 0.0, -0.2, 1.0])
-        assert centre_rankings([1.5, 0.0], [False, False]) == [1.5, 0.0]
-
-    @given(lists(tuples(floats(-2, 2), booleans()), min_size=1, max_size=10))
-    def test_agrees_with_numpy(self, rows):
-        rewards, ranked = np.array([reward for reward, _ in rows]), np.array([mark for _, mark in rows])
-        if ranked.any():
-            rewards[ranked] -= rewards[ranked].mean()
-        assert centre_rankings([reward for reward, _ in rows], ranked) == approx(rewards.tolist(), abs=1e-9)
-
-    def test_refusals(self):
-        with pytest.raises(ValueError, match="rewards has 2, ranked has 1 values"):
-            centre_rankings([0.1, 0.2], [True])
-        with pytest.raises(ValueError, match=r"rewards\[0\] is nan"):
-            centre_rankings([math.nan], [True])
+@pytest.mark.parametrize(
+    ("outcome", "ranking", "centred", "rewards"),
+    [
+        ([0.0, 0.0, 0.0, 1.0], [0.5, None, 0.1, None], False, [0.5, 0.0, 0.1, 1.0]),
+        ([0.0, 0.0, 0.0, 1.0], [0.5, None, 0.1, None], True, [0.2, 0.0, -0.2, 1.0]),  # mean 0.3
+        ([0.4, 0.0, 0.2, 1.0], [0.5, None, 0.1, None], False, [0.9, 0.0, 0.3, 1.0]),  # own pay and ranking
+        ([0.8, 0.0, 0.8, 1.0], [0.5, None, 0.1, None], False, [0.98, 0.0, 0.836, 1.0]),  # 0.9 * 0.2 of 0.5: f = 0.36
+        ([1.4, 0.5, 1.0, 1.0], [0.1, None, 0.3, None], False, [0.99, 0.0, 0.77, 1.0]),  # lowered by 0.5; f = 0.9
+    ],
+)  # fmt: skip
+def test_a_ranked_row_keeps_its_pay_below_the_success(outcome, ranking, centred, rewards):
+    found = ranked_rewards(outcome, ranking, [False, False, False, True], centred=centred)
+    assert found == approx(rewards)
 
 
 def test_one_score_by_hand():

@@ -1,0 +1,154 @@
+"""Laws of the advantages of a mixed batch, on generated groups: whatever failures are paid, whatever the options."""
+
+import random
+from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx
+
+from r3_openrlhf.method.core.mixed_batch import MixedBatch
+from r3_openrlhf.method.core.ranking import RankingScore
+from r3_openrlhf.method.types import Verdict
+from tests.method.core.test_mixed_batch import recall, rollout
+
+C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
+TOKEN = RankingScore(lambda rollouts: [float(one.response_ids[2]) for one in rollouts])  # with ties
+
+success = st.sampled_from([0.25, 1.0, 1.0, 1.25, 1.9])  # penalised, plain, or with a length reward
+failure = st.sampled_from([-1.0, 0.0, 0.0, 0.3, 0.8, 0.95, 1.0, 1.6, 7.0])  # some are paid like a success
+row = st.one_of(
+    st.tuples(st.just(C), success, st.booleans()),
+    *[st.tuples(st.just(W), failure, st.booleans())] * 3,
+    st.tuples(st.just(U), st.none(), st.booleans()),
+)
+OPTIONS = {
+    "alpha": st.sampled_from([0.25, 1.0, 2.0, 8.0]),
+    "lam": st.sampled_from([0.0, 1e-9, 0.5]),
+    "scope": st.sampled_from(["mixed_groups", "off_policy_only"]),
+    "guard": st.sampled_from(["centred", "no_std", "none"]),
+    "success_scale": st.sampled_from([0.1, 1.0, 3.0]),
+}
+
+
+@dataclass
+class Case:
+    """Groups: fresh rows (verdict, reward, truncated), and the rewards of their stored successes."""
+
+    groups: list
+    options: dict = field(default_factory=dict)
+    max_reward: float = 0.5
+
+    def batch(self, order=None):
+        places = [(g, i) for g, (rows, _) in enumerate(self.groups) for i in range(len(rows))]
+        rollouts = []
+        for g, i in order or places:
+            verdict, reward, truncated = self.groups[g][0][i]
+            made = rollout(verdict, uid=str(g), reward=reward, truncated=truncated)
+            made.response_ids = np.array([g, i, 7 * i % 4], dtype=np.int32)
+            rollouts.append(made)
+        batch = MixedBatch(rollouts, [one.uid for one in rollouts])
+        recall(
+            batch,
+            lambda uid, verdict: [rollout(C, uid=uid, reward=r) for r in self.groups[int(uid)][1] if verdict is C],
+        )
+        batch.rank(batch.rows_to_rank(scope="truncated"), TOKEN, None, max_reward=self.max_reward)
+        batch.advantages(**{"alpha": 1.0, "lam": 0.0, "scope": "mixed_groups", "guard": "centred"} | self.options)
+        return batch
+
+    def values(self, order=None):
+        """(group, place): advantage; recalled rows have the places -1, -2 and so on."""
+        batch = self.batch(order)
+        recalled = {(int(g.uid), ~n): batch.rows[i].advantage for g in batch.groups for n, i in enumerate(g.recalled)}
+        fresh = [one for one in batch.rows if not one.recalled]
+        return recalled | {tuple(one.rollout.response_ids[:2].tolist()): one.advantage for one in fresh}
+
+
+groups = st.lists(
+    st.tuples(st.lists(row, min_size=1, max_size=8), st.lists(success, max_size=3)), min_size=1, max_size=3
+)
+cases = st.builds(Case, groups, st.fixed_dictionaries(OPTIONS), st.sampled_from([0.1, 0.5, 0.9]))
+
+
+@given(cases, st.integers(0, 99), st.sampled_from([-2.0, 0.25, 5.0]))
+def test_order_and_a_shift_of_all_rewards_change_nothing(case, seed, shift):
+    values = case.values()
+    places = [(g, i) for g, (rows, _) in enumerate(case.groups) for i in range(len(rows))]
+    assert case.values(random.Random(seed).sample(places, len(places))) == values
+    moved = [
+        ([(v, None if v is U else r + shift, t) for v, r, t in rows], [r + shift for r in old])
+        for rows, old in case.groups
+    ]
+    assert replace(case, groups=moved).values() == approx(values, rel=1e-6, abs=1e-6)
+
+
+@given(cases)
+def test_equal_rewards_have_no_advantage(case):
+    """Exactly, and whatever the verdicts are."""
+    alike = [
+        ([(v, None if v is U else 0.7, False) for v, *_ in rows], [0.7 for _ in old]) for rows, old in case.groups
+    ]
+    assert set(replace(case, groups=alike).values().values()) <= {0.0}
+
+
+@given(cases, st.lists(success, min_size=1, max_size=3))
+def test_an_ungraded_row_and_what_a_group_recalls_change_no_other_value(case, stored):
+    values = case.values()
+    rows, old = case.groups[0]
+    without = replace(case, groups=[([one for one in rows if one[0] is not U], old), *case.groups[1:]])
+    kept = [i for i, one in enumerate(rows) if one[0] is not U]
+    if not any(one[2] for one in rows):  # the score of a ranked row is a matter of its place
+        assert without.values() == {(g, kept.index(i) if g == 0 and i >= 0 else i): v for (g, i), v in values.items()}
+    more = replace(case, groups=[(rows, old + stored), *case.groups[1:]]).values()
+    assert {key: v for key, v in more.items() if key[0]} == {key: v for key, v in values.items() if key[0]}
+
+
+@given(cases)
+def test_without_a_ranking_it_is_eq_3_for_a_group_that_recalled_and_eq_1_for_any_other(case):
+    whole = [([(v, r, False) for v, r, _ in rows], old) for rows, old in case.groups]
+    batch, options = replace(case, groups=whole).batch(), case.options
+    for group in batch.groups:
+        rows = [batch.rows[i] for i in group.rows]
+        rewards = [one.outcome_reward for one in rows]
+        spread = stdev(rewards) if len(set(rewards)) > 1 else 1.0
+        damped = [bool(group.recalled) and (options["scope"] == "mixed_groups" or one.recalled) for one in rows]
+        plain = [
+            (r - fmean(rewards)) / ((options["alpha"] if damp else 1.0) * spread + options["lam"])
+            for r, damp in zip(rewards, damped, strict=True)
+        ]
+        right = [value for value, one in zip(plain, rows, strict=True) if one.rollout.verdict is C]
+        verdict = max(0.0, fmean(right)) if 0 < len(right) < len(rows) else 0.0
+        for one, value in zip(rows, plain, strict=True):
+            part = verdict if one.rollout.verdict is C else 0.0
+            assert one.advantage == approx(value + (options["success_scale"] - 1) * part, abs=1e-9)
+        if len(right) == len(rows) and "mixed" not in options["scope"]:
+            assert sum(one.advantage for one in rows) == approx(0.0, abs=1e-9)
+
+
+@given(cases)
+def test_a_ranked_failure_keeps_its_pay_and_is_below_every_success(case):
+    batch = case.batch()
+    for group in batch.groups:
+        rows = [batch.rows[i] for i in group.rows]
+        ranked = [one for one in rows if one.ranked]
+        right = [one for one in rows if one.rollout.verdict is C]
+        for one in ranked:
+            assert all(one.reward < other.reward and one.advantage <= other.advantage for other in right)
+            for other in ranked:  # one of equal pay follows the ranking, one of equal rank the pay
+                a, b = ((x.outcome_reward, x.ranking_reward) for x in (one, other))
+                if a != b and a[0] >= b[0] and a[1] >= b[1]:
+                    assert one.reward > other.reward and one.advantage > other.advantage
+        parts = [one.reward - one.outcome_reward for one in ranked]
+        for other in [one for one in rows if ranked and not one.ranked and one not in right]:
+            part = (
+                other.reward - other.outcome_reward
+            )  # of a failure that is not ranked: below 0 where all are lowered
+            assert (
+                fmean(parts) == approx(part, abs=1e-9)
+                if case.options["guard"] == "centred"
+                else min(parts) >= part - 1e-9
+            )
+        if ranked and not right and case.options["guard"] != "centred":
+            assert parts == approx([one.ranking_reward for one in ranked])
