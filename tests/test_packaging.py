@@ -260,12 +260,12 @@ def server(*command, cwd, said_by):
         yield re.search(r"http://[\w.:]+", getattr(process, said_by).readline())[0]
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
 def answer_of(url, body=None):
     request = urllib.request.Request(url, body and json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=100) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         return answer.read().decode()
 
 

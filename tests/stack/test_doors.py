@@ -66,7 +66,7 @@ def write():
 
 def code():
     ray.init(address=address, log_to_driver=False, logging_level="error")
-    assert ray.get(ray.remote(lambda: os.getpid()).remote(), timeout=60) != os.getpid()
+    assert ray.get(ray.remote(lambda: os.getpid()).remote(), timeout=300) != os.getpid()
 
 for name in names:
     try:
@@ -95,7 +95,7 @@ def opened_by(user, owner, *attempts, **environment):
     environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray asks another address than this one
     with python(STRANGER, str(user), *place, *attempts, **environment) as stranger:
         try:
-            out, said = stranger.communicate("\n".join(modules), timeout=120)
+            out, said = stranger.communicate("\n".join(modules), timeout=600)
         finally:
             stranger.kill()
     assert stranger.returncode == 0, said

@@ -70,9 +70,8 @@ def resumed(tmp_path_factory, reward_model):
                 break
         time.sleep(SAME_S)  # the time after which it is a second one
         os.killpg(run.process.pid, signal.SIGINT)
-        began = time.monotonic()
-        done = run.finish()
-        assert (done.returncode, time.monotonic() - began < 10) == (130, True), run.story(done.stderr)
+        done = run.finish()  # although step 3 is held for ever
+        assert done.returncode == 130, run.story(done.stderr)
         assert done.stderr.endswith(
             "stopped by a second SIGINT; the same command continues from the newest checkpoint, if there is one\n"
         )

@@ -1,6 +1,8 @@
 """One browser, one server and one story for all tests of the pages."""
 
+import asyncio
 import json
+import os
 import shutil
 import tarfile
 import threading
@@ -22,6 +24,8 @@ CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
 FLAGS += ["--disable-background-networking", "--disable-component-update"]
 AXE = Path(__file__).with_name("vendor") / "axe.min.js"
+# With a second or so every test must pass as well: one that reads a page before it is there does not.
+DELAY_S = float(os.environ.get("R3_TEST_DELAY_S", "0"))
 PATIENCE_MS = 300_000  # a machine that has other work, too, is slow and not wrong
 # What a model could write to become more than text in a browser.
 HOSTILE = json.loads(Path(__file__).with_name("hostile.json").read_text())
@@ -50,7 +54,13 @@ def unpacked(experiment, directory, *overrides):
 def serving(*paths, token=None, page=None):
     """The address of a server of these paths, in a thread of its own. `page` leaves it before it ends: a page
     that asks for news meanwhile finds no server, and its console says so."""
-    config = uvicorn.Config(create_app(Library(paths), token=token), port=0, log_level="warning", ws="none")
+    app = create_app(Library(paths), token=token)
+
+    async def late(scope, receive, send):
+        await asyncio.sleep(DELAY_S if scope["type"] == "http" else 0)
+        await app(scope, receive, send)
+
+    config = uvicorn.Config(late, port=0, log_level="warning", ws="none")
     listener = config.bind_socket()
     listener.listen()  # from here on a request waits instead of being refused
     server = uvicorn.Server(config)
@@ -99,6 +109,13 @@ def page(browser):
     yield page
     context.close()
     assert faults == []
+
+
+def follow(page, link, to="**"):
+    """Click what leads to another document, of this address, and wait until it is loaded: `all`, `count` and the like read
+    what is there at once, and a click does not wait."""
+    with page.expect_navigation(url=to):
+        link.click()
 
 
 def wait_for_counts(page, address, steps, *, runs=1, patience_ms=PATIENCE_MS):

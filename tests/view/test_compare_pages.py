@@ -13,9 +13,10 @@ from r3_openrlhf.comparison.table import table_rows
 from r3_openrlhf.view.curves import arms_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.report import report
-from tests.view.conftest import axe_faults, serving
+from tests.view.conftest import axe_faults, follow, serving
 from tests.view.evaluations import write_evaluation
 from tests.view.story import Story
+from tests.view.test_pages import all_drawn
 
 RUNS = {"plain_1": (1, "plain"), "plain_2": (2, "plain"), "r3_1": (1, "r3"), "r3_2": (2, "r3")}
 
@@ -76,9 +77,10 @@ def test_runs_are_hidden_grouped_and_sorted(page, many, arms):
     last = [json.loads((arms / name / "metrics.jsonl").read_text().splitlines()[-1])["reward_mean"] for name in RUNS]
     assert [told(page, name) for name in RUNS] == pytest.approx(last, rel=5e-3)
     page.get_by_role("button", name="plain_1", exact=True).click()
-    assert page.url.endswith("?hide=plain_1")
+    page.wait_for_url("**?hide=plain_1")
     page.reload()
     assert told(page, "plain_2") == pytest.approx(last[1], rel=5e-3)
+    all_drawn(page)
     assert page.locator(".chart li", has_text="plain_1").count() == 0
     page.get_by_role("button", name="all", exact=True).click()
     page.get_by_role("button", name="mean of each arm").click()
@@ -95,8 +97,8 @@ def test_runs_are_hidden_grouped_and_sorted(page, many, arms):
 
 def test_the_arms_are_compared_as_the_command_does(page, many, arms):
     page.goto(many)
-    page.get_by_role("link", name="Compare the arms").click()
-    page.locator("nav a", has_text="r3").click()
+    follow(page, page.get_by_role("link", name="Compare the arms"))
+    follow(page, page.locator("nav a", has_text="r3"))
     expected = compare([read_run(arms / name, unfinished=True) for name in RUNS], reference="r3")
     shown = [row.locator("th, td").all_text_contents() for row in page.locator("#comparison tr").all()]
     assert shown == table_rows(expected) and len(shown) > 20
@@ -120,6 +122,5 @@ def test_evaluations_have_their_paired_difference(page, many, arms):
     said = f"{100 * found.mean:+.1f} {100 * found.low:+.1f} to {100 * found.high:+.1f}".replace("-", "−")
     page.goto(many)
     assert said in page.locator("tr", has_text="trained").first.text_content()
-    page.get_by_role("link", name="problems").click()
-    page.wait_for_url("**/compare/base/trained")
+    follow(page, page.get_by_role("link", name="problems"), "**/compare/base/trained")
     assert said in " ".join(page.locator("main p").first.text_content().split())

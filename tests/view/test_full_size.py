@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.runs.rollout_files import read_step
-from tests.view.conftest import serving
+from tests.view.conftest import follow, serving
 from tests.view.test_pages import all_drawn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -108,5 +108,4 @@ def test_the_life_and_a_search_of_a_full_run(page, address, rows):
     assert lines.last.locator("td").nth(5).text_content().strip() == str(SIZE.steps - SIZE.epoch_steps * 2)
     page.goto(f"{address.rsplit('/', 1)[0]}/search?q=final+answer")
     assert page.locator(".hits").last.locator("li").count() == 30
-    page.locator("a[rel=next]").click()
-    page.wait_for_url("**page=2*")
+    follow(page, page.locator("a[rel=next]"), "**page=2*")

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.view.files_page import END_BYTES, Event, end_of, events_in, starts_of
 from r3_openrlhf.view.rendering import glossary, meanings
-from tests.view.conftest import serving, unpacked
+from tests.view.conftest import follow, serving, unpacked
 from tests.view.test_pages import STEP
 
 
@@ -17,7 +17,7 @@ def test_every_key_of_the_metrics_can_be_drawn(page, server, story):
     keys = {key for line in (story / "metrics.jsonl").read_text().splitlines() for key in json.loads(line)}
     page.goto(f"{server}/story")
     page.locator("#match").fill("^(loss|timing/)")
-    page.locator("figcaption", has_text="loss").wait_for()
+    page.locator(".chart .how code", has_text="timing/step_total").wait_for(state="attached")
     shown = set(page.locator(".chart .how code").all_text_contents())
     assert {key for key in keys if key == "loss" or key.startswith("timing/")} <= shown
     assert "timing/step_total" in shown and not any(key.startswith("r3/") for key in shown)
@@ -55,7 +55,7 @@ def test_bins_and_buttons_filter_groups_and_titles_have_their_formulas(page, ser
     bins.last.click()
     expected = {(row["uid"], row["context"]) for row in rows if row["reward"] >= high - width + 1e-9}
     assert shown.count() == len(expected) < num_groups
-    assert page.url.endswith(f"?show=bin{bins.count() - 1}")
+    page.wait_for_url(f"**?show=bin{bins.count() - 1}")
     bins.last.click()
     button = page.get_by_role("button", name="all wrong", exact=True)
     button.click()
@@ -115,9 +115,9 @@ def test_the_files_of_a_run(page, story, tmp_path):
     assert end_of(two / "error.txt") is None
     with serving(tmp_path / "runs", page=page) as address:
         page.goto(f"{address}/one")
-        page.get_by_role("link", name="Settings and log").click()
+        follow(page, page.get_by_role("link", name="Settings and log"))
         assert "the disk <b>is</b> full" in page.locator("p.note").first.text_content()
-        page.get_by_role("link", name="two", exact=True).click()
+        follow(page, page.get_by_role("link", name="two", exact=True))
         rows = {
             row.locator("th").text_content(): row.locator("td").all_text_contents()
             for row in page.locator("#differences tbody tr").all()

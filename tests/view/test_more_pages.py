@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from r3_openrlhf.cli import main
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
-from tests.view.conftest import PATIENCE_MS, axe_faults, script, serving, wait_for_counts
+from tests.view.conftest import PATIENCE_MS, axe_faults, follow, script, serving, wait_for_counts
 from tests.view.evaluations import SAMPLES, SURROGATE, write_evaluation
 from tests.view.story import Story
 from tests.view.test_pages import all_drawn, shown
@@ -65,14 +65,12 @@ def test_a_search_finds_what_the_files_say_and_leads_there(page, server, story):
     first = page.locator(".hits li").first
     assert {text.lower() for text in first.locator("mark").all_text_contents()} <= {"symmetry", "complement"}
     page.select_option("[name=verdict]", "ungraded")
-    page.get_by_role("button", name="Search").click()
-    page.wait_for_url("**verdict=ungraded*")
+    follow(page, page.get_by_role("button", name="Search"), "**verdict=ungraded*")
     assert all("ungraded" in text for text in page.locator(".hits li > span.faint").all_text_contents())
     page.goto(f"{server}/search?q=symmetry&min_tokens=many")
     assert page.locator("[role=alert]").text_content() == "min tokens is 'many'; use a whole number"
     page.goto(f"{server}/search?q=symmetry")
-    page.locator(".hits li").nth(3).locator("a").click()
-    page.wait_for_url("**/step/**")
+    follow(page, page.locator(".hits li").nth(3).locator("a"), "**/step/**")
     assert "symmetry" in page.locator(".card:target").text_content().lower()
 
 
@@ -113,8 +111,7 @@ def test_did_it_help(page, server, story):
     page.goto(f"{server}/story")
     page.locator("#effect a").first.wait_for()
     assert page.locator("#effect a").all_text_contents() == effect.sentences() and len(effect.sentences()) >= 3
-    page.locator("#effect a").first.click()
-    page.wait_for_url("**/story/effect#groups")
+    follow(page, page.locator("#effect a").first, "**/story/effect#groups")
     said = page.locator("main ul.plain li").all_text_contents()
     assert said == effect.sentences() and "repaired by replay" in said[0]
     for part, _ in effect.parts():
@@ -124,8 +121,7 @@ def test_did_it_help(page, server, story):
     assert [sum(int(row[i]) for row in rows) for i in (1, 2, 3, 4, 7)] == [
         effect.groups, effect.collapsed, effect.recalled, effect.ranked, effect.reflected
     ]  # fmt: skip
-    page.locator("#by-step a[href$='/7?show=recalled']").click()
-    page.wait_for_url("**/story/step/7?show=recalled")
+    follow(page, page.locator("#by-step a[href$='/7?show=recalled']"), "**/story/step/7?show=recalled")
     assert page.get_by_role("button", name="recalled", exact=True).get_attribute("aria-pressed") == "true"
     answer = page.request.get(f"{server}/story/effect?against=nobody")
     assert answer.status == 404 and "there is no run called nobody here" in answer.text()
@@ -136,8 +132,7 @@ def test_runs_lie_over_each_other_and_a_run_without_rollouts_says_so(page, many)
     assert page.locator("table.sortable tbody tr th a").all_text_contents() == ["copied", "lab"]
     assert "the lab keeps the curves of a run" in page.locator("p.note").text_content()
     all_drawn(page)
-    page.get_by_role("link", name="lab", exact=True).click()
-    page.wait_for_url("**/lab")
+    follow(page, page.get_by_role("link", name="lab", exact=True), "**/lab")
 
 
 def test_an_evaluation_has_its_results_and_problems(page, many, evaluations):
@@ -157,8 +152,7 @@ def test_an_evaluation_has_its_results_and_problems(page, many, evaluations):
 
 def test_two_models_side_by_side(page, many, evaluations):
     page.goto(f"{many}/base")
-    page.get_by_role("link", name="trained").click()
-    page.wait_for_url("**/compare/base/trained")
+    follow(page, page.get_by_role("link", name="trained"), "**/compare/base/trained")
     base, trained = (
         {p.uid for p in evaluations[1][name] if sum(r.verdict == "correct" for r in p.responses) > SAMPLES / 2}
         for name in ("base", "trained")
@@ -261,8 +255,7 @@ def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
             assert step.locator("#news").text_content() == "1 new step"
             page.bring_to_front()
             page.wait_for_function("() => document.querySelector('[data-live-step]').textContent === '3'")
-            step.locator("#news a").click()
-            step.wait_for_url("**/run/step/3")
+            follow(step, step.locator("#news a"), "**/run/step/3")
             wait_for_counts(page, address, 3)
             row = rows_of(tmp_path / "run", 3)[0]
             page.goto(f"{address}/run/tokens/3/0/{row['context']}/{row['uid']}")  # a fresh one: actor and engine

@@ -11,6 +11,7 @@ import pytest
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.group_report import step_groups
+from tests.view.conftest import follow
 
 STEP = 7
 
@@ -77,7 +78,7 @@ def test_the_curves_are_drawn(page, server, story):
     names = ("generated tokens", "log scale", "smooth")
     for name in names:
         page.get_by_role("button", name=name).click()
-    assert set(urlsplit(page.url).query.split("&")) == {"x=tokens", "log=1", "smooth=1"}
+    page.wait_for_url(lambda url: set(urlsplit(url).query.split("&")) == {"x=tokens", "log=1", "smooth=1"})
     page.reload()
     for name in names:
         assert page.get_by_role("button", name=name).get_attribute("aria-pressed") == "true"
@@ -225,8 +226,7 @@ def test_two_responses_are_compared_word_by_word(page, server, rows):
     assert page.get_by_role("button", name="compare two").is_disabled()
     boxes.nth(1).check()
     picked = [int(boxes.nth(i).get_attribute("value")) for i in (0, 1)]
-    page.get_by_role("button", name="compare two").click()
-    page.wait_for_url("**/difference/**")
+    follow(page, page.get_by_role("button", name="compare two"), "**/difference/**")
     mine = [row["text"] for row in rows if row["uid"] == uid and row["context"] == "plain"]
     shown = [text.strip() for text in page.locator(".pair .text").all_text_contents()]
     assert sorted(shown) == sorted(mine[place].strip() for place in picked)
@@ -255,7 +255,7 @@ def test_order_and_colour_of_a_group_stand_in_the_address(page, server, rows):
     page.locator("[data-order=tokens]").click()
     page.locator("button[data-verdict=wrong]").click()
     page.locator("[data-heat=logprob]").click()
-    assert urlsplit(page.url).query == "order=tokens&verdict=wrong&heat=logprob"
+    page.wait_for_url("**?order=tokens&verdict=wrong&heat=logprob")
     page.reload()
     page.locator("#cards .card:visible .response .h0").first.wait_for()
     lengths = [int(card.get_attribute("data-tokens")) for card in page.locator("#cards .card:visible").all()]

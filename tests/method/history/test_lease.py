@@ -129,9 +129,11 @@ def test_a_child_of_the_writer_cannot_write(path):
         store.commit_step(1, 1, [])
 
 
-def test_a_silent_writer_of_another_host_is_replaced(lock, short):
+def test_a_silent_writer_of_another_host_is_replaced(lock, monkeypatch):
     lock.write_text(ANOTHER_HOST.format(pid=os.getpid(), lease_s=0.2))
     assert last_holder(lock)[1] is True  # it touched the file a moment ago
+    monkeypatch.setattr(lease, "LEASE_S", 0.2)
+    monkeypatch.setattr(lease, "BEAT_S", 0.05)
     held = Lease.acquire(lock, name="x")
     assert held.is_held()
     held.release()
@@ -142,8 +144,9 @@ def test_who_was_killed_before_it_wrote_its_name_is_replaced(lock, short):
     Lease.acquire(lock, name="x").release()
 
 
-def test_a_living_writer_of_another_host_is_refused(lock, short):
-    lock.write_text(ANOTHER_HOST.format(pid=4242, lease_s=0.2))
+def test_a_living_writer_of_another_host_is_refused(lock, short, monkeypatch):
+    monkeypatch.setattr(lease, "LEASE_S", 2.0)  # forty beats: a busy machine loses some
+    lock.write_text(ANOTHER_HOST.format(pid=4242, lease_s=2.0))
     stop = threading.Event()
 
     def beat():

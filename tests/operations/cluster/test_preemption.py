@@ -220,7 +220,7 @@ def test_a_killed_agent_takes_its_command_along_and_the_job_goes_on(slurm, start
     family = agent.children(recursive=True)
     assert any("tests/operations/cluster/steps.py" in " ".join(command_of(process)) for process in family)
     kill(agent)
-    psutil.wait_procs(family, timeout=30)
+    psutil.wait_procs(family, timeout=300)
     assert not [process for process in family if process.is_running()]
     (job.run_dir / "go").touch()  # there is no checkpoint, so the second start would wait
     ended = slurm.wait(job.number, "COMPLETED", "FAILED")
@@ -260,7 +260,7 @@ def test_a_lost_node_is_noticed_and_the_job_starts_again(slurm, run_dir, job_tem
     lost = [slurmd, *(process for process in of_node if process in agents), *of_node]  # it must not see its Ray end
     for process in lost:
         kill(process)
-    psutil.wait_procs(lost, timeout=30)
+    psutil.wait_procs(lost, timeout=300)
     until(lambda: "node1: Ray lost node2; code 86" in log_of(run_dir, job))
     slurm.start_node("node2")
     (run_dir / "go").touch()

@@ -78,7 +78,7 @@ def test_a_wrong_path_is_no_wait_of_300_s_and_another_server_is_asked():
         started = time.monotonic()
         assert {grade.reason for grade in grades([lost.url])} == {"http_404"}
         assert {grade.reason for grade in grades([lost.url, good.url])} == {"correct"}
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 60  # the deadline of an item here
 
 
 def test_a_server_that_is_out_of_order_is_named_at_the_deadline():
