@@ -5,15 +5,15 @@ import json
 import os
 import pickle
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.code_tests import read_tests, write_tests
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.code_rows import _PYTEST, limit_of, unpacked
-from r3_openrlhf.problems.sources import load_problems
+from tests.problems.files import load
 
 ADD = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}
 CALLS = {"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [3, 7]}
@@ -25,27 +25,15 @@ LINES = [{"input": "[1, 2]\n3", "output": "[4, 5]", "testtype": "functional"}]
 PROBLEM = "Add two numbers."
 
 
-def packed(cases):
-    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(cases)))).decode()
-
-
-ROWS = [
-    json.loads(line) for line in Path(__file__).with_name("code_rows.jsonl").read_text(encoding="utf-8").splitlines()
-]
+ROWS = [json.loads(line) for line in Path(__file__).with_name("code_rows.jsonl").read_text("utf-8").splitlines()]
 PROGRAM, FUNCTION, REFUSED = (
     {entry["name"]: entry["row"] if kind != "refused" else (entry["row"], entry["sentence"]) for entry in ROWS if entry["kind"] == kind}
     for kind in ("program", "function", "refused")
 )  # fmt: skip
 
 
-def load(tmp_path, *rows, **settings):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load_problems(DataConfig(path=str(path), task="code", **settings))
-
-
 def only(tmp_path, row, **settings):
-    (label,) = load(tmp_path, row, **settings).labels
+    (label,) = load(tmp_path, [row], task="code", **settings).labels
     assert label.task == "code"
     return label, read_tests(label.references[0])
 
@@ -117,11 +105,8 @@ def test_kodcode(tmp_path):
         "@pytest.mark.parametrize(['a', 'b'], [(1, 1), (2, 2)])\ndef test_many(a, b):\n    assert add(a, b) == pytest.approx(2.0 * a)\n\n"
         "def test_raises():\n    with pytest.raises(TypeError):\n        add(1, 'x')\n\n@pytest.mark.parametrize('a,', [1])\ndef test_call(a):\n    pytest.raises(TypeError, add, a, 'x')\n\nif __name__ == '__main__':\n    pytest.main()\n"
     )
-    row = {
-        "question": "Add.",
-        "test": source,
-        "test_info": [{"function_name": "add", "function_declaration": "def add(a, b):"}],
-    }
+    info = [{"function_name": "add", "function_declaration": "def add(a, b):"}]
+    row = {"question": "Add.", "test": source, "test_info": info}
     label, tests = only(tmp_path, row)
     assert tests.asserts == ["test_one()", "test_many()", "test_raises()", "test_call()"]
     assert "def add(a, b)" in label.problem
@@ -156,50 +141,39 @@ def test_a_checker_and_what_the_problem_says_elsewhere(tmp_path):
 @pytest.mark.parametrize(("row", "said"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_run_is_refused_and_counted(tmp_path, row, said):
     with pytest.raises(DataError, match=said):
-        load(tmp_path, row)
+        load(tmp_path, [row], task="code")
     if "input_output" in row:
         good = [PROGRAM["apps"] | {"question": f"{PROBLEM} {number}"} for number in range(3)]
-        problems = load(tmp_path, row, *good)
+        problems = load(tmp_path, [row, *good], task="code")
         assert (len(problems.labels), problems.num_unusable) == (3, 1)
         assert any(said in reason for reason in problems.sources[0].left_out)
 
 
 def test_a_prompt_in_words_is_no_part_of_the_program(tmp_path):
-    row = {
-        "prompt": "Complete it:\n```python\ndef add(a, b):\n```",
-        "entry_point": "add",
-        "test": "def check(c):\n    assert c(1, 2) == 3",
-    }
+    prompt = "Complete it:\n```python\ndef add(a, b):\n```"
+    row = {"prompt": prompt, "entry_point": "add", "test": "def check(c):\n    assert c(1, 2) == 3"}
     tests = only(tmp_path, row)[1]
     assert (tests.preamble, tests.setup) == ("", row["test"])
 
 
 def test_an_empty_list_is_near_no_number_in_the_tests_of_evalplus(tmp_path):
     """numpy spreads it over whatever it is compared with."""
-    source = (
+    test = (
         "import numpy as np\ndef assertion(out, exp, atol):\n    assert np.allclose(out, exp, rtol=1e-07, atol=atol)\n"
     )
-    row = {
-        "prompt": "def f(x):\n",
-        "entry_point": "f",
-        "test": source + "def check(c):\n    assertion(c(1), 2.5, 1e-6)",
-    }
+    test += "def check(c):\n    assertion(c(1), 2.5, 1e-6)"
+    row = {"prompt": "def f(x):\n", "entry_point": "f", "test": test}
     tests = only(tmp_path, row)[1]
     for setup, returned, passes in ((row["test"], [], True), (tests.setup, [], False), (tests.setup, 2.5, True)):
         exec(setup, space := {})
-        if passes:
+        with nullcontext() if passes else pytest.raises(AssertionError):
             space["check"](lambda _, value=returned: value)
-        else:
-            with pytest.raises(AssertionError):
-                space["check"](lambda _, value=returned: value)
 
 
 def test_the_first_page_says_which_shape(tmp_path):
-    problems = load(tmp_path, PROGRAM["apps"], FUNCTION["apps"] | {"question": "Add again."})
-    said = problems.sources[0].how_read
-    assert (
-        said == "problem: question, answer: input_output (1 APPS or TACO, standard input; 1 APPS or TACO, a function)"
-    )
+    problems = load(tmp_path, [PROGRAM["apps"], FUNCTION["apps"] | {"question": "Add again."}], task="code")
+    forms = "1 APPS or TACO, standard input; 1 APPS or TACO, a function"
+    assert problems.sources[0].how_read == f"problem: question, answer: input_output ({forms})"
 
 
 def test_a_column_of_ones_own(tmp_path):
@@ -208,14 +182,12 @@ def test_a_column_of_ones_own(tmp_path):
     assert (found.asserts, found.setup) == (tests["asserts"], "import math")
     assert "`add`" in label.problem
     with pytest.raises(DataError, match="no column that is known to hold the tests"):
-        load(tmp_path, {"problem": "Add.", "answer": "3"})
+        load(tmp_path, [{"problem": "Add.", "answer": "3"}], task="code")
 
 
 def test_a_file_of_programs_without_the_task_says_so(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(PROGRAM["apps"]))
     with pytest.raises(DataError, match=r"or use data\.task=code, if input_output holds tests of programs"):
-        load_problems(DataConfig(path=str(path)))
+        load(tmp_path, [PROGRAM["apps"]])
 
 
 class _Evil:
@@ -239,7 +211,7 @@ def test_a_pickle_runs_nothing(tmp_path):
 @pytest.mark.parametrize("damage", [lambda text: text[:-9], lambda text: "A" * 40, lambda text: "%%%"])
 def test_damaged_packs(damage):
     with pytest.raises(DataError):
-        unpacked(damage(packed(CASES)))
+        unpacked(damage(base64.b64encode(zlib.compress(pickle.dumps(json.dumps(CASES)))).decode()))
 
 
 def test_the_contract_is_its_own_inverse():

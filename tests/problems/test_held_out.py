@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from r3_openrlhf.config import ClusterConfig, DataConfig, HeldOutConfig, R3Config, RolloutConfig
 from r3_openrlhf.method.errors import DataError
-from r3_openrlhf.method.settings import ReflectionSettings
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.held_out import check_held_out_source, evaluation_line, prepare_held_out, read_prompts
 from r3_openrlhf.problems.sources import Label, problem_uid
 from r3_openrlhf.problems.training_file import prepare
 from tests.method.history.samples import make_rollout
+from tests.problems import files
+from tests.problems.files import refused, write_jsonl
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 SUMS = {"size": 60, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "operators": ["+"]}
@@ -19,18 +19,11 @@ SUMS |= {"allow_parentheses": False, "allow_negation": False}
 
 
 def problems(path, numbers):
-    path.write_text("".join(json.dumps({"problem": f"What is {n}?", "answer": str(n)}) + "\n" for n in numbers))
-    return str(path)
+    return write_jsonl(path, [{"problem": f"What is {n}?", "answer": str(n)} for n in numbers])
 
 
 def config_for(source, *, data=None, **evaluation):
-    return R3Config(
-        data=DataConfig(path=source, max_len=4096, **(data or {})),
-        rollout=RolloutConfig(batch_size=2, n_samples_per_prompt=8, max_new_tokens=16),
-        reflection=ReflectionSettings(enabled=False),
-        cluster=ClusterConfig(gpus_per_node=1),
-        held_out=HeldOutConfig(**evaluation),
-    )
+    return files.config_for(source, held_out=evaluation, **(data or {}))
 
 
 @pytest.fixture
@@ -57,27 +50,24 @@ def test_held_out_problems_are_rendered_as_the_training_ones(tmp_path, prepared)
     )
     prompts, labels = prepared(config)
     assert prompts[0] == "<system>Be brief.</system><user>Q: What is 7?</user><assistant>"
+    texts = {n: f"What is {n}?" for n in (7, 8)}
     assert labels == [
-        Label(uid=problem_uid(f"What is {n}?"), problem=f"What is {n}?", references=[str(n)], task="math")
-        for n in (7, 8)
+        Label(uid=problem_uid(text), problem=text, references=[str(n)], task="math") for n, text in texts.items()
     ]
 
 
 def test_a_problem_that_is_trained_on_is_not_held_out(tmp_path, prepared):
     train = problems(tmp_path / "train.jsonl", range(5))
     test = problems(tmp_path / "test.jsonl", [7, 3, 4])
-    with pytest.raises(DataError) as refusal:
-        prepared(config_for(train, path=test))
     first = problem_uid("What is 3?")
-    assert f"test.jsonl holds 2 of the problems that are trained on ({first} is the first)" in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    with refused(DataError, f"test.jsonl holds 2 of the problems that are trained on ({first} is the first)"):
+        prepared(config_for(train, path=test))
 
 
 def test_the_same_problem_under_another_uid_is_found(tmp_path, prepared):
     train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
     for path, number in ((train, 1), (test, 9)):
-        rows = [{"problem": f"What is {n}?", "answer": str(n), "id": f"{number}-{n}"} for n in range(4)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(path, [{"problem": f"What is {n}?", "answer": str(n), "id": f"{number}-{n}"} for n in range(4)])
     with pytest.raises(DataError, match="holds 4 of the problems that are trained on .9-0 is the first"):
         prepared(config_for(str(train), data={"uid_key": "id"}, path=str(test)))
 
@@ -108,10 +98,7 @@ def test_a_run_goes_on_with_the_problems_it_was_started_with(tmp_path, prepared)
     ("path", "sentence"),
     [
         ("/nowhere.jsonl", "held_out.path is /nowhere.jsonl, but there is no such file"),
-        (
-            "reasoning_gym:basic_arithmetc",
-            "held_out.path is reasoning_gym:basic_arithmetc, but reasoning-gym has no",
-        ),
+        ("reasoning_gym:basic_arithmetc", "held_out.path is reasoning_gym:basic_arithmetc, but reasoning-gym has no"),
     ],
 )
 def test_a_wrong_source_is_named_by_its_own_key(tmp_path, path, sentence):
@@ -134,22 +121,12 @@ def test_the_line_by_hand():
     rollouts = [rollout("b", v) for v in (C, W, W)] + [rollout("a", v, tokens=4) for v in (W, W, W)]
     rollouts += [rollout("c", v, tokens=6, truncated=True) for v in (C, U, C)]
     assert line_of(rollouts) == {
-        "step": 3,
-        "epoch": 2,
-        "generated_tokens": 99,
-        "name": "held_out",
-        "num_problems": 3,
-        "n_samples": 3,
-        "temperature": 1.0,
-        "max_new_tokens": 16,
-        "pass_at_1": pytest.approx((1 / 3 + 0 + 1) / 3),
-        "pass_at_n": pytest.approx(2 / 3),
-        "response_tokens_mean": 4.0,
-        "truncated_rate": pytest.approx(1 / 3),
-        "num_ungraded": 1,
+        "step": 3, "epoch": 2, "generated_tokens": 99, "name": "held_out", "num_problems": 3, "n_samples": 3, "temperature": 1.0,
+        "max_new_tokens": 16, "pass_at_1": pytest.approx((1 / 3 + 0 + 1) / 3), "pass_at_n": pytest.approx(2 / 3),
+        "response_tokens_mean": 4.0, "truncated_rate": pytest.approx(1 / 3), "num_ungraded": 1,
         # printf 'a\nb\nc' | sha256sum
         "problems_sha256": "ea7fb08b7a2dc4619ffb7c7bb38d95a2047935fa165d71b12efd3852a2e6d0cc",
-    }
+    }  # fmt: skip
 
 
 def test_what_could_not_be_graded_is_absent_and_not_zero():

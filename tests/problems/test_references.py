@@ -1,7 +1,6 @@
 """How an answer stands in a column, and columns that hold none: each row in the spelling of a public data set."""
 
-import json
-
+import pandas
 import pytest
 
 from r3_openrlhf.config import DataConfig
@@ -17,6 +16,7 @@ from r3_openrlhf.problems.references import (
     references_of,
 )
 from r3_openrlhf.problems.sources import load_problems
+from tests.problems.files import load, refused
 
 PUBLISHED = {  # cell -> (accepted answers, form)
     "Natalia sold 48/2 = <<48/2=24>>24 clips.\nTogether $48+$24.\n#### 72": (["72"], AFTER_MARKS),  # GSM8K
@@ -60,12 +60,6 @@ def test_many_open_boxes_are_read_in_one_pass():
     assert references_of(text, key="a")[1] == AS_IT_IS
 
 
-def load(tmp_path, rows, **data):
-    path = tmp_path / "own.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load_problems(DataConfig(path=str(path), **data))
-
-
 def rows_of(answers):
     return [{"problem": f"What is problem {n}?", "answer": answer} for n, answer in enumerate(answers)]
 
@@ -84,15 +78,12 @@ def test_what_was_read_and_how_is_counted(tmp_path):
 @pytest.mark.parametrize("task", ["math", "exact"])
 def test_whole_numbers_that_a_table_made_floats(tmp_path, task):
     """pandas makes a column with a missing answer a float; one 1.5 among them, and they were floats."""
-    import pandas
 
     def references(answers):
         table = pandas.DataFrame({"problem": [f"p{n}" for n in range(len(answers))], "answer": answers})
         table.to_parquet(tmp_path / "t.parquet")
-        return [
-            label.references[0]
-            for label in load_problems(DataConfig(path=str(tmp_path / "t.parquet"), task=task)).labels
-        ]
+        labels = load_problems(DataConfig(path=str(tmp_path / "t.parquet"), task=task)).labels
+        return [label.references[0] for label in labels]
 
     whole = [*range(1, 20), None]
     assert references(whole) == [str(n) for n in range(1, 20)]
@@ -133,9 +124,8 @@ REFUSED = {  # what the column is -> (answers, a part of the sentence)
 @pytest.mark.parametrize("column", REFUSED)
 def test_a_column_that_is_no_answer_is_refused(tmp_path, column):
     answers, sentence = REFUSED[column]
-    with pytest.raises(DataError) as refusal:
+    with refused(DataError, sentence):
         load(tmp_path, rows_of(answers))
-    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 FINE = {
@@ -190,23 +180,32 @@ NOTES = "proof|notfound|NaN|n/a|\\text{Proof.}|See solution|not available|Q.E.D.
 NOTES += "|[no answer provided]|To be proven|unanswered|见解析|略"
 
 
-@pytest.mark.parametrize("text", NOTES.split("|"))
-def test_notes_that_there_is_no_answer(text):
-    assert says_no_answer(text)
+WORDS = [
+    "none",
+    "undefined",
+    "unknown",
+    "0",
+    "NA",
+    "bulletproof",
+    "",
+    "a" * 100,
+    "not",
+    "-",
+    "no solution",
+    "无解",
+    "()",
+]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["none", "undefined", "unknown", "0", "NA", "bulletproof", "", "a" * 100, "not", "-", "no solution", "无解", "()"],
-)
-def test_words_that_may_be_an_answer(text):
-    assert not says_no_answer(text)
+@pytest.mark.parametrize("text", [*NOTES.split("|"), *WORDS])
+def test_notes_that_there_is_no_answer_and_words_that_may_be_one(text):
+    assert says_no_answer(text) == (text not in WORDS)
 
 
 def test_prompts_that_are_templated_already(tmp_path):
     rows = [{"problem": f"<|im_start|>user\n{n}<|im_end|>", "answer": n} for n in NUMBERS]
     with pytest.raises(
-        DataError, match="60 of 60 problems are in a chat template already .<.im_start.>.*chat_template=false"
+        DataError, match="60 of 60 problems are in a chat template already .<.im_start.>.*template=false"
     ):
         load(tmp_path, rows)
     assert load(tmp_path, rows, chat_template=False).findings == []

@@ -1,13 +1,13 @@
 """The whole row of a problem, for reward functions of the user."""
 
 import gzip
-import json
 
 import datasets
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.sources import load_problems
+from tests.problems.files import load, write_jsonl
 
 ROWS = [
     {"problem": f"p{n}", "answer": str(n), "weight": n / 2, "tests": {"in": [1, None]}, "big": 10**30 if n else None}
@@ -21,7 +21,7 @@ def rows_of(path, *, with_rows=True):
 
 
 def test_every_column_reaches_the_label_as_plain_data(tmp_path):
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_jsonl(tmp_path / "a.jsonl", ROWS)
     assert rows_of(tmp_path / "a.jsonl") == ROWS
     assert rows_of(tmp_path / "a.jsonl", with_rows=False) == [None] * 4
     with gzip.open(tmp_path / "b.csv.gz", "wt") as file:
@@ -35,6 +35,5 @@ def test_every_column_reaches_the_label_as_plain_data(tmp_path):
 def test_a_reward_function_may_compare_with_anything(tmp_path):
     """A column of tests is no answer, and the graders of ours refuse it."""
     rows = [{"problem": f"p{n}", "answer": f"assert f({n}) == {n}\n" * 90} for n in range(40)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = load_problems(DataConfig(path=str(tmp_path / "a.jsonl")), with_rows=True)
+    found = load(tmp_path, rows, with_rows=True)
     assert len(found.labels) == 40 and found.findings and not any(one.refuses for one in found.findings)

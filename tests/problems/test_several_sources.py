@@ -1,13 +1,13 @@
 """Several files as one data set: each with keys, task and template of its own, in the shares that their weights give."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, RolloutConfig
+from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.loading import config_from_json, config_from_yaml, config_to_json, config_to_yaml, load_config
 from r3_openrlhf.method.errors import ConfigError, DataError
-from r3_openrlhf.method.settings import ReflectionSettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
@@ -15,6 +15,7 @@ from r3_openrlhf.problems.prompts import RunPrompts
 from r3_openrlhf.problems.sources import check_source, load_problems
 from r3_openrlhf.problems.training_file import prepare
 from tests.method.history.samples import make_rollout
+from tests.problems.files import config_for, refused, write_jsonl
 
 
 @pytest.fixture
@@ -23,18 +24,9 @@ def files(tmp_path):
     sums = [{"question": f"What is {n} + {n}?", "answer": f"work\n#### {2 * n}"} for n in range(40)]
     words = [{"ask": f"Say {n}.", "say": f"word {n}", "n": n, "long": "x" * 300} for n in range(10)]
     for name, rows in {"sums": sums, "words": words}.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
     words_keys = {"problem_key": "ask", "answer_key": "say", "task": "exact", "prompt_template": "Word: {problem}"}
     return [{"path": str(tmp_path / "sums.jsonl")}, {"path": str(tmp_path / "words.jsonl"), **words_keys}]
-
-
-def config_for(sources, **data):
-    return R3Config(
-        data=DataConfig(sources=sources, max_len=4096, **data),
-        rollout=RolloutConfig(batch_size=2, n_samples_per_prompt=8, max_new_tokens=16),
-        reflection=ReflectionSettings(enabled=False),
-        cluster=ClusterConfig(gpus_per_node=1),
-    )
 
 
 def weighted(files, *weights):
@@ -42,7 +34,7 @@ def weighted(files, *weights):
 
 
 def test_each_source_has_its_own_keys_task_and_template(files, tmp_path, byte_tokenizer):
-    config = config_for(files)
+    config = config_for(sources=files)
     prepared = prepare(config, byte_tokenizer, tmp_path / "out" / "p.jsonl")
     rows = [json.loads(line) for line in prepared.path.read_text().splitlines()]
     first, last = rows[0], rows[-1]
@@ -51,10 +43,8 @@ def test_each_source_has_its_own_keys_task_and_template(files, tmp_path, byte_to
     label = Label.from_json(last["label"])
     assert (label.task, label.references, label.source) == ("exact", ["word 9"], "words")
     assert RunPrompts(config, byte_tokenizer).plain(label) == last["input"]
-    assert [(one.name, one.num_rows, one.num_used) for one in prepared.sources] == [
-        ("sums", 40, 40),
-        ("words", 10, 10),
-    ]
+    used = [(one.name, one.num_rows, one.num_used) for one in prepared.sources]
+    assert used == [("sums", 40, 40), ("words", 10, 10)]
     assert json.loads((tmp_path / "out" / "counts.json").read_text())["sources"][1]["answer_key"] == "say"
 
 
@@ -77,14 +67,13 @@ def test_max_samples_is_of_each_source(files):
 def test_a_problem_of_two_sources_counts_once_and_never_with_two_answers(tmp_path):
     rows = {"a": [("p", "1"), ("q", "2"), ("r", "3")], "b": [("p", "1"), ("q", "9"), ("s", "4")]}
     for name, pairs in rows.items():
-        lines = [json.dumps({"problem": problem, "answer": answer, "id": 1}) for problem, answer in pairs]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+        lines = [{"problem": problem, "answer": answer, "id": 1} for problem, answer in pairs]
+        write_jsonl(tmp_path / f"{name}.jsonl", lines)
     problems = load_problems(DataConfig(sources=[str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]))
     assert [(label.source, label.problem) for label in problems.labels] == [("a", "p"), ("a", "r"), ("b", "s")]
     assert [one.num_duplicates for one in problems.sources] == [0, 1]
-    assert [one.left_out for one in problems.sources] == [
-        {"another source has another answer to the same problem": 1}
-    ] * 2
+    left_out = {"another source has another answer to the same problem": 1}
+    assert [one.left_out for one in problems.sources] == [left_out] * 2
 
 
 def test_ids_of_two_sources_may_be_the_same(tmp_path):
@@ -101,45 +90,23 @@ def test_a_wrong_source_is_named(files):
         check_source(DataConfig(sources=files))
 
 
-WRONG = {
-    "has no path": [{"name": "x"}],
-    "sets problem_kye for a.jsonl; a source has path, name, weight, subset": [{"path": "a.jsonl", "problem_kye": "x"}],
-    "gives a.jsonl the weight 0; use a number above 0": [{"path": "a.jsonl", "weight": 0}],
-    "has two sources called a; give each a name": ["x/a.jsonl", "y/a.jsonl"],
-    "has weights for some of its sources only": ["a.jsonl", {"path": "b.jsonl", "weight": 2}],
-    "sets stop for a.jsonl, which a source cannot have; rollout.stop is one for all": [
-        {"path": "a.jsonl", "stop": ["x"]}
-    ],
-    "with task: my_module:grade, or let one reward.function look at `row`": [
-        {"path": "a.jsonl", "reward.function": "f"}
-    ],
-    "a template of its own goes into chat_template_kwargs": [{"path": "a.jsonl", "chat_template": "{{ x }}"}],
-    "gives a.jsonl the max_samples 'ten', which is no int": [{"path": "a.jsonl", "max_samples": "ten"}],
-    "gives a.jsonl the answer_key 3, which is no str": [{"path": "a.jsonl", "answer_key": 3}],
-    "which needs problems of its own, but data.path is a.jsonl": [{"path": "a.jsonl", "task": "reasoning_gym"}],
-}
+WRONG = json.loads(Path(__file__).with_name("wrong_sources.json").read_text())  # sentence -> data.sources
 
 
 @pytest.mark.parametrize("sentence", WRONG)
 def test_wrong_sources_are_refused_in_one_sentence(sentence):
-    with pytest.raises(ConfigError) as refusal:
+    with refused(ConfigError, sentence):
         DataConfig(sources=WRONG[sentence])
-    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 def test_on_the_command_line(tmp_path):
     """A list takes the place of the experiment's path, and the configuration survives its journeys."""
-    config = load_config(
-        "cpu_smoke",
-        [
-            "data.sources=[{path:a.jsonl,weight:1},{path:b.csv,weight:2.5,name:second}]",
-            "data.task=math",
-            "data.reasoning_gym={}",
-        ],
-    )
+    math = ["data.task=math", "data.reasoning_gym={}"]
+    sources = "[{path:a.jsonl,weight:1},{path:b.csv,weight:2.5,name:second}]"
+    config = load_config("cpu_smoke", [f"data.sources={sources}", *math])
     assert config.data.path == "a.jsonl + b.csv" and list(config.data.parts) == ["a", "second"]
     assert config_from_json(config_to_json(config)) == config == config_from_yaml(config_to_yaml(config), source="x")
-    plain = load_config("cpu_smoke", ["data.sources=[a.jsonl,b.csv]", "data.task=math", "data.reasoning_gym={}"])
+    plain = load_config("cpu_smoke", ["data.sources=[a.jsonl,b.csv]", *math])
     assert [part.path for part in plain.data.parts.values()] == ["a.jsonl", "b.csv"]
     with pytest.raises(ConfigError, match="data.path is c.jsonl and data.sources is set; use one of them"):
         load_config("cpu_smoke", ["data.sources=[a.jsonl]", "data.path=c.jsonl", "data.task=math"])
@@ -147,13 +114,8 @@ def test_on_the_command_line(tmp_path):
 
 def test_the_metrics_of_a_source_by_hand():
     c, w, u = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
-    rollouts = [
-        make_rollout("1", verdict=c),
-        make_rollout("1", verdict=w),
-        make_rollout("2", verdict=c),
-        make_rollout("2", verdict=u),
-        make_rollout("3", verdict=u),
-    ]
+    pairs = [("1", c), ("1", w), ("2", c), ("2", u), ("3", u)]
+    rollouts = [make_rollout(uid, verdict=verdict) for uid, verdict in pairs]
     rollouts += [make_rollout("1", verdict=c, context=Context.REFLECTION)]
     assert source_metrics(["a", "a", "a", "a", "b", "a"], rollouts) == {
         "r3/source/a/problems": 2.0,

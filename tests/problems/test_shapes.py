@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 
+import datasets
 import pytest
 import zstandard
 
@@ -11,14 +12,11 @@ from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.prompts import prompt_of
 from r3_openrlhf.problems.sources import load_problems
+from tests.problems.files import load, refused
 
 ROWS = [
     {"problem": f"What is {n}, or 007?\nSay it.", "answer": answer} for n, answer in enumerate(["007", "0.50", "None"])
 ]
-
-
-def save_json(path):
-    path.write_text(json.dumps(ROWS))
 
 
 def save_lines(path, pack=bytes):
@@ -32,34 +30,25 @@ def save_separated(path, separator):
         writer.writerows(ROWS)
 
 
-def save_typed(path, kind):
-    import datasets
-
-    data = datasets.Dataset.from_list(ROWS)
-    if kind == "parquet":
-        data.to_parquet(path)
-    elif kind == "arrow":
-        data.save_to_disk(path.parent / "written")
-        (path.parent / "written" / "data-00000-of-00001.arrow").rename(path)
-    elif kind == "saved":
-        data.save_to_disk(path)
-    else:
-        datasets.DatasetDict({"train": data, "test": data.select([0])}).save_to_disk(path)
+def save_arrow(path):
+    DATA.save_to_disk(path.parent / "written")
+    (path.parent / "written" / "data-00000-of-00001.arrow").rename(path)
 
 
+DATA = datasets.Dataset.from_list(ROWS)
 FILES = {
-    "own.json": save_json,
+    "own.json": lambda path: path.write_text(json.dumps(ROWS)),
     "own.jsonl": save_lines,
     "own.jsonl.gz": lambda path: save_lines(path, gzip.compress),
     "own.jsonl.zst": lambda path: save_lines(
-        path, lambda text: zstandard.compress(text[:9]) + zstandard.compress(text[9:])
+        path, lambda text: b"".join(map(zstandard.compress, (text[:9], text[9:])))
     ),
     "own.csv": lambda path: save_separated(path, ","),
     "own.tsv": lambda path: save_separated(path, "\t"),
-    "own.parquet": lambda path: save_typed(path, "parquet"),
-    "own.arrow": lambda path: save_typed(path, "arrow"),
-    "saved": lambda path: save_typed(path, "saved"),
-    "saved_with_splits": lambda path: save_typed(path, "splits"),
+    "own.parquet": DATA.to_parquet,
+    "own.arrow": save_arrow,
+    "saved": DATA.save_to_disk,
+    "saved_with_splits": datasets.DatasetDict({"train": DATA, "test": DATA.select([0])}).save_to_disk,
 }
 
 
@@ -96,15 +85,8 @@ REFUSED_FILES = {  # file -> (content, sentence)
 def test_a_file_that_cannot_be_read_is_one_sentence(name, tmp_path):
     content, sentence = REFUSED_FILES[name]
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError) as refusal:
+    with refused(DataError, sentence):
         load_problems(DataConfig(path=str(tmp_path / name)))
-    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
-
-
-def load(tmp_path, rows, with_rows=False, **data):
-    path = tmp_path / "own.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load_problems(DataConfig(path=str(path), **data), with_rows=with_rows)
 
 
 VERL = {
@@ -117,8 +99,6 @@ VERL = {
 
 
 def test_a_parquet_file_of_verl(tmp_path, byte_tokenizer):
-    import datasets
-
     path = tmp_path / "train.parquet"
     datasets.Dataset.from_list([VERL]).to_parquet(path)
     problems = load_problems(DataConfig(path=str(path), uid_key="extra_info.index"))
@@ -185,9 +165,8 @@ def test_the_columns_of_published_sets_are_found(columns, tmp_path):
         row["reward_model"] = {"ground_truth": "solution"}
     expected = COLUMNS[columns]
     if " " in expected:
-        with pytest.raises(DataError) as refusal:
+        with refused(DataError, expected):
             load(tmp_path, [row])
-        assert expected in str(refusal.value)
     else:
         assert load(tmp_path, [row]).labels[0].references == [expected]
 

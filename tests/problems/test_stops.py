@@ -27,14 +27,11 @@ def tokenizer_of(tmp_path):
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_the_end_of_a_turn_is_what_the_template_puts_behind_an_answer(tokenizer_of, name):
+def test_the_end_of_a_turn_is_what_the_template_puts_behind_an_answer(tokenizer_of, byte_tokenizer, name):
     tokenizer = tokenizer_of(name)
     assert tokenizer.convert_ids_to_tokens(end_of_turn(tokenizer, DataConfig())) == ENDS[name]
     assert end_of_turn(tokenizer, DataConfig(chat_template=False)) is None
-
-
-def test_a_template_of_plain_words_ends_with_no_token(byte_tokenizer):
-    assert end_of_turn(byte_tokenizer, DataConfig()) is None
+    assert end_of_turn(byte_tokenizer, DataConfig()) is None  # a template of plain words
 
 
 @pytest.mark.parametrize("name", ["Gemma (base)", "Llama-3.x (base)", "Mistral (base)"])
@@ -45,9 +42,6 @@ def test_a_base_model_gets_its_bos_once(tokenizer_of, name):
     assert render(tokenizer, data, f"{bos}2 + 2 =") == f"{bos}2 + 2 ="
     assert count_tokens(tokenizer, render(tokenizer, data, "2")) == 2
     assert render(tokenizer, DataConfig(chat_template=False, system_prompt="S"), "2") == f"{bos}S\n\n2"
-
-
-def test_a_tokenizer_that_puts_nothing_in_front(tokenizer_of):
     assert begin_of_text(tokenizer_of("SmolLM2-Instruct")) == ""  # it names a BOS and does not use it
 
 
@@ -56,18 +50,14 @@ def test_values_for_the_template(tokenizer_of):
     assert render(tokenizer, DataConfig(), "2").endswith("assistant\n")
     off = DataConfig(chat_template_kwargs={"enable_thinking": False})
     assert render(tokenizer, off, "2").endswith("assistant\n<think>\n\n</think>\n\n")
+    own = {"chat_template": "{% for m in messages %}Q: {{ m.content }}\nA:{% endfor %}"}
+    assert render(tokenizer_of("Gemma (base)"), DataConfig(chat_template_kwargs=own), "2 + 2") == "Q: 2 + 2\nA:"
 
 
 def test_a_source_with_a_template_ends_there_though_the_others_have_none(tokenizer_of):
     tokenizer = tokenizer_of("Qwen2.5 (base, with its template)")
     data = DataConfig(sources=["a.jsonl", {"path": "b.jsonl", "chat_template": True}], chat_template=False)
     assert stops_of(tokenizer, data, []) == ([tokenizer.convert_tokens_to_ids("<|im_end|>")], [])
-
-
-def test_a_template_of_one_s_own(tokenizer_of):
-    own = "{% for m in messages %}Q: {{ m.content }}\nA:{% endfor %}"
-    data = DataConfig(chat_template_kwargs={"chat_template": own})
-    assert render(tokenizer_of("Gemma (base)"), data, "2 + 2") == "Q: 2 + 2\nA:"
 
 
 def test_line_breaks_of_a_command_line_that_would_never_occur():

@@ -1,35 +1,25 @@
 """Problems from every kind of source, and each way in which they can be unusable."""
 
 import dataclasses
+import decimal
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, RolloutConfig
+from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error
-from r3_openrlhf.method.settings import ReflectionSettings
 from r3_openrlhf.problems.sources import Label, check_source, load_problems, problem_uid
 from r3_openrlhf.problems.training_file import prepare
+from tests.problems.files import config_for, refused, write_jsonl
 
 DEEPSCALER = Path(__file__).parents[3] / "shared" / "data" / "math" / "train" / "deepscaler_clean.jsonl"
 ROWS = [{"problem": f"What is {n} + {n}?", "answer": str(2 * n), "id": f"sum-{n}"} for n in range(1, 7)]
-
-
-def write_jsonl(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
-def config_for(path, *, prompts=2, max_len=4096, reflection=False, **data):
-    return R3Config(
-        data=DataConfig(path=path, max_len=max_len, **data),
-        rollout=RolloutConfig(batch_size=prompts, n_samples_per_prompt=8, max_new_tokens=16),
-        reflection=ReflectionSettings(enabled=reflection),
-        cluster=ClusterConfig(gpus_per_node=1),
-    )
 
 
 def read(prepared):
@@ -68,12 +58,14 @@ def test_openrlhf_loads_the_file_with_its_own_loader(sums, tmp_path, byte_tokeni
         assert Label.from_json(label) == our_label
 
 
-def test_the_uid_is_the_problem_s_not_the_template_s(sums, tmp_path, byte_tokenizer):
+def test_the_uid_is_the_problem_s_not_the_template_s_and_max_samples_takes_the_first(sums, tmp_path, byte_tokenizer):
     plain = prepare(config_for(sums), byte_tokenizer, tmp_path / "a.jsonl")
     other = prepare(config_for(sums, prompt_template="Q: {problem}\nA:"), byte_tokenizer, tmp_path / "b.jsonl")
     assert [label.uid for _, label in read(plain)] == [label.uid for _, label in read(other)]
     named = prepare(config_for(sums, uid_key="id"), byte_tokenizer, tmp_path / "c.jsonl")
     assert [label.uid for _, label in read(named)] == [row["id"] for row in ROWS]
+    few = prepare(config_for(sums, max_samples=3), byte_tokenizer, tmp_path / "d.jsonl")
+    assert [label.problem for _, label in read(few)] == [row["problem"] for row in ROWS[:3]]
 
 
 def test_a_copy_of_a_hub_data_set(tmp_path, monkeypatch, byte_tokenizer):
@@ -85,9 +77,7 @@ def test_a_copy_of_a_hub_data_set(tmp_path, monkeypatch, byte_tokenizer):
     monkeypatch.chdir(tmp_path)
     for split, expected in {"train": rows[:4], "test": rows[4:]}.items():
         labels = load_problems(DataConfig(path="DeepScaleR", split=split)).labels
-        assert [(label.problem, label.references) for label in labels] == [
-            (row["problem"], [row["answer"]]) for row in expected
-        ]
+        assert [(one.problem, one.references) for one in labels] == [(r["problem"], [r["answer"]]) for r in expected]
 
 
 def test_a_hub_that_cannot_be_reached(monkeypatch):
@@ -134,56 +124,35 @@ def test_numbers_in_a_directory_of_files_are_kept_too(tmp_path):
 
 
 def test_decimals_of_a_parquet_file_are_written_out(tmp_path):
-    import decimal
-
-    import pyarrow
-    import pyarrow.parquet
-
-    table = pyarrow.table(
-        {"problem": ["p"], "answer": pyarrow.array([decimal.Decimal("1E+22")], pyarrow.decimal128(38, 0))}
-    )
-    pyarrow.parquet.write_table(table, tmp_path / "d.parquet")
+    answer = pyarrow.array([decimal.Decimal("1E+22")], pyarrow.decimal128(38, 0))
+    pyarrow.parquet.write_table(pyarrow.table({"problem": ["p"], "answer": answer}), tmp_path / "d.parquet")
     assert references_of(tmp_path / "d.parquet") == [["10000000000000000000000"]]
 
 
 BROKEN_LINES = {  # third line -> sentence
-    "null": None,
-    "[1, 2]": None,
-    '"text"': None,
-    '{"problem": "p", "answer": {"a": 1, "b": 2}}': None,
-    '{"problem": 5, "answer": "1"}': None,
+    **dict.fromkeys(["null", "[1, 2]", '"text"', '{"problem": "p", "answer": {"a": 1, "b": 2}}', '{"problem": 5, "answer": "1"}']),
     '{"problem": "\\ud800", "answer": "1"}': None,
-    '{"problem": "p", "answer": NaN}': "line 3 is not JSON",
-    '{"problem": "p"': "line 3 is not JSON",
+    **dict.fromkeys(['{"problem": "p", "answer": NaN}', '{"problem": "p"'], "line 3 is not JSON"),
     "[" * 100_000: "line 3 is nested too deeply",
     "\udcff": "line 3 is not UTF-8",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("line", BROKEN_LINES, ids=range(len(BROKEN_LINES)))
 def test_a_broken_line_is_counted_or_named(line, tmp_path):
     """`null` rows ended the process; what is JSON but no row is unusable, what is no JSON stops with its line."""
-    path = tmp_path / "broken.jsonl"
+    data, sentence = DataConfig(path=str(tmp_path / "broken.jsonl")), BROKEN_LINES[line]
     lines = [json.dumps(row) for row in MORE[:2]] + [line] + [json.dumps(row) for row in MORE[2:]]
-    path.write_bytes("\n".join(lines).encode(errors="surrogateescape"))
-    sentence = BROKEN_LINES[line]
-    if sentence is None:
-        problems = load_problems(DataConfig(path=str(path)))
+    Path(data.path).write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+    with refused(DataError, sentence) if sentence else nullcontext():
+        problems = load_problems(data)
         assert (len(problems.labels), problems.num_unusable) == (30, 1)
-    else:
-        with pytest.raises(DataError, match=sentence):
-            load_problems(DataConfig(path=str(path)))
 
 
 @pytest.mark.parametrize("rows", [[None], [{"problem": "", "answer": "1"}], [{"problem": "p", "answer": None}] * 3])
 def test_the_check_asks_for_one_usable_row(rows, tmp_path):
     with pytest.raises(DataError, match="line 1.*no row can be used|no column"):
         check_source(DataConfig(path=write_jsonl(tmp_path / "useless.jsonl", rows)))
-
-
-def test_max_samples_takes_the_first(sums, tmp_path, byte_tokenizer):
-    prepared = prepare(config_for(sums, max_samples=3), byte_tokenizer, tmp_path / "p.jsonl")
-    assert [label.problem for _, label in read(prepared)] == [row["problem"] for row in ROWS[:3]]
 
 
 def test_overlong_prompts_are_dropped_and_counted_or_refused(tmp_path, byte_tokenizer):
@@ -204,9 +173,7 @@ def test_a_context_too_short_for_one_reflection_prompt(sums, tmp_path, byte_toke
     config = config_for(sums, reflection=True)
     assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl").num_too_long_to_reflect == 0
     config.data.max_len = 200
-    with pytest.raises(
-        ConfigError, match="data.max_len 200 leaves 184 tokens for a prompt .* reflection.enabled=false"
-    ):
+    with pytest.raises(ConfigError, match="max_len 200 leaves 184 tokens for a prompt .* reflection.enabled=false"):
         prepare(config, byte_tokenizer, tmp_path / "q.jsonl")
     config.reflection.enabled = False
     assert prepare(config, byte_tokenizer, tmp_path / "q.jsonl").num_problems == 6
@@ -220,37 +187,15 @@ def test_problems_without_room_for_reflection_are_counted(tmp_path, byte_tokeniz
 
 
 MORE = [{"problem": f"problem {n}", "answer": str(n + 30)} for n in range(30)]
-BAD_ROWS = {  # sentence -> (rows, settings)
-    "no column 'problem' (data.problem_key); its columns are question, answer": (
-        [{"question": "a", "answer": "1"}],
-        {"problem_key": "problem"},
-    ),
-    "no column 'answer' (data.answer_key)": ([{"problem": "a", "solution": "1"}], {"answer_key": "answer"}),
-    "line 2: the problem (problem) is empty": ([*MORE[:1], {"problem": " ", "answer": "1"}], {}),
-    "line 2: the answer (answer) is empty": ([*MORE[:1], {"problem": "a", "answer": ""}], {}),
-    "line 2: the same problem has another answer further up; 2 of 4 rows cannot be used": (
-        [{"problem": "a", "answer": "1"}, {"problem": "a", "answer": "2"}, *MORE[:2]],
-        {},
-    ),
-    "line 8: the uid sum-1 was seen before with another content": (
-        [*ROWS, {"problem": "b", "answer": "2", "id": "q"}, {"problem": "a", "answer": "2", "id": "sum-1"}],
-        {"uid_key": "id"},
-    ),
-    "line 1: the answer (answer) is empty; 1 of 7 rows cannot be used": (
-        [{"problem": "a", "answer": None}, *ROWS],
-        {},
-    ),
-    "gives 1 problems, fewer than one batch: rollout.batch_size is 2": ([{"problem": "a", "answer": "1"}], {}),
-}
+BAD_ROWS = (Path(__file__).with_name("bad_rows.jsonl")).read_text().splitlines()  # rows, settings and the sentence
 
 
-@pytest.mark.parametrize("sentence", BAD_ROWS)
-def test_bad_rows_are_refused_with_their_place(sentence, tmp_path, byte_tokenizer):
-    rows, options = BAD_ROWS[sentence]
+@pytest.mark.parametrize("case", BAD_ROWS, ids=range(len(BAD_ROWS)))
+def test_bad_rows_are_refused_with_their_place(case, tmp_path, byte_tokenizer):
+    rows, options, sentence = json.loads(case).values()
     path = write_jsonl(tmp_path / "bad.jsonl", rows)
-    with pytest.raises(DataError) as refusal:
+    with refused(DataError, sentence):
         prepare(config_for(path, **options), byte_tokenizer, tmp_path / "p.jsonl")
-    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
     assert not (tmp_path / "p.jsonl").exists()
 
 
@@ -258,14 +203,9 @@ def test_bad_rows_are_refused_with_their_place(sentence, tmp_path, byte_tokenize
 @settings(max_examples=30, deadline=None)
 def test_every_row_is_a_problem_or_is_counted(tmp_path_factory, kinds):
     """Law: rows = problems + repeated + unusable, whatever the file holds; or the file is refused as a whole."""
-    rows = {
-        "a": {"problem": "p", "answer": "1"},
-        "b": {"problem": "p", "answer": "2"},
-        "c": {"problem": "q", "answer": "1"},
-        "d": {"problem": "r", "answer": ""},
-        "e": {"problem": "s", "answer": "3"},
-    }
-    fillers = [{"problem": f"filler {n}", "answer": "0"} for n in range(150)]
+    pairs = {"a": ("p", "1"), "b": ("p", "2"), "c": ("q", "1"), "d": ("r", ""), "e": ("s", "3")}
+    rows = {kind: {"problem": problem, "answer": answer} for kind, (problem, answer) in pairs.items()}
+    fillers = [{"problem": f"filler {n}", "answer": str(7 * n)} for n in range(150)]
     rows_in_file = [rows[kind] for kind in kinds] + fillers
     path = write_jsonl(tmp_path_factory.mktemp("law") / "x.jsonl", rows_in_file)
     problems = load_problems(DataConfig(path=path))
@@ -277,26 +217,18 @@ def test_every_row_is_a_problem_or_is_counted(tmp_path_factory, kinds):
     assert len(problems.labels) + problems.num_duplicates + problems.num_unusable == len(rows_in_file)
 
 
-def test_a_missing_uid_column_is_refused(sums):
-    with pytest.raises(DataError, match=r"no column 'key' \(data.uid_key\)"):
-        check_source(DataConfig(path=sums, uid_key="key"))
-
-
 @pytest.mark.parametrize(
-    ("path", "sentence"),
+    ("data", "sentence"),
     [
-        ("nowhere.jsonl", "data.path is nowhere.jsonl, but there is no such file"),
-        (
-            "some/deep/path",
-            "which does not exist; use a file that ends in .jsonl, .json, .csv, .tsv, .parquet, .arrow",
-        ),
-        ("reasoning_gym:chain_sun", "has no task 'chain_sun'; did you mean chain_sum?"),
+        ({"path": "nowhere.jsonl"}, "data.path is nowhere.jsonl, but there is no such file"),
+        ({"path": "some/deep/path"}, "which does not exist; use a file that ends in .jsonl, .json, .csv, .tsv, .parquet, .arrow"),
+        ({"path": "reasoning_gym:chain_sun"}, "has no task 'chain_sun'; did you mean chain_sum?"),
+        ({"uid_key": "key"}, "no column 'key' (data.uid_key)"),
     ],
-)
-def test_sources_that_do_not_exist(path, sentence):
-    with pytest.raises(DataError) as refusal:
-        check_source(DataConfig(path=path))
-    assert sentence in str(refusal.value)
+)  # fmt: skip
+def test_sources_and_columns_that_do_not_exist(sums, data, sentence):
+    with refused(DataError, sentence):
+        check_source(DataConfig(**{"path": sums} | data))
 
 
 @pytest.mark.parametrize("task", [None, "reasoning_gym"])
@@ -340,11 +272,11 @@ def test_reasoning_gym_gives_as_many_different_problems_as_asked(tmp_path, byte_
 
 
 def test_a_larger_size_keeps_the_problems_of_a_smaller_one():
-    def problems(size):
-        data = DataConfig(path="reasoning_gym:chain_sum", reasoning_gym={**CHAIN_SUM, "size": size})
-        return [label.problem for label in load_problems(data).labels]
-
-    assert problems(30)[:20] == problems(20)
+    few, many = (
+        load_problems(DataConfig(path="reasoning_gym:chain_sum", reasoning_gym=CHAIN_SUM | {"size": size})).labels
+        for size in (20, 30)
+    )
+    assert [label.problem for label in many[:20]] == [label.problem for label in few]
 
 
 def test_a_task_with_many_solutions_has_no_reference_and_keeps_its_entry():
@@ -362,16 +294,15 @@ def test_a_task_whose_scorer_needs_more_than_json_is_refused():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({**CHAIN_SUM, "size": 500}, "different problems with these options, not 500"),
-        ({**CHAIN_SUM, "size": 0}, "data.reasoning_gym.size is 0"),
-        ({**CHAIN_SUM, "terms": 2}, "data.reasoning_gym does not fit the task chain_sum"),
-        ({**CHAIN_SUM, "min_terms": 9}, "data.reasoning_gym does not fit the task chain_sum"),
+        ({"size": 500}, "different problems with these options, not 500"),
+        ({"size": 0}, "data.reasoning_gym.size is 0"),
+        ({"terms": 2}, "data.reasoning_gym does not fit the task chain_sum"),
+        ({"min_terms": 9}, "data.reasoning_gym does not fit the task chain_sum"),
     ],
 )
 def test_bad_reasoning_gym_options(options, sentence):
-    with pytest.raises(DataError) as refusal:
-        load_problems(DataConfig(path="reasoning_gym:chain_sum", reasoning_gym=options))
-    assert sentence in str(refusal.value)
+    with refused(DataError, sentence):
+        load_problems(DataConfig(path="reasoning_gym:chain_sum", reasoning_gym=CHAIN_SUM | options))
 
 
 # ── the file of a run that goes on ──

@@ -15,21 +15,10 @@ from r3_openrlhf.problems.agents.trajectory import End, Trajectory, Turn
 def trajectory(states: str, rewards: list[float], *, uid="0", task="t", end=End.DONE, invalid=()) -> Trajectory:
     """One letter and one reward per turn."""
     turns = tuple(
-        Turn(
-            index=t,
-            anchor=state,
-            observation=state,
-            valid_actions=(),
-            prompt="",
-            shown_turns=0,
-            response="a",
-            action="a",
-            truncated=False,
-            valid=t not in invalid,
-            reward=reward,
-        )
+        Turn(index=t, anchor=state, observation=state, valid_actions=(), prompt="", shown_turns=0, response="a", action="a",
+             truncated=False, valid=t not in invalid, reward=reward)
         for t, (state, reward) in enumerate(zip(states, rewards, strict=True))
-    )
+    )  # fmt: skip
     return Trajectory(task_uid=task, uid=uid, turns=turns, end=end, success=None, reason="")
 
 
@@ -52,10 +41,9 @@ def test_gigpo_adds_the_state_to_the_trajectory_by_hand():
 
 def test_hgpo_is_the_hierarchy_of_the_returns_and_of_depth_0_gigpo_without_the_episode():
     draw = random.Random(1)
-    task = [
-        trajectory("".join(draw.choices("ab", k=n)), [draw.choice([0, 0, 1]) for _ in range(n)], uid=str(n))
-        for n in (3, 5, 4, 6)
-    ]
+    lengths = (3, 5, 4, 6)
+    rows = [("".join(draw.choices("ab", k=n)), [draw.choice([0, 0, 1]) for _ in range(n)]) for n in lengths]
+    task = [trajectory(*row, uid=str(n)) for n, row in zip(lengths, rows, strict=True)]
     settings = AgentsConfig(depth=3, gamma=0.9)
     states = [one.anchors for one in task]
     returns = [step_returns([turn.reward for turn in one.turns], gamma=0.9) for one in task]

@@ -5,13 +5,8 @@ import sys
 import pytest
 
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.problems.agents.environment import (
-    ENVIRONMENTS,
-    Observation,
-    Step,
-    environment_class,
-    make_environment,
-)
+from r3_openrlhf.problems.agents import environment
+from r3_openrlhf.problems.agents.environment import Observation, Step, environment_class, make_environment
 from r3_openrlhf.problems.agents.vault import Vault
 
 
@@ -31,9 +26,11 @@ class Coin:
 def test_names_and_import_paths():
     assert isinstance(make_environment("vault", {"keys": 1}), Vault)
     assert make_environment(f"{__name__}:Coin", {}).reset(3).anchor == "coin 3"
+    with pytest.raises(ValueError, match="reward is nan"):
+        Step(observation=Observation(text="x"), reward=float("nan"), done=False)
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", environment.ENVIRONMENTS)
 def test_every_name_leads_to_a_class(name):
     if name == "textworld":
         pytest.importorskip("textworld")
@@ -55,11 +52,6 @@ def test_every_name_leads_to_a_class(name):
 def test_what_cannot_be_made_is_said(name, options, message):
     with pytest.raises(ConfigError, match=message):
         make_environment(name, options)
-
-
-def test_a_reward_is_a_number():
-    with pytest.raises(ValueError, match="reward is nan"):
-        Step(observation=Observation(text="x"), reward=float("nan"), done=False)
 
 
 def test_a_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):

@@ -50,11 +50,8 @@ def test_a_trajectory_is_kept_as_one_rollout():
     first, second = kept_rollouts([one, other], [rows[2], rows[0], rows[3], rows[1]])  # rows come in any order
     assert first.response_ids.tolist() == [0, 1, 10, 11, 20, 21]
     assert first.response_logprobs.tolist() == [0, -0.5, -1, -1.5, -2, -2.5]
-    assert first.prompt_ids.tolist() == [1] and [turn.prompt_ids.tolist() for turn in first.turns] == [
-        [1],
-        [1, 1],
-        [1, 1, 1],
-    ]
+    assert first.prompt_ids.tolist() == [1]
+    assert [turn.prompt_ids.tolist() for turn in first.turns] == [[1], [1, 1], [1, 1, 1]]
     assert [turn.num_tokens for turn in first.turns] == [2, 2, 2] and first.truncated and first.reward == 1.0
     assert (first.verdict, second.verdict) == (Verdict.CORRECT, Verdict.WRONG) and len(second.turns) == 1
     assert [(turn.state, turn.observation, turn.action) for turn in first.turns][2] == ("s2", "you are at 2", "go")
