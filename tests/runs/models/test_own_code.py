@@ -25,16 +25,14 @@ def model_with_code(tmp_path):
         f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n"
         "from transformers import PreTrainedConfig\nclass Theirs(PreTrainedConfig):\n    model_type = 'theirs'\n"
     )
-    (directory / "config.json").write_text(
-        json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Theirs"}})
-    )
+    config = {"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Theirs"}}
+    (directory / "config.json").write_text(json.dumps(config))
     return directory, mark
 
 
 def settings(directory, *more):
-    return load_config(
-        "quickstart", [f"model.path={directory}", f"run_dir={directory}/run", "data.reasoning_gym.size=64", *more]
-    )
+    paths = [f"model.path={directory}", f"run_dir={directory}/run"]
+    return load_config("quickstart", [*paths, "data.reasoning_gym.size=64", *more])
 
 
 def test_plan_doctor_and_evaluation_refuse_it_and_execute_nothing(model_with_code, tmp_path):
@@ -42,14 +40,9 @@ def test_plan_doctor_and_evaluation_refuse_it_and_execute_nothing(model_with_cod
     with pytest.raises(ConfigError, match=REFUSED):
         plan(settings(directory))
     assert "model.trust_remote_code" in paths(settings(directory))[0].remedy
-    options = BenchmarkConfig(n_samples=1)
-    request = Request(
-        model=str(directory),
-        benchmarks=["reasoning_gym:basic_arithmetic"],
-        options=options,
-        overrides=["data.reasoning_gym.size=2"],
-        output=str(tmp_path / "evaluation"),
-    )
+    asked = {"benchmarks": ["reasoning_gym:basic_arithmetic"], "options": BenchmarkConfig(n_samples=1)}
+    asked |= {"overrides": ["data.reasoning_gym.size=2"], "output": str(tmp_path / "evaluation")}
+    request = Request(model=str(directory), **asked)
     with pytest.raises(ConfigError, match=REFUSED):
         run_evaluation(request)
     assert not mark.exists()
