@@ -17,8 +17,8 @@ def page_of(tmp_path, references, *, name="Qwen2.5-Instruct", **model):
     directory = str(write_model(tmp_path / "m", FAMILIES[name], **model))
     tokenizer, data = load_tokenizer(directory), DataConfig()
     labels = [
-        Label(uid=f"u{number}", problem=f"Problem {number}?", references=[reference], task="math")
-        for number, reference in enumerate(references)
+        Label(uid=f"u{n}", problem=f"Problem {n}?", references=[text], task="math")
+        for n, text in enumerate(references)
     ]
     rows = [(label, render(tokenizer, data, label.problem)) for label in labels]
     reward = RewardConfig(num_workers=1, timeout_s=60)
@@ -52,23 +52,21 @@ def test_a_grader_that_pays_no_reference_is_refused(tmp_path):
 
 
 def test_a_function_is_asked_with_the_row(tmp_path):
+    """One that judges by a reference needs one."""
     (tmp_path / "mine.py").write_text(
-        "def level(row): return row['level']\ndef short(response): return -len(response)\n"
+        "def level(row): return row['level']\ndef short(response): return -len(response)\ndef right(response, reference): return True\n"
     )
-    label = Label(uid="u", problem="P?", references=["72"], task="math", row={"level": 3})
+
+    def probed(function, references):
+        label = Label(uid="u", problem="P?", references=references, task="math", row={"level": 3})
+        return probe(RewardConfig(num_workers=1, function=f"{tmp_path}/mine.py:{function}"), [(label, "P?")])
+
     for function, said in (("level", "right: correct, reward 3"), ("short", "right: wrong, reward -10")):
-        reward = RewardConfig(num_workers=1, function=f"{tmp_path}/mine.py:{function}")
-        found = probe(reward, [(label, "P?")])
+        found = probed(function, ["72"])
         assert said in found.rewards[0].line and not any(finding.refuses for finding in found.findings)
-
-
-def test_a_function_that_judges_by_a_reference_needs_one(tmp_path):
-    (tmp_path / "mine.py").write_text("def right(response, reference): return True\ndef short(response): return 0.5\n")
-    label = Label(uid="u", problem="P?", references=[], task="math", row={})
-    for function, refuses in (("right", [True]), ("short", [])):
-        found = probe(RewardConfig(num_workers=1, function=f"{tmp_path}/mine.py:{function}"), [(label, "P?")])
-        assert [finding.refuses for finding in found.findings] == refuses
-        assert not refuses or "judges by a reference, and the problems have none" in found.findings[0].sentence
+    assert probed("short", []).findings == []
+    (finding,) = probed("right", []).findings
+    assert finding.refuses and "judges by a reference, and the problems have none" in finding.sentence
 
 
 def test_a_tokenizer_that_loses_spaces_is_refused(tmp_path):

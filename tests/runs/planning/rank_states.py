@@ -23,23 +23,16 @@ def size(tensors) -> int:
 
 def model_states(model: str, ranks: int, stage: int, output: Path, rank: int) -> None:
     """Into `output` (of the first rank): bytes of weights, gradients and optimizer."""
-    config = load_config(
-        "cpu_smoke",
-        ["run_dir=unused", f"train.zero_stage={stage}", f"cluster.gpus_per_node={ranks}", "train.micro_batch_size=1"],
-    )
+    parts = [f"train.zero_stage={stage}", f"cluster.gpus_per_node={ranks}", "train.micro_batch_size=1"]
+    config = load_config("cpu_smoke", ["run_dir=unused", *parts])
     args = check_arguments(openrlhf_arguments(config, RunDirectory("unused"), model_dir=model, platform="cpu"))
     strategy = get_strategy(args)
     strategy.setup_distributed()
     actor = Actor(model, attn_implementation="sdpa", ds_config=strategy.get_ds_train_config())
     settings = dict(
-        optim="adam",
-        muon=vars(args.actor.muon),
-        adam=vars(args.actor.adam),
-        lr_scheduler="constant",
-        lr_warmup_ratio=0.0,
-        max_norm=0.0,
-        scheduler_steps=100,
-    )
+        optim="adam", muon=vars(args.actor.muon), adam=vars(args.actor.adam), lr_scheduler="constant", lr_warmup_ratio=0.0,
+        max_norm=0.0, scheduler_steps=100,
+    )  # fmt: skip
     actor, _, _ = strategy.prepare((actor, settings))
     engine = actor.model
     engine.set_gradient_accumulation_boundary(True)

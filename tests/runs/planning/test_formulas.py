@@ -20,15 +20,9 @@ def test_parameters_are_those_of_transformers(name):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     options = dict(
-        num_hidden_layers=shape.layers,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        vocab_size=shape.vocab,
-        tie_word_embeddings=shape.tied,
-    )
+        num_hidden_layers=shape.layers, hidden_size=shape.hidden, intermediate_size=shape.intermediate, vocab_size=shape.vocab,
+        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim, tie_word_embeddings=shape.tied,
+    )  # fmt: skip
     config = AutoConfig.for_model("qwen2" if shape.qkv_bias else "llama", **options)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -90,9 +84,8 @@ def test_kv_cache_is_vllms(name):
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     shape = shape_of(name)
-    layer = FullAttentionSpec(
-        block_size=16, num_kv_heads=shape.kv_heads, head_size=shape.head_dim, dtype=torch.bfloat16
-    )
+    heads = {"num_kv_heads": shape.kv_heads, "head_size": shape.head_dim}
+    layer = FullAttentionSpec(block_size=16, dtype=torch.bfloat16, **heads)
     assert shape.layers * layer.page_size_bytes / 16 == f.kv_bytes_per_token(shape)
 
 
@@ -161,9 +154,6 @@ def test_flops_by_hand():
     """2 per weight and token; backward twice that; once more with checkpointing; attention over half the row."""
     attention = 4 * 1 * 8 * 3
     assert f.forward_flops(UNIT, tokens=10, length=6) == 10 * (2 * UNIT.matmul_params + attention)
-    assert f.update_flops(UNIT, tokens=10, length=6, checkpointing=False) == 3 * f.forward_flops(
-        UNIT, tokens=10, length=6
-    )
-    assert f.update_flops(UNIT, tokens=10, length=6, checkpointing=True) == 4 * f.forward_flops(
-        UNIT, tokens=10, length=6
-    )
+    for checkpointing, passes in ((False, 3), (True, 4)):
+        found = f.update_flops(UNIT, tokens=10, length=6, checkpointing=checkpointing)
+        assert found == passes * f.forward_flops(UNIT, tokens=10, length=6)

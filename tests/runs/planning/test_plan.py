@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.planning.forecast import make_plan, num_problems_of
 from r3_openrlhf.runs.planning.hardware import GPUS, GiB
@@ -43,13 +43,10 @@ def test_the_1p5b_run_by_hand():
     assert update["logits"] == 10 * 16_384 * 151_936
     assert update["gradient bucket"] == 2 * 500_000_000
     sampling = phase(planned(small()), "sampling").parts
-    assert sampling["engine's weights"] + sampling["KV cache"] + sampling["engine's steps"] == int(
-        0.7 * H100.memory_bytes
-    )
-    assert planned(small()).steps == 3 * 315
-    assert (
-        phase(planned(small("rollout.max_tokens_per_gpu=null")), "log-probs").parts["logits"] == 6 * 16_384 * 151_936
-    )
+    engine = sum(sampling[part] for part in ("engine's weights", "KV cache", "engine's steps"))
+    assert engine == int(0.7 * H100.memory_bytes) and planned(small()).steps == 3 * 315
+    whole = phase(planned(small("rollout.max_tokens_per_gpu=null")), "log-probs").parts
+    assert whole["logits"] == 6 * 16_384 * 151_936
 
 
 def test_a_critic_is_a_second_model_with_states_of_its_own():
@@ -102,11 +99,9 @@ def test_an_adapter_has_the_parameters_that_peft_gives_it():
         "llama", num_hidden_layers=2, hidden_size=shape.hidden, intermediate_size=shape.intermediate, vocab_size=64,
         num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, tie_word_embeddings=False,
     )  # fmt: skip
+    lora = LoraConfig(task_type="CAUSAL_LM", r=16, target_modules="all-linear")
     with torch.device("meta"):
-        model = get_peft_model(
-            AutoModelForCausalLM.from_config(config),
-            LoraConfig(task_type="CAUSAL_LM", r=16, target_modules="all-linear"),
-        )
+        model = get_peft_model(AutoModelForCausalLM.from_config(config), lora)
     counted = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     assert shape.adapter_params(16) == counted * shape.layers // 2 == 41_943_040
 
@@ -215,9 +210,8 @@ def test_a_run_ends_with_its_budget_of_tokens():
 
 
 def test_an_entropy_bonus_keeps_one_gradient_of_the_logits_more():
-    base, bonus = (
-        phase(planned(small(*more)), "update").parts for more in ((), ("openrlhf.actor.entropy_coef=0.001",))
-    )
+    plans = planned(small()), planned(small("openrlhf.actor.entropy_coef=0.001"))
+    base, bonus = (phase(plan, "update").parts for plan in plans)
     assert bonus["logits"] - base["logits"] == 4 * 16_384 * 151_936
 
 
@@ -229,22 +223,17 @@ def test_a_start_is_refused_only_for_what_is_sure():
     assert "r3 plan" in start_check(config, SMALL, between)  # a warning
     with pytest.raises(ConfigError, match=r"does not fit.*phase \w+.*use "):
         start_check(config, SMALL, replace(H100, memory_bytes=5 * GiB))
-
-
-def test_a_cache_that_holds_no_row_is_said():
-    config = small("cluster.vllm_gpu_memory_utilization=0.06")
+    config = small("cluster.vllm_gpu_memory_utilization=0.06")  # a cache that holds no row is said
     assert missing_kv_cache(config, planned(config).kv_tokens) > 0
     assert "vLLM will refuse" in start_check(config, SMALL, H100)
 
 
-def test_every_experiment_can_be_planned():
-    from r3_openrlhf.config.loading import experiments
-
-    for name in experiments():
-        config = load_config(name, [])
-        shape = shape_of(config.model.path)
-        plan = make_plan(config, shape, H100, num_problems=num_problems_of(config) or 10)
-        assert fits(config, shape, H100) and plan.step_s > 0
+@pytest.mark.parametrize("name", experiments())
+def test_every_experiment_can_be_planned(name):
+    config = load_config(name, [])
+    shape = shape_of(config.model.path)
+    plan = make_plan(config, shape, H100, num_problems=num_problems_of(config) or 10)
+    assert fits(config, shape, H100) and plan.step_s > 0
 
 
 @pytest.mark.parametrize("gpu", ["rtx4090-24gb", "l40s-48gb", "h100-80gb"])
@@ -269,19 +258,16 @@ def test_the_command(tmp_path):
     at_seven = json.loads(CliRunner().invoke(main, [*command, "--json", "mean_tokens=7000"]).output)
     assert [one["mean_tokens"] for one in at_seven["longer"]] == [8000]
     assert at_seven["longer"][0]["step_s"] == eight["step_s"]
-    small_gpu = CliRunner().invoke(
-        main, ["plan", "experiment=r3_7b_deepscaler_multinode", "nodes=1", "gpu=a100-40gb", f"run_dir={tmp_path}"]
-    )
+    seven = ["plan", "experiment=r3_7b_deepscaler_multinode", "nodes=1", "gpu=a100-40gb", f"run_dir={tmp_path}"]
+    small_gpu = CliRunner().invoke(main, seven)
     assert small_gpu.exit_code == 1 and "These would make it fit: " in small_gpu.output
 
 
 def test_the_plan_in_the_page_of_the_first_run_is_what_the_command_prints():
     page = (Path(__file__).parents[3] / "docs" / "first-gpu-run.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"<!-- r3 (plan [^\n]*) -->\n```text\n(.*?)\n```", page, re.DOTALL)
-    assert len(blocks) == 1
-    for command, text in blocks:
-        printed = CliRunner().invoke(main, command.split()).output
-        assert [line.rstrip() for line in printed.splitlines()] == text.splitlines(), command
+    ((command, text),) = re.findall(r"<!-- r3 (plan [^\n]*) -->\n```text\n(.*?)\n```", page, re.DOTALL)
+    printed = CliRunner().invoke(main, command.split()).output
+    assert [line.rstrip() for line in printed.splitlines()] == text.splitlines(), command
 
 
 MISTAKES = Path(__file__).with_name("mistakes.jsonl").read_text().splitlines()
