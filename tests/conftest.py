@@ -1,4 +1,4 @@
-"""What several test files need: a real tokenizer that needs no download."""
+"""What several test files need: a run directory, and a real tokenizer that needs no download."""
 
 import gc
 import os
@@ -19,22 +19,9 @@ LONG_FILES = (
     *("test_resume.py", "test_preemption.py", "test_async.py"),
     *("test_end_to_end.py", "test_submission.py", "test_beyond_the_paper.py", "test_hostile.py"),
     *("test_packaging.py", "test_ppo.py", "test_ray_jobs.py", "test_algorithms.py", "test_pool.py"),
-    *(
-        "test_trl_loop.py",
-        "test_service.py",
-        "test_agents_end_to_end.py",
-        "test_remote_grader.py",
-        "test_any_number_of_rows.py",
-    ),
-    *(
-        "test_tutorial.py",
-        "test_doors.py",
-        "test_critic.py",
-        "test_gpu_check.py",
-        "test_more_pages.py",
-        "test_commands.py",
-    ),
-)
+    *("test_trl_loop.py", "test_service.py", "test_agents_end_to_end.py", "test_remote_grader.py", "test_any_number_of_rows.py"),
+    *("test_tutorial.py", "test_doors.py", "test_critic.py", "test_gpu_check.py", "test_more_pages.py", "test_commands.py"),
+)  # fmt: skip
 
 # As `r3` does: with the system's ninja in turn with ours DeepSpeed's operators would be built anew each time, for minutes.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -113,3 +100,14 @@ def byte_tokenizer():
         single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
     )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=CHAT_TEMPLATE)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory of cpu_smoke, as a start makes it."""
+    from r3_openrlhf.config.loading import load_config
+    from r3_openrlhf.runs.directory import RunDirectory
+
+    run = RunDirectory(tmp_path / "run")
+    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+    return run

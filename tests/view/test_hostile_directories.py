@@ -46,9 +46,7 @@ def patience():
 
 
 @pytest.fixture
-def run(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+def run(run):
     run.append_metrics({"step": 1, "reward_mean": 0.5})
     run.write_rollouts(1, [rollout(step=1)])
     return run

@@ -4,6 +4,7 @@ All nodes are this machine: one network, and one /dev/shm that is theirs alone w
 the two of the partition "main". Where Slurm is not installed the tests skip."""
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -200,9 +201,8 @@ class Slurm:
                 self.call("scontrol", "update", f"jobid={number}", "StartTime=now+3", check=False)
             return job if job["JobState"] in states else None
 
-        return until(
-            reached, seconds=seconds, what=f"job {number} to be {' or '.join(states)}, not {self.state(number)}"
-        )
+        what = f"job {number} to be {' or '.join(states)}, not {self.state(number)}"
+        return until(reached, seconds=seconds, what=what)
 
     def processes(self, number: str | None = None) -> list[psutil.Process]:
         """Living processes of a job of this cluster, or of all of them, by their environment. What is asked of one later may
@@ -220,19 +220,16 @@ class Slurm:
         until(lambda: not self.processes(number), what=lambda: f"{self.processes(number)} to end")
         assert ray_temporary.sweep(self.folder) == []
         began = datetime.fromisoformat(self.job(number)["SubmitTime"]).timestamp()
-        until(
-            lambda: not self.abandoned(since=began),
-            what=lambda: f"{self.abandoned(since=began)} in /dev/shm to go",
-        )
+        left = functools.partial(self.abandoned, since=began)
+        until(lambda: not left(), what=lambda: f"{left()} in /dev/shm to go")
 
     def abandoned(self, *, since: float) -> list[str]:
         """Files of the stack that nobody holds, made since then in the nodes' /dev/shm; none where it is the machine's, for
         they could be anybody's."""
         if not self.has_own_shared_memory:
             return []
-        found = {
-            path for folder in self.shared_memory() for name in shared_memory.STACK_NAMES for path in folder.glob(name)
-        }
+        folders, names = self.shared_memory(), shared_memory.STACK_NAMES
+        found = {path for folder in folders for name in names for path in folder.glob(name)}
         left = found - shared_memory._held(found)
         seen = {path.name: shared_memory.look(path) for path in left}
         return [name for name, stat in seen.items() if stat is not None and stat.st_ctime >= since]

@@ -32,16 +32,11 @@ WORKERS = structure(
 )
 CLUSTER = structure(
     {
-        "headGroupSpec": HEAD,
-        "workerGroupSpecs": {"type": "array", "items": WORKERS},
-        "rayVersion": STRING,
-        "enableInTreeAutoscaling": BOOLEAN,
-        "autoscalerOptions": OBJECT,
-        "headServiceAnnotations": TEXTS,
-        "suspend": BOOLEAN,
+        "workerGroupSpecs": {"type": "array", "items": WORKERS}, "headGroupSpec": HEAD, "rayVersion": STRING, "suspend": BOOLEAN,
+        "enableInTreeAutoscaling": BOOLEAN, "autoscalerOptions": OBJECT, "headServiceAnnotations": TEXTS,
     },
     "headGroupSpec",
-)
+)  # fmt: skip
 SPEC = structure(
     {
         **dict.fromkeys(("activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"), INT32),

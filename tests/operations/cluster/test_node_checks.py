@@ -17,8 +17,9 @@ def seen(
     return {"gpus": [gpu], "shared_memory_free": 2**30, "open_files": 65536, "cpus": 8, **others}
 
 
-def test_nothing_is_wrong_with_nodes_that_are_alike():
+def test_nothing_is_wrong_with_nodes_that_are_alike_and_on_cpus_nobody_looks_at_gpus():
     assert faults({"a": seen(), "b": seen()}, gpus=1, device="cuda") == {}
+    assert faults({"a": seen(gpus=None), "b": seen("A100", used_mb=2000)}, gpus=4, device="cpu") == {}
 
 
 def test_every_fault_of_a_node_is_named_in_one_sentence():
@@ -28,10 +29,6 @@ def test_every_fault_of_a_node_is_named_in_one_sentence():
         "b": "1 GPUs, 2 are needed, 2000 MB of GPU 0 are in use by somebody else, /dev/shm has 1 MB free, 64 are needed, "
         "ulimit -n is 5, 1024 are needed",
     }
-
-
-def test_on_cpus_nobody_looks_at_gpus():
-    assert faults({"a": seen(gpus=None), "b": seen("A100", used_mb=2000)}, gpus=4, device="cpu") == {}
 
 
 @pytest.fixture
@@ -68,9 +65,10 @@ def test_the_gpus_of_another_job_are_no_fault_of_the_node(shared_node, given):
 
 
 def test_a_stranger_on_a_gpu_of_the_job_is_a_fault(shared_node):
-    assert faults(shared_node(CUDA_VISIBLE_DEVICES="3,4"), gpus=2, device="cuda") == {
-        "a": "40000 MB of GPU 4 are in use by somebody else"
-    }
-    assert faults(shared_node(CUDA_VISIBLE_DEVICES=""), gpus=2, device="cuda") == {"a": "0 GPUs, 2 are needed"}
-    assert faults(shared_node(CUDA_VISIBLE_DEVICES="0,9,1"), gpus=2, device="cuda") == {"a": "1 GPUs, 2 are needed"}
+    for devices, fault in (
+        ("3,4", "40000 MB of GPU 4 are in use by somebody else"),
+        ("", "0 GPUs, 2 are needed"),
+        ("0,9,1", "1 GPUs, 2 are needed"),
+    ):
+        assert faults(shared_node(CUDA_VISIBLE_DEVICES=devices), gpus=2, device="cuda") == {"a": fault}
     assert "GPU 7 are in use" in faults(shared_node(), gpus=8, device="cuda")["a"]

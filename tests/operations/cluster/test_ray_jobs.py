@@ -12,11 +12,9 @@ from click.testing import CliRunner
 from omegaconf import OmegaConf
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.machine import ray_start
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.operations.cluster.ray_on_nodes import node_address
-from r3_openrlhf.runs.directory import RunDirectory
 from tests.operations.cluster import kuberay_schema
 from tests.operations.cluster.conftest import BIN, REPOSITORY, kill, steps_of, until
 
@@ -48,13 +46,8 @@ def dashboard(tmp_path_factory):
     try:
         address = f"http://{host}:{web}"
         probe = [BIN / "ray", "job", "list", "--address", address]
-        until(
-            lambda: (
-                head.poll() is not None
-                or subprocess.run(probe, env=environment, capture_output=True, timeout=600).returncode == 0
-            ),
-            what="the dashboard",
-        )
+        call = {"env": environment, "capture_output": True, "timeout": 600}
+        until(lambda: head.poll() is not None or not subprocess.run(probe, **call).returncode, what="the dashboard")
         assert head.poll() is None, log.read_text()
         yield address, environment
     finally:
@@ -86,7 +79,7 @@ def submit(dashboard, run_dir, *arguments):
 def status(dashboard, run_dir):
     """The words of its line."""
     done = subprocess.run(
-        [BIN / "r3", "status", run_dir], env=dashboard[1], capture_output=True, text=True, timeout=120
+        [BIN / "r3", "status", run_dir], env=dashboard[1], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     rows = " ".join(done.stdout.split()).partition(" last ")[2].split()
@@ -100,10 +93,8 @@ def state(dashboard, job):
 
 
 @pytest.mark.slow
-def test_a_job_is_submitted_and_followed(dashboard, tmp_path):
+def test_a_job_is_submitted_and_followed(dashboard, run, tmp_path):
     """A finished run, which `r3 train` shows: no stack is started."""
-    run = RunDirectory(tmp_path / "run")
-    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
     run.append_metrics({"step": 1, "reward_mean": 0.5})
     run.mark_finished()
     done = submit(dashboard, run.path, "--follow")
@@ -165,9 +156,8 @@ def test_no_value_of_a_manifest_is_more_than_a_text(monkeypatch):
     job = OmegaConf.to_container(OmegaConf.create(result.stdout))
     assert job["spec"]["entrypoint"].endswith("'run_dir=/runs/it is: #1'")
     pod = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
-    assert (
-        pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "#c"} and pod["containers"][0]["image"] == "a: b"
-    )
+    assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "#c"}
+    assert pod["containers"][0]["image"] == "a: b"
     assert {"name": "WANDB_PROJECT", "value": 'x"\n- {a: b} # <&>'} in pod["containers"][0]["env"]
     kuberay_schema.validate(job)
 

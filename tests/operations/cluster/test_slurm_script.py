@@ -117,9 +117,8 @@ def test_srun_gets_the_cpus_that_sbatch_got(tmp_path, given, said):
     lines = [line for line in dry_run(tmp_path).stdout.splitlines() if "SRUN_CPUS_PER_TASK" in line]
     environment = {"SLURM_CPUS_PER_TASK": given} if given else {}
     script = "\n".join(["set -u", *lines, "echo ${SRUN_CPUS_PER_TASK:-none}"])
-    assert (
-        subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True).stdout.strip() == said
-    )
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == said
 
 
 def test_rays_object_store_is_set_from_what_is_free(tmp_path):
@@ -155,9 +154,8 @@ def test_no_value_is_another_option_or_a_command(tmp_path, option, monkeypatch):
 @pytest.mark.parametrize("run_dir", ["a\nb", "a\rb", "a\x1bb", "a\x7f"])
 def test_a_run_directory_has_no_control_characters(tmp_path, run_dir):
     for command in (["slurm", "--dry-run"], ["ray", "--dry-run"]):
-        result = CliRunner().invoke(
-            main, ["submit", *command, "experiment=cpu_smoke", f"run_dir={tmp_path}/{run_dir}"]
-        )
+        settings = ["experiment=cpu_smoke", f"run_dir={tmp_path}/{run_dir}"]
+        result = CliRunner().invoke(main, ["submit", *command, *settings])
         assert result.exit_code == 1 and result.stdout == "" and "Traceback" not in result.stderr, result.stderr
         assert len(result.stderr.splitlines()) == 1 and not list(tmp_path.iterdir())
 

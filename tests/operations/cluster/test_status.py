@@ -19,13 +19,6 @@ from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory
 
 
-@pytest.fixture
-def run(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
-    return run
-
-
 def test_the_numbers_of_a_line_are_those_of_the_files(run):
     run.append_metrics({"step": 1, "reward_mean": 0.25, "generated_tokens_total": 10.0})
     run.append_metrics({"step": 2, "reward_mean": 0.5, "generated_tokens_total": 2500.0})
@@ -40,11 +33,13 @@ def test_the_numbers_of_a_line_are_those_of_the_files(run):
     assert status_of(run.path).state == "finished"
 
 
+ENDED = {"job": "7", "state": "ended", "code": 86, "why": "a reason", "nodes": ["node1", "node2"]}
+
+
 @pytest.mark.parametrize(("code", "state"), [(0, "ended"), (85, "preempted, saved"), (86, "failed"), (1, "failed")])
 def test_how_a_job_ended(run, code, state):
     run.cluster.mkdir()
-    told = {"job": "7", "state": "ended", "code": code, "why": "a reason", "nodes": ["node1", "node2"]}
-    (run.cluster / "state.json").write_text(json.dumps(told))
+    (run.cluster / "state.json").write_text(json.dumps(ENDED | {"code": code}))
     seen = status_of(run.path)
     assert (seen.state, seen.job, seen.last, seen.nodes) == (state, "7", "a reason", "node1,node2")
 
@@ -54,8 +49,7 @@ def test_a_long_path_and_a_long_reason_stay_in_the_line_of_their_run_where_no_te
     run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
     run.cluster.mkdir()
     why = "a reason of many words " * 20
-    told = {"job": "7", "state": "ended", "code": 86, "why": why, "nodes": ["node1", "node2"]}
-    (run.cluster / "state.json").write_text(json.dumps(told))
+    (run.cluster / "state.json").write_text(json.dumps(ENDED | {"why": why}))
     heads, *lines = CliRunner().invoke(main, ["status", str(run.path)]).stdout.splitlines()
     (line,) = (dict(zip(heads.split("\t"), line.split("\t"), strict=True)) for line in lines)
     assert (line["run"], line["job"], line["state"], line["last"]) == (str(run.path), "7", "failed", why.strip())
@@ -66,12 +60,11 @@ def test_a_long_path_and_a_long_reason_stay_in_the_line_of_their_run_where_no_te
     assert [line for line in page if len(line) > 80] == [str(run.path)]  # to be copied whole
 
 
-def test_a_run_at_work_has_a_time_to_go_and_fits_80_columns(run):
+def test_a_run_at_work_has_a_time_to_go_fits_80_columns_and_is_watched_in_a_terminal(run):
     run.first_page.write_text(json.dumps({"steps": 100}))
     for step in (1, 2):
-        run.append_metrics(
-            {"step": step, "reward_mean": 0.25, "generated_tokens_total": 10.0, "timing/step_total": 6.0}
-        )
+        numbers = {"reward_mean": 0.25, "generated_tokens_total": 10.0, "timing/step_total": 6.0}
+        run.append_metrics({"step": step, **numbers})
     assert status_of(run.path).to_go_s is None  # nobody works on it
     with lock.held(run):
         seen = status_of(run.path)
@@ -79,9 +72,6 @@ def test_a_run_at_work_has_a_time_to_go_and_fits_80_columns(run):
     heads, numbers, facts = status_page([replace(seen, run="runs/quickstart")], width=80).splitlines()
     assert numbers.split() == ["runs/quickstart", "running", "2", "of", "100", "0.250", "-", "10", "min"]
     assert facts == "  10 tokens" and max(map(len, (heads, numbers))) <= 80
-
-
-def test_watching_wants_a_terminal(run):
     result = CliRunner().invoke(main, ["status", "--watch", str(run.path)])
     assert result.exit_code == 1 and "--watch redraws a terminal" in result.stderr
 
@@ -114,13 +104,11 @@ def test_an_array_is_its_runs(run, tmp_path):
     submissions.note(tmp_path / "seeds", "12", seeds=[1, 3])
     assert find_runs(tmp_path / "seeds") == [tmp_path / "seeds" / "seed1", tmp_path / "seeds" / "seed3"]
     assert runs_of(tmp_path / "seeds") == find_runs(tmp_path / "seeds") and runs_of(run.path) == [run.path]
-    told = {"job": "14", "task": "12_3", "state": "ended", "code": 1, "why": "a reason", "nodes": ["node1"]}
+    told = ENDED | {"job": "14", "task": "12_3", "code": 1}
     (tmp_path / "seeds" / "seed3" / "cluster" / "state.json").write_text(json.dumps(told))
     seen = [status_of(path) for path in runs_of(tmp_path / "seeds")]
-    assert [(each.job, each.state, each.last) for each in seen] == [
-        ("12_1", "not started", None),
-        ("12_3", "failed", "a reason"),
-    ]
+    told = [("12_1", "not started", None), ("12_3", "failed", "a reason")]
+    assert [(each.job, each.state, each.last) for each in seen] == told
 
 
 def test_runs_below_a_folder(run, tmp_path):

@@ -24,9 +24,8 @@ def test_a_job_runs_where_it_was_told_and_leaves_nothing(slurm, job_template, tm
     assert "was_here on node1" in log
     if slurm.has_own_shared_memory:  # or what a stack that is killed beside these tests leaves would be this job's
         (folder,) = slurm.shared_memory()
-        assert (
-            f"/dev/shm is {folder.stat().st_dev}\n" in log and folder.stat().st_dev != Path("/dev/shm").stat().st_dev
-        )
+        number = folder.stat().st_dev
+        assert f"/dev/shm is {number}\n" in log and number != Path("/dev/shm").stat().st_dev
     slurm.assert_nothing_left(job)
 
 
@@ -79,9 +78,8 @@ def test_two_jobs_on_the_same_nodes_have_two_rays(slurm, tmp_path, job_template)
     for run, job, names in zip(runs, jobs, nodes, strict=True):
         until(lambda run=run, job=job: (run / "heard").exists() or slurm.ended(job), what=f"a signal for {job}")
         for node in names:
-            until(
-                lambda node=node, run=run, job=job: f"{node}: signal SIGTERM" in log_of(run, job), what=f"it on {node}"
-            )
+            said = f"{node}: signal SIGTERM"
+            until(lambda said=said, run=run, job=job: said in log_of(run, job), what=f"it on {node}")
     for run in runs:
         (run / "go").touch()
     for run, job, names in zip(runs, jobs, nodes, strict=True):
@@ -91,9 +89,8 @@ def test_two_jobs_on_the_same_nodes_have_two_rays(slurm, tmp_path, job_template)
         logs = run / "cluster" / "ray_logs" / f"{job}.0"
         assert sorted(path.name for path in logs.iterdir()) == names
         for node in names:
-            assert re.search(rf"{node}: all-reduce over {len(names)} nodes: \d+\.\d s", log_of(run, job)), log_of(
-                run, job
-            )
+            said = rf"{node}: all-reduce over {len(names)} nodes: \d+\.\d s"
+            assert re.search(said, log_of(run, job)), log_of(run, job)
         assert (logs / "node2" / "raylet.out").is_file() and (logs / "node1" / "gcs_server.out").is_file()
 
 
@@ -116,9 +113,8 @@ def test_nodes_that_cannot_add_up_are_named_before_ray_starts(slurm, run_dir, jo
     """A network interface that is not there, as it is set for training too."""
     prologue = tmp_path / "prologue.sh"
     prologue.write_text("export GLOO_SOCKET_IFNAME=nothere0\n")
-    job = slurm.submit(
-        run_dir, "--nodes=2", f"--prologue={prologue}", SMALL_RAY, template=job_template(STEPS + " 1 0")
-    )
+    arguments = ("--nodes=2", f"--prologue={prologue}", SMALL_RAY)
+    job = slurm.submit(run_dir, *arguments, template=job_template(STEPS + " 1 0"))
     until(lambda: "code 87" in log_of(run_dir, job) or slurm.ended(job), what=log_of(run_dir, job))
     log = log_of(run_dir, job)
     assert re.search(r"node2: with node1, all-reduce: .*nothere0.*; code 87", log), log

@@ -96,9 +96,6 @@ def test_nothing_is_installed(tmp_path):
     assert lines["g++"].endswith("; wanted: a C++ compiler, Python.h; ok")
     code, lines = bare("--stack", "gpu", cwd=tmp_path)
     assert lines["flash-attn"] == "not installed; wanted: 2.8.3; FAIL: make setup-gpu"
-
-
-def test_pins_of_every_kind_of_line():
     text = "# a\nA.b_c==1.0\nray[default]==2.55.0  # why\ntorch==2.13.0 \\\n    --hash=sha256:00\nnot-pinned>=1\n"
     assert pins(text) == {"a-b-c": "1.0", "ray": "2.55.0", "torch": "2.13.0"}
 
@@ -184,6 +181,12 @@ def test_too_little_shared_memory_and_none(namespace, tmp_path, monkeypatch):
     assert checks.shared_memory("cpu")[1:4:2] == ("no shared memory is mounted", FAIL)
 
 
+def test_a_disk_that_no_one_may_write_to_or_that_is_small(tmp_path):
+    assert checks.disk("disk", tmp_path / "not" / "there", least=2**60, setting="run_dir").status == FAIL
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in checks.disk("disk", tmp_path / "file" / "run", least=1, setting="run_dir").found
+
+
 def test_a_full_disk(namespace, tmp_path):
     """A file system of 4 MiB of which more or less is taken. Ray counts the share, not the bytes."""
     runs = tmp_path / "runs"
@@ -203,12 +206,6 @@ def test_a_full_disk(namespace, tmp_path):
         assert subprocess.check_output(command, cwd=tmp_path, env=environment(), text=True) == f"{status}\n"
 
 
-def test_a_disk_that_no_one_may_write_to_or_that_is_small(tmp_path):
-    assert checks.disk("disk", tmp_path / "not" / "there", least=2**60, setting="run_dir").status == FAIL
-    (tmp_path / "file").write_text("")
-    assert "cannot be written" in checks.disk("disk", tmp_path / "file" / "run", least=1, setting="run_dir").found
-
-
 def test_the_limit_of_open_files(tmp_path):
     code, lines = bare(cwd=tmp_path, prefix=shell("ulimit -n 1024"))
     assert code == 1 and lines["open files"] == (
@@ -219,9 +216,8 @@ def test_the_limit_of_open_files(tmp_path):
     assert lines["open files"].endswith("ok") == (hard == checks.resource.RLIM_INFINITY or hard >= 8192)
 
 
-@pytest.mark.parametrize(
-    ("release", "status"), [("13.0", OK), ("13.2", NOTE), ("12.8", FAIL)]
-)  # torch.utils.cpp_extension refuses another major version, and warns of a minor one
+# torch.utils.cpp_extension refuses another major version, and warns of a minor one
+@pytest.mark.parametrize(("release", "status"), [("13.0", OK), ("13.2", NOTE), ("12.8", FAIL)])
 def test_the_cuda_toolkit(tmp_path, monkeypatch, release, status):
     nvcc = tmp_path / "bin" / "nvcc"
     nvcc.parent.mkdir()
@@ -341,7 +337,6 @@ def test_the_doctor_imports_nothing_but_python():
         "import sys; before = set(sys.modules); import r3_openrlhf.operations.doctor; "
         "print({name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     )
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code], env=environment(), capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "{'r3_openrlhf'}\n"
