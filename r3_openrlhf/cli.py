@@ -342,6 +342,7 @@ def show(
 def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
     """Show the plan of `r3 train`, after its checks: no hub, no model, nothing stays."""
     from r3_openrlhf.config.loading import config_to_json, config_to_yaml
+    from r3_openrlhf.runs.first_page import algorithm_lines
     from r3_openrlhf.stack.launch import plan
 
     platform, arguments, notes, page = plan(config)
@@ -351,8 +352,8 @@ def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
         found = {"configuration": json.loads(config_to_json(config)), "platform": platform, "arguments": arguments}
         found["first_page"] = page.as_dict() if page is not None else None
         click.echo(without_secrets(json.dumps(found)))
-    elif page is not None:
-        click.echo("\n".join(page.lines()))
+    else:
+        click.echo("\n".join(page.lines() if page is not None else algorithm_lines(config)))
     if page is not None:
         page.check()
     if as_json:

@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config.algorithms import overlong_penalty
+from r3_openrlhf.config.algorithms import MAKERS, overlong_penalty
 from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
 from r3_openrlhf.method.core.groups import GroupState, group_state
@@ -39,7 +39,6 @@ from research.sums import is_right
 from research.update import TrainedRow, accumulate_gradient, make_optimizer, step
 
 MAX_GRAD_NORM = 1.0  # OpenRLHF's default
-ALGORITHMS = ("r3", "grpo", "dapo")
 
 
 @dataclass(slots=True)
@@ -190,6 +189,7 @@ class Lab:
                     response_ids=row.rollout.response_ids,
                     advantage=row.advantage,
                     old_logprobs=row.old_logprobs,
+                    recalled=row.recalled,
                 )
             )
         losses, norms, ratio_max = [], [], 0.0
@@ -199,10 +199,10 @@ class Lab:
                 self.model,
                 rows,
                 temperature=config.rollout.temperature,
-                eps_clip_low=config.train.eps_clip_low,
-                eps_clip_high=config.train.eps_clip_high,
                 micro_batch_size=config.train.micro_batch_size,
-                dual_clip=config.dual_clip,
+                settings=config.loss_settings,
+                loss=config.loss,
+                by_token=config.train.loss_aggregation == LossAggregation.TOKEN_MEAN,
             )
             if number == 0:
                 ratio_max = gradient.ratio_max
@@ -387,10 +387,19 @@ def held_out_problems(config: R3Config, tokenizer, run: RunDirectory) -> list[La
 
 def check(config: R3Config) -> None:
     """ConfigError for what the light loop does not do; the real stack does it all."""
-    if config.algo not in ALGORITHMS:
-        raise ConfigError(
-            f"algo is {config.algo}; the lab's loop knows {', '.join(ALGORITHMS)}, `r3 train` all of them"
-        )
+    algorithm = config.algorithm
+    own_maker = not algorithm.experience_maker.startswith(f"{MAKERS}:")
+    for is_so, why in (
+        (algorithm.has_critic, "trains a critic"),
+        (algorithm.environment, "plays in an environment"),
+        (own_maker, f"has an experience maker of its own, {algorithm.experience_maker}"),
+        (
+            not algorithm.own_advantages and algorithm.group_estimator is None,
+            f"has OpenRLHF's estimator {algorithm.estimator}",
+        ),
+    ):
+        if is_so:
+            raise ConfigError(f"algo is {config.algo}, which {why}; the lab's loop has none, so use r3 train")
     if config.data.task != "exact":
         raise ConfigError(
             f"data.task is {config.data.task}; the lab grades in its own process, so use data.task=exact"
@@ -399,8 +408,6 @@ def check(config: R3Config) -> None:
         raise ConfigError(
             "the lab's loop does one update a pass over the step's rollouts, without KL; use r3 train for other settings"
         )
-    other_flags = config.openrlhf not in ({}, {"actor": {"dual_clip": config.dual_clip}})
-    if config.train.loss_aggregation != LossAggregation.TOKEN_MEAN or other_flags:
-        raise ConfigError(
-            "the lab's loop has the token-mean loss and no flag of OpenRLHF's but actor.dual_clip; use r3 train for them"
-        )
+    flags = {"actor": {"dual_clip": config.dual_clip}}
+    if config.openrlhf not in ({}, flags) or set(algorithm.flags) - {"actor.policy_loss_type"}:
+        raise ConfigError("the lab's loop has no flag of OpenRLHF's but actor.dual_clip; use r3 train for others")

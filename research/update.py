@@ -1,6 +1,6 @@
-"""The policy update on the rows of a step: OpenRLHF's clipped loss, summed over micro-batches, in plain torch.
+"""The policy update on the rows of a step, in plain torch, with the very losses of the stack.
 
-P packs of rows behind one prompt, L tokens of a pack, N response tokens, V vocabulary.
+P packs of rows behind one prompt, L tokens of a pack, N response tokens, B rows, A tokens of the longest response, V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from r3_openrlhf.method.core.losses import PPO, LossSettings, TokenLoss
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8  # OpenRLHF's defaults (cli/train_ppo_ray.py, --actor.adam.*)
 
@@ -23,6 +26,7 @@ class TrainedRow:
     response_ids: np.ndarray
     advantage: float
     old_logprobs: np.ndarray | None = None  # None: the current policy's own, so that the ratio is 1
+    recalled: bool = False
 
 
 class Gradient(NamedTuple):
@@ -45,29 +49,29 @@ def accumulate_gradient(
     rows: Sequence[TrainedRow],
     *,
     temperature: float,
-    eps_clip_low: float,
-    eps_clip_high: float,
     micro_batch_size: int,
-    dual_clip: float | None = None,
+    settings: LossSettings = LossSettings(),  # noqa: B008
+    loss: TokenLoss = PPO,
+    by_token: bool = True,
 ) -> Gradient:
-    """Add the gradient of the token-mean loss to the parameters' .grad.
+    """Add the gradient of the mean loss to the parameters' .grad.
 
-        loss = - sum_r sum_t g_rt / (number of response tokens)
-        g    = min(ratio A, clip(ratio, 1 - low, 1 + high) A), and where A < 0: max(g, dual_clip A)
+        sum_r w_r sum_t loss_rt     w_r = 1 / (number of response tokens), or 1 / (tokens of row r) / (number of rows)
 
-    models/loss.py of OpenRLHF, PolicyLoss with token_level_loss; dual clip: arXiv 1912.09729. A row whose advantage is 0 has
-    no gradient and is not run through the model; its tokens count. ValueError: no rows.
+    models/loss.py of OpenRLHF, aggregate_loss, of all rows of a step. A row whose advantage is 0 has no gradient under our own
+    losses and is not run through the model; it counts in the denominators. ValueError: no rows.
     """
     if not rows:
         raise ValueError("an update needs rows")
     num_tokens = sum(len(row.response_ids) for row in rows)
+    weights = [1 / num_tokens if by_token else 1 / len(row.response_ids) / len(rows) for row in rows]
     # rows that are alike in everything: one goes through the model, with all their weight
     equal: dict[tuple, list[int]] = {}
     for i, row in enumerate(rows):
-        if row.advantage != 0:
+        if row.advantage != 0 or loss.of_user:
             arrays = (row.prompt_ids, row.response_ids, row.old_logprobs)
             content = [None if array is None else array.tobytes() for array in arrays]
-            equal.setdefault((row.advantage, *content), []).append(i)
+            equal.setdefault((row.advantage, row.recalled, *content), []).append(i)
     copies = {places[0]: places for places in equal.values()}
     packs: dict[bytes, list[int]] = {}  # rows behind one prompt, which goes through the model once
     for i in copies:
@@ -82,17 +86,10 @@ def accumulate_gradient(
         batch = [by_length.pop(0)]
         while by_length and sum(map(len, batch)) + len(by_length[0]) <= micro_batch_size:
             batch.append(by_length.pop(0))
-        loss, ratio_max, logp_N = _loss_sum(
-            model,
-            [[(rows[i], len(copies[i])) for i in pack] for pack in batch],
-            temperature,
-            eps_clip_low,
-            eps_clip_high,
-            dual_clip,
-        )
-        loss = loss / num_tokens
-        loss.backward()
-        total, largest = total + loss.item(), max(largest, ratio_max)
+        packs_of_rows = [[(rows[i], len(copies[i]) * weights[i]) for i in pack] for pack in batch]
+        loss_sum, ratio_max, logp_N = _loss_sum(model, packs_of_rows, temperature, loss, settings)
+        loss_sum.backward()
+        total, largest = total + loss_sum.item(), max(largest, ratio_max)
         places = [i for pack in batch for i in pack]
         ends = np.cumsum([len(rows[i].response_ids) for i in places])[:-1]
         for i, logprobs in zip(places, np.split(logp_N.numpy(), ends), strict=True):
@@ -104,14 +101,14 @@ def _length(pack: Sequence[TrainedRow]) -> int:
     return len(pack[0].prompt_ids) + sum(len(row.response_ids) for row in pack)
 
 
-def _loss_sum(model, packs, temperature, eps_clip_low, eps_clip_high, dual_clip):
-    """P packs of (row, how often it counts), each its prompt and then its responses, L tokens. A response sees the prompt and
+def _loss_sum(model, packs, temperature, loss, settings):
+    """P packs of (row, its weight), each its prompt and then its responses, L tokens. A response sees the prompt and
     itself."""
     longest = max(_length([row for row, _ in pack]) for pack in packs)
     ids_PL = torch.zeros(len(packs), longest, dtype=torch.long)
     position_PL = torch.zeros_like(ids_PL)
     response_PL = torch.full_like(ids_PL, -1)  # 0: the prompt; 1, 2, ...: a response; -1: padding
-    predicts, old, advantages = [], [], []
+    predicts, old = [], []
     for p, pack in enumerate(packs):
         prompt_ids = pack[0][0].prompt_ids
         start = len(prompt_ids)
@@ -119,7 +116,7 @@ def _loss_sum(model, packs, temperature, eps_clip_low, eps_clip_high, dual_clip)
         position_PL[p, :start] = torch.arange(start)
         response_PL[p, :start] = 0
         end = start
-        for number, (row, count) in enumerate(pack, start=1):
+        for number, (row, _) in enumerate(pack, start=1):
             begin, end = end, end + len(row.response_ids)
             ids_PL[p, begin:end] = torch.from_numpy(row.response_ids.astype(np.int64))
             position_PL[p, begin:end] = torch.arange(start, start + end - begin)
@@ -128,7 +125,6 @@ def _loss_sum(model, packs, temperature, eps_clip_low, eps_clip_high, dual_clip)
             predicts += [(p, start - 1, begin)] + [(p, position - 1, position) for position in range(begin + 1, end)]
             stored = row.old_logprobs
             old.append(np.full(end - begin, np.nan) if stored is None else stored)
-            advantages.append(np.full(end - begin, count * row.advantage))  # the loss is proportional to it
     visible_PLL = (response_PL[:, None, :] == 0) | (response_PL[:, None, :] == response_PL[:, :, None])
     visible_PLL &= torch.ones(longest, longest, dtype=torch.bool).tril()
     mask_PLL = torch.zeros(visible_PLL.shape).masked_fill(~visible_PLL, torch.finfo(torch.float32).min)
@@ -139,14 +135,23 @@ def _loss_sum(model, packs, temperature, eps_clip_low, eps_clip_high, dual_clip)
     old_N = torch.from_numpy(np.concatenate(old).astype(np.float32))
     stored_N = ~old_N.isnan()
     old_N = torch.where(stored_N, old_N, logp_N.detach())
-    advantage_N = torch.from_numpy(np.concatenate(advantages).astype(np.float32))
-    ratio_N = (logp_N - old_N).clamp(-20, 20).exp()
-    clipped_N = ratio_N.clamp(1 - eps_clip_low, 1 + eps_clip_high)
-    gain_N = torch.min(ratio_N * advantage_N, clipped_N * advantage_N)
-    if dual_clip is not None:
-        gain_N = torch.where(advantage_N < 0, torch.max(gain_N, dual_clip * advantage_N), gain_N)
+    rows, weights = zip(*(each for pack in packs for each in pack), strict=True)
+    lengths = [len(row.response_ids) for row in rows]
+
+    def by_row(values_N):
+        return pad_sequence(values_N.split(lengths), batch_first=True)
+
+    mask_BA = by_row(torch.ones(len(logp_N)))
+    advantage_B1, recalled_B1 = (
+        torch.tensor([getattr(row, name) for row in rows])[:, None] for name in ("advantage", "recalled")
+    )
+    loss_BA, _ = loss.of(
+        by_row(logp_N), by_row(old_N), advantage_B1.float() * mask_BA, mask_BA, settings=settings, recalled=recalled_B1
+    )
+    weight_B1 = torch.tensor(weights)[:, None]
+    ratio_N = (logp_N.detach() - old_N).clamp(-20, 20).exp()
     ratio_max = ratio_N[stored_N].max().item() if stored_N.any() else 0.0
-    return -gain_N.sum(), ratio_max, logp_N.detach()
+    return (loss_BA.where(mask_BA.bool(), 0.0) * weight_B1).sum(), ratio_max, logp_N.detach()
 
 
 def step(model, optimizer: torch.optim.Optimizer, *, max_grad_norm: float) -> float:

@@ -1,24 +1,28 @@
 """Algorithms that can be trained: one record per value of the key `algo`.
 
-An entry of one's own is a record in a module: `algo=my_module:MINE`, with
+An entry of one's own is a function of a group's rewards (method/core/estimators.py), which makes
+R³ with these advantages, `algo=my_file.py:maxrl`, or a record, `algo=my_module:MINE`, with
 
     from r3_openrlhf.config.algorithms import Algorithm
-    MINE = Algorithm(estimator="group_norm", experience_maker="my_module:MyExperienceMaker")
+    MINE = Algorithm(advantages=maxrl, loss="cispo")
 
 Everything that depends on the algorithm asks its record; no other file knows the names.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from r3_openrlhf.method.core.checks import whole_number
+from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator, estimator_of_user
+from r3_openrlhf.method.core.losses import LOSSES, loss_of_user
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable
 
-_MAKERS = "r3_openrlhf.stack.experience_maker"
+MAKERS = "r3_openrlhf.stack.experience_maker"
 METHOD = frozenset({"replay", "reflection", "ranking"})
 DAPO_OVERLONG_SHARE = 0.2  # arXiv 2503.14476, section 3.4: a buffer of 4,096 of 20,480 tokens
 # Its penalty goes down to -1 with verdicts of +1 and -1; ours are 1 and 0, half as far apart, and
@@ -32,6 +36,9 @@ class Algorithm:
 
     Attributes:
         estimator: OpenRLHF's word for its advantages (--algo.advantage.estimator).
+        advantages: own advantages: an entry of `advantage.function`, or such a function. None: that key
+            of the configuration, or OpenRLHF's.
+        loss: an entry of `train.loss`, or such a function. None: that key of the configuration.
         flags: further flags of OpenRLHF that it is made of.
         experience_maker: import path of the class before the update; a subclass of
             StockExperienceMaker.
@@ -44,9 +51,11 @@ class Algorithm:
         compared: presets to compare a run with: the first, or the second for a run of the first.
     """
 
-    estimator: str
+    estimator: str = "group_norm"
+    advantages: Any = None
+    loss: Any = None
     flags: Mapping[str, Any] = field(default_factory=dict)
-    experience_maker: str = f"{_MAKERS}:StockExperienceMaker"
+    experience_maker: str = f"{MAKERS}:StockExperienceMaker"
     mechanisms: frozenset[str] = frozenset()
     own_advantages: bool = False
     keeps_history: bool = False
@@ -54,6 +63,13 @@ class Algorithm:
     overlong_penalty: bool = False
     environment: bool = False
     compared: tuple[str, str] = ("grpo", "r3")
+
+    @property
+    def group_estimator(self) -> GroupEstimator | None:
+        """Its estimator as a function of ours, for any loop; None: there is none, or settings choose it."""
+        if self.own_advantages:
+            return self.advantages
+        return ESTIMATORS[self.estimator] if self.estimator in ESTIMATORS else None
 
     @property
     def has_critic(self) -> bool:
@@ -67,10 +83,18 @@ class Algorithm:
 
 
 def _of_user(path: str, found: Any) -> Algorithm:
+    if inspect.isfunction(found):
+        found = Algorithm(advantages=found, mechanisms=METHOD, keeps_history=True)
     if not isinstance(found, Algorithm):
         raise ConfigError(
             f"algo is {quoted(path)}, which is not an instance of r3_openrlhf.config.algorithms.Algorithm"
         )
+    if found.advantages is not None:
+        maker = found.experience_maker.replace(":Stock", ":R3")
+        found = replace(found, own_advantages=True, experience_maker=maker)
+        found = replace(found, advantages=_entry(ESTIMATORS, path, found.advantages, estimator_of_user))
+    if found.loss is not None:
+        found = replace(found, loss=_entry(LOSSES, path, found.loss, loss_of_user))
     unknown = found.mechanisms - METHOD
     if unknown:
         raise ConfigError(
@@ -84,13 +108,17 @@ def _of_user(path: str, found: Any) -> Algorithm:
     return found
 
 
+def _entry(table: OpenTable[Any], path: str, given: Any, of_user: Any) -> Any:
+    return of_user("algo", path, given) if callable(given) else table[given]
+
+
 # With own_advantages the estimator is what eq. 3 reduces to.
 ALGORITHMS: OpenTable[Algorithm] = OpenTable(
     "algo",
     {
         "r3": Algorithm(
             estimator="group_norm",
-            experience_maker=f"{_MAKERS}:R3ExperienceMaker",
+            experience_maker=f"{MAKERS}:R3ExperienceMaker",
             mechanisms=METHOD,
             own_advantages=True,
             keeps_history=True,

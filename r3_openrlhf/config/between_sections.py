@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
-from r3_openrlhf.config.words import ENVIRONMENT
+from r3_openrlhf.config.words import ENVIRONMENT, LossAggregation
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import is_import_path, is_looking
+from r3_openrlhf.method.types import OldLogprobs
 
 R3Config = Any  # of config/run.py, which imports this file
 _REWARDS = "the environment gives the rewards, not a grader"
@@ -25,7 +26,50 @@ _WITH_AN_ENVIRONMENT: dict[str, tuple[Any, str]] = {
     "data.task": (None, "the environment says what succeeds, not a grader"),
     "train.deterministic": (False, "which turns are sampled together depends on timing"),
     "advantage.success_scale": (1, "it is a part of eq. 3"),
+    "advantage.function": ("group_norm", "agents.estimator compares trajectories"),
 }
+# beginning of a key -> is its mechanism a part of the algorithm, why not, and where it is
+_MECHANISMS: tuple[tuple[str, Callable[[R3Config], bool], str, str], ...] = (
+    (
+        "advantage.",
+        lambda config: config.algorithm.own_advantages and not config.algorithm.environment,
+        "has its own advantages, not eq. 3",
+        "algo=r3",
+    ),
+    ("replay.", lambda config: "replay" in config.algorithm.mechanisms, "replays no rollouts", "algo=r3"),
+    (
+        "reflection.",
+        lambda config: "reflection" in config.algorithm.mechanisms,
+        "asks no hard problem again",
+        "algo=r3",
+    ),
+    ("ranking.", lambda config: "ranking" in config.algorithm.mechanisms, "ranks no failures", "algo=r3"),
+    ("exploration.rrl.", lambda config: config.algorithm.replays_states, "keeps no states", "algo=rrl"),
+    ("history.", lambda config: config.keeps_history, "keeps no history", "algo=r3"),
+    ("agents.", lambda config: config.is_agentic, "plays in no environment", "agents.environment=NAME"),
+)
+# a key that does nothing -> the key that is meant
+_MEANT = {
+    "replay.dual_clip": "openrlhf.actor.dual_clip",
+    "advantage.std_eps": "openrlhf.algo.advantage.lambd for GAE's lambda (algo=ppo)",
+}
+
+
+def check_given(config: R3Config, keys: Iterable[str], *, defaults: Mapping[str, Any]) -> None:
+    """ConfigError: somebody set one of these keys, and nothing reads it with this algorithm.
+
+    A default passes, and a mechanism that is switched off. An experiment's keys are not among them: its
+    arms have different algorithms."""
+    for key in keys:
+        value = _value(config, key) if key in defaults else None
+        if value is None or value == defaults[key] or key.endswith(".enabled"):
+            continue
+        for beginning, is_part, why, where in _MECHANISMS:
+            if key.startswith(beginning) and not is_part(config):
+                remedy = _MEANT.get(key, where)
+                raise ConfigError(
+                    f"{key} is {value}, but algo is {config.algo}, which {why}; use {remedy}, or leave it out"
+                )
 
 
 def check_sections(config: R3Config) -> None:
@@ -142,10 +186,69 @@ def _check_mechanisms(config: R3Config) -> None:
         ("exploration.rrl.ratio", 0.0, algorithm.replays_states, "has no critic to choose states; use algo=rrl"),
         ("replay.rehearse.share", 0.0, "replay" in algorithm.mechanisms, "keeps no history; use algo=r3"),
         ("advantage.success_scale", 1.0, algorithm.own_advantages, "has OpenRLHF's own advantages; use algo=r3"),
+        ("advantage.function", "group_norm", algorithm.own_advantages, "has OpenRLHF's own advantages; use algo=r3"),
     ):
         value = _value(config, key)
         if value != off and not is_possible:
-            raise ConfigError(f"{key} is {value}, but algo is {config.algo}, which {why} or {key}={off:g}")
+            raise ConfigError(f"{key} is {value}, but algo is {config.algo}, which {why} or {key}={off}")
+
+
+def _check_estimator(config: R3Config) -> None:
+    algorithm, advantage = config.algorithm, config.advantage
+    if not algorithm.own_advantages or algorithm.environment:
+        return
+    name = advantage.function
+    if algorithm.advantages is not None:
+        name = f"that of {config.algo}"
+        if advantage.function != "group_norm":
+            raise ConfigError(
+                f"advantage.function is {advantage.function}, but algo is {config.algo}, which has advantages of its own; "
+                "leave one of the two out"
+            )
+    for key, parameter in (("alpha", "alpha"), ("std_eps", "lam"), ("scope", "off_policy_only")):
+        value = getattr(advantage, key)
+        if value != type(advantage).__dataclass_fields__[key].default and not config.estimator.reads(parameter):
+            raise ConfigError(
+                f"advantage.{key} is {value}, but the estimator is {name}, which does not read it; leave it out"
+            )
+    if config.ranking.enabled and not config.estimator.reads_failures:
+        raise ConfigError(
+            f"ranking.enabled is true, but the estimator is {name}, which reads no reward of a failure, so that a ranking "
+            "would change nothing; use ranking.enabled=false"
+        )
+
+
+def _check_loss(config: R3Config) -> None:
+    train, algorithm, loss = config.train, config.algorithm, config.loss
+    flag = config.flag("actor.policy_loss_type")
+    other = f"algo is {config.algo}, which has a loss of its own" if algorithm.loss is not None else None
+    if flag not in (None, train.loss):
+        other = f"the loss of algo={config.algo} or openrlhf.actor.policy_loss_type is {flag}"
+    if other and train.loss != "ppo":
+        raise ConfigError(f"train.loss is {train.loss}, but {other}; leave one of the two out")
+    name = f"that of {config.algo}" if algorithm.loss is not None else flag or train.loss
+    if loss.of_response and train.loss_aggregation == LossAggregation.TOKEN_MEAN:
+        raise ConfigError(
+            f"the policy loss is {name}, whose ratio is one of a whole response, but train.loss_aggregation is "
+            f"{train.loss_aggregation}; use train.loss_aggregation=seq-mean-token-mean"
+        )
+    for section, key in ((train, "eps_clip_low"), (train, "eps_clip_high"), (config.replay, "dual_clip")):
+        value = getattr(section, key)
+        if value not in (None, type(section).__dataclass_fields__[key].default) and not loss.reads(key):
+            prefix = "train" if section is train else "replay"
+            raise ConfigError(
+                f"{prefix}.{key} is {value}, but the policy loss is {name}, which has no such bound; leave it out"
+            )
+    if loss.reads("recalled") and not loss.of_user and not config.replay.enabled:
+        raise ConfigError(
+            f"the policy loss is {name}, which differs from ppo in recalled rows alone, but nothing is recalled; use "
+            "algo=r3 with replay.enabled=true, or train.loss=ppo"
+        )
+    if loss.needs_stored and config.replay.old_logprobs != OldLogprobs.BEHAVIOUR:
+        raise ConfigError(
+            f"the policy loss is {name}, which shapes the ratio to a recalled row's stored log-probs, but replay.old_logprobs "
+            f"is {config.replay.old_logprobs}, with which that ratio is 1; use replay.old_logprobs=behaviour"
+        )
 
 
 def _check_critic(config: R3Config) -> None:
@@ -219,6 +322,8 @@ _CHECKS: tuple[Callable[[R3Config], None], ...] = (
     _check_async,
     _check_filtering,
     _check_mechanisms,
+    _check_estimator,
+    _check_loss,
     _check_critic,
     _check_lengths,
     _check_batches,

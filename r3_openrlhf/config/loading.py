@@ -24,6 +24,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from r3_openrlhf.config import ENVIRONMENT, R3Config
+from r3_openrlhf.config.between_sections import check_given
 from r3_openrlhf.config.retired import RETIRED, RETIRED_VALUES
 from r3_openrlhf.config.sources import SOURCES
 from r3_openrlhf.method.errors import ConfigError, quoted
@@ -102,6 +103,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     )
     if not config.run_dir.strip():
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
+    check_given(config, given if chosen is not None else given | _keys_beside_algo(experiment), defaults=_defaults())
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # for Ray's workers
     return config
 
@@ -120,6 +122,18 @@ def _experiment_of(experiment: str) -> list[str]:
     return [f"+experiment={experiment}"]
 
 
+def _keys_beside_algo(experiment: str) -> set[str]:
+    """The keys that an experiment's own file sets beside `algo`; none where it leaves the algorithm open."""
+    file = Path(experiment) if experiment.endswith(".yaml") else CONFIGS / "experiment" / f"{experiment}.yaml"
+    values = yaml.safe_load(file.expanduser().read_text(encoding="utf-8")) or {}
+    return {key for key, _ in _leaves(values, R3Config)} if "algo" in values else set()
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    return flatten(R3Config(run_dir="run"))
+
+
 def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str) -> R3Config:
     """`values`, an R3Config's sections as dictionaries, "key=value" on top; as load_config."""
     composed = OmegaConf.create(values)
@@ -127,7 +141,10 @@ def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str)
         _check_override(override)
         parsed = OverridesParser.create().parse_override(override)
         OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=False, force_add=True)
-    return _checked(_container(composed), source=source)
+    config = _checked(_container(composed), source=source)
+    given = {OverridesParser.create().parse_override(override).key_or_group for override in overrides}
+    check_given(config, given, defaults=_defaults())
+    return config
 
 
 def config_to_json(config: R3Config) -> str:

@@ -16,6 +16,8 @@ from r3_openrlhf.config.running import CheckpointConfig, ClusterConfig, LoggingC
 from r3_openrlhf.config.sampling_and_training import RolloutConfig, TrainConfig
 from r3_openrlhf.config.words import MISSING, TokenValues
 from r3_openrlhf.method.checks import check_fields, word
+from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
+from r3_openrlhf.method.core.losses import LOSSES, LossSettings, TokenLoss
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.settings import R3Settings
 
@@ -65,6 +67,23 @@ class R3Config(R3Settings):
         for part in name.split("."):
             flags = flags.get(part) if isinstance(flags, dict) else None
         return self.algorithm.flags.get(name) if flags is None else flags
+
+    @property
+    def estimator(self) -> GroupEstimator:
+        """The estimator of a group's advantages: that of `algo`, or advantage.function."""
+        return self.algorithm.group_estimator or ESTIMATORS[self.advantage.function]
+
+    @property
+    def loss(self) -> TokenLoss:
+        """The loss of a token: that of `algo`, or train.loss; gspo is a flag of OpenRLHF, too."""
+        flag = self.flag("actor.policy_loss_type")  # OpenRLHF's parser judges it
+        word = flag if self.train.loss == "ppo" and flag in LOSSES else self.train.loss
+        return self.algorithm.loss or LOSSES[word]
+
+    @property
+    def loss_settings(self) -> LossSettings:
+        """The bounds that a loss may read."""
+        return LossSettings(self.train.eps_clip_low, self.train.eps_clip_high, self.dual_clip)
 
     @property
     def algorithm_name(self) -> str:

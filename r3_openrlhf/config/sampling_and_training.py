@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.checks import check_fields, number, word
+from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import ConfigError, quoted
 
 
@@ -61,6 +62,9 @@ class TrainConfig:
     inner_epochs: int = number(1, min=1)
     # learning rate of Adam
     learning_rate: float = number(1e-6, above=0)
+    # loss of a token: ppo, cispo, gmpo, gspo, sapo, gpg, exgrpo, luffy, or package.module:function
+    # (method/core/losses.py)
+    loss: str = word("ppo", LOSSES)
     # the ratio is clipped at 1 - eps_clip_low
     eps_clip_low: float = number(0.2, above=0)
     # the ratio is clipped at 1 + eps_clip_high

@@ -13,7 +13,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,7 @@ class FirstPage:
     findings: list[Finding]
     sources: list[str] = field(default_factory=list)  # of each: rows, columns, form of answers
     rewards: list[str] = field(default_factory=list)  # the user's own rewards on one problem
+    algorithm: list[str] = field(default_factory=list)  # of a training run: `algorithm_lines`
 
     @property
     def refusals(self) -> list[str]:
@@ -92,6 +93,7 @@ class FirstPage:
         found = [f"Problems   {rows}", *(f"           {source}" for source in self.sources)]
         if self.steps is not None:
             found.append(f"Steps      {self.steps:,}")
+        found += [f"{'Algorithm  ' if i == 0 else ' ' * 11}{line}" for i, line in enumerate(self.algorithm)]
         for number, example in enumerate(self.examples, start=1):
             found.append(f"Example {number}")
             found += _beside("  prompt     ", example.prompt.split("\n"))
@@ -121,7 +123,7 @@ def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
     if not data.sources:
         left_out[f"longer than {room:,} tokens"] = data.num_dropped_overlong
         left_out["without problem or usable answer"] = data.num_unusable
-    return make_page(
+    page = make_page(
         config.data,
         config.reward,
         tokenizer,
@@ -138,6 +140,7 @@ def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
         steps=num_steps(config, data),
         findings=data.findings,
     )
+    return replace(page, algorithm=algorithm_lines(config))
 
 
 def page_here(config: R3Config, model: str) -> FirstPage:
@@ -159,7 +162,47 @@ def page_of_tasks(config: R3Config, model: str, data: PreparedData) -> FirstPage
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
     found = [*directory_findings(model), *tokenizer_findings(tokenizer, model)]
     found += template_findings(tokenizer, model, config.data, [])
-    return FirstPage(used=data.num_problems, left_out={}, steps=num_steps(config, data), examples=[], findings=found)
+    return FirstPage(
+        used=data.num_problems,
+        left_out={},
+        steps=num_steps(config, data),
+        examples=[],
+        findings=found,
+        algorithm=algorithm_lines(config),
+    )
+
+
+def algorithm_lines(config: R3Config) -> list[str]:
+    """Name what the update is made of: algorithm, estimator, loss, clip, and what is on and off."""
+    algorithm, train = config.algorithm, config.train
+    if not algorithm.own_advantages:
+        estimator = f"{algorithm.estimator} of OpenRLHF"
+    elif config.is_agentic:
+        estimator = str(config.agents.estimator)
+    else:
+        estimator = config.algo if algorithm.advantages is not None else config.advantage.function
+        estimator += ", which has no baseline" if config.estimator.trains_equal_groups else ""
+    loss = config.algo if algorithm.loss is not None else train.loss
+    if train.loss == "ppo" and algorithm.loss is None:
+        loss = config.flag("actor.policy_loss_type") or loss
+    bounds = {name: value for name, value in config.loss_settings._asdict().items() if config.loss.reads(name)}
+    clip = ", ".join(f"{name} {'off' if value is None else f'{value:g}'}" for name, value in bounds.items())
+    parts = {
+        **{name: getattr(config, name).enabled for name in ("replay", "reflection", "ranking")},
+        "rehearsal": config.replay.rehearse.share > 0,
+        "success weight": config.advantage.success_scale != 1,
+        "states": config.exploration.rrl.ratio > 0,
+        "critic": algorithm.has_critic,
+        "group filter": config.filters_groups,
+        "overlong penalty": algorithm.overlong_penalty,
+        "length reward": config.reward.length_reward_max_tokens is not None,
+        "KL": train.kl_coef > 0,
+    }
+    return [
+        f"{config.algo}: estimator {estimator}; loss {loss}, {train.loss_aggregation}; clip: {clip or 'none'}",
+        f"on: {', '.join(name for name, is_on in parts.items() if is_on) or 'nothing'}",
+        f"off: {', '.join(name for name, is_on in parts.items() if not is_on)}",
+    ]
 
 
 def make_page(

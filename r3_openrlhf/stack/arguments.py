@@ -178,6 +178,8 @@ def _own_flags(
         # Upstream logs to wandb when a key is given, and prefers the one of `wandb login` or
         # WANDB_API_KEY: a real key never belongs on a command line.
         flags["logger.wandb.key"] = "from_the_environment"
+    if train.loss == "gspo":
+        flags["actor.policy_loss_type"] = "gspo"
     if config.replay.enabled:
         flags["actor.dual_clip"] = config.replay.dual_clip
     if algorithm.has_critic:

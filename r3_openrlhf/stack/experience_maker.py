@@ -23,6 +23,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
+from r3_openrlhf.method.core.estimators import EQ_3, ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
@@ -47,6 +48,7 @@ from r3_openrlhf.stack.experience_values import (
     values_of_responses,
 )
 from r3_openrlhf.stack.phases import Phase, announce
+from r3_openrlhf.stack.policy_update import RECALLED
 from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
 from r3_openrlhf.stack.step_warnings import early_warnings, ungraded_sentence
 
@@ -88,7 +90,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
         batch = self._batch(rollout_samples)
         complete_ungraded(rollout_samples)
         experiences = super().make_experience_batch(rollout_samples)
-        count_graded_alone(experiences, rollout_samples, estimator=self.advantage_estimator)
+        if self.advantage_estimator in ESTIMATORS:
+            count_graded_alone(experiences, rollout_samples, ESTIMATORS[self.advantage_estimator])
         for experience, position, index in rows_of(experiences):
             mask = experience.action_mask[position].bool()
             if mask.any():
@@ -385,6 +388,8 @@ class R3ExperienceMaker(StockExperienceMaker):
             experience.returns = returns_to_go(reward_BA, experience.action_mask)
             experience.advantages = experience.returns.clone()
             experience.info["return"] = reward_BA.sum(dim=-1)
+            if self.config.loss.reads("recalled"):
+                experience.info[RECALLED] = torch.tensor([rows[i].recalled for i in of_rows] + fillers).float()
             experience.kl = None
 
 
@@ -397,7 +402,7 @@ def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torc
 def complete_ungraded(rollout_samples: list[Experience]) -> None:
     """Stock estimators need full groups. An ungraded one gets the mean reward and score of graded
     siblings and no action tokens: it moves no mean and carries no gradient; nor an ungraded group.
-    See `count_graded_alone` for what this does to a std."""
+    See `count_graded_alone` for its effect on a std."""
     graded: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is not Verdict.UNGRADED:
@@ -415,27 +420,25 @@ def complete_ungraded(rollout_samples: list[Experience]) -> None:
             )  # an overlong penalty would move the mean
 
 
-# estimator -> the factor from an advantage over n rows to one over the m graded rows
-_OF_GRADED = {
-    "group_norm": lambda m, n: math.sqrt((m - 1) / (n - 1)),
-    "rloo": lambda m, n: m * (n - 1) / ((m - 1) * n),
-}
+def count_graded_alone(
+    experiences: list[Experience], rollout_samples: list[Experience], estimator: GroupEstimator
+) -> None:
+    """Set the advantages of groups that `complete_ungraded` filled to those of their graded rows.
 
-
-def count_graded_alone(experiences: list[Experience], rollout_samples: list[Experience], *, estimator: str) -> None:
-    """Scale the advantages of groups that `complete_ungraded` filled to those of their m graded rows.
-
-    Upstream (:313, :318) divides by a std over all n rows, and takes a baseline of n - 1 others.
-    The KL is part of the loss and not of the reward (arguments.py), so that a factor is exact."""
-    if estimator not in _OF_GRADED:
-        return
-    graded: dict[tuple[str, str], list[bool]] = {}
-    for sample in rollout_samples:
-        is_graded = sample.r3_rollout.verdict is not Verdict.UNGRADED
-        graded.setdefault((sample.prompts[0], sample.labels[0]), []).append(is_graded)
+    Upstream (:313, :318) divides by a std over all rows, and takes a baseline of the others. The
+    estimator equals upstream's (tests/method/core/test_agrees_with_openrlhf.py); the KL is part of
+    the loss and not of the reward (arguments.py)."""
+    groups: dict[tuple[str, str], list[tuple[Experience, int]]] = {}
+    filled = set()
     for experience, position, index in rows_of(experiences):
-        group = graded[rollout_samples[index].prompts[0], rollout_samples[index].labels[0]]
-        if 1 < sum(group) < len(group):
-            factor = _OF_GRADED[estimator](sum(group), len(group))
-            experience.advantages[position] *= factor
-            experience.returns[position] *= factor
+        sample = rollout_samples[index]
+        group = sample.prompts[0], sample.labels[0]
+        if sample.r3_rollout.verdict is Verdict.UNGRADED:
+            filled.add(group)
+        else:
+            groups.setdefault(group, []).append((experience, position))
+    for rows in (groups[group] for group in filled if group in groups):
+        rewards = [experience.rewards[position].item() for experience, position in rows]
+        values = estimator.of(rewards, **EQ_3)
+        for (experience, position), value in zip(rows, values, strict=True):
+            experience.advantages[position] = experience.returns[position] = value * experience.action_mask[position]

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import ALGORITHMS
-from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.errors import ConfigError
 
 _GRADERS = "rewards come from graders (reward.*), not from a reward model"
@@ -177,6 +176,10 @@ _CRITIC = Need("algo=ppo", lambda config, given: config.algorithm.has_critic)
 _ADAPTER = Need("openrlhf.ds.lora.rank", lambda config, given: (given.get("ds.lora.rank") or 0) > 0)
 _WANDB = Need("logging.wandb_project", lambda config, given: config.logging.wandb_project is not None)
 NEEDS: dict[str, Need] = {
+    "algo.advantage.is_correction_level": Need(
+        "train.loss=ppo",
+        lambda config, given: config.loss.of_openrlhf or given["algo.advantage.is_correction_level"] == "off",
+    ),
     "algo.advantage.is_correction_mode": _CORRECTION,
     "algo.advantage.is_correction_gating": _CORRECTION,
     "algo.advantage.is_correction_threshold": _CORRECTION,
@@ -266,7 +269,7 @@ def check_together(given: dict[str, Any], config: R3Config, *, platform: str) ->
         if value is not None and value is not False and not _is_one(value) and not need.is_met(config, given):
             raise ConfigError(f"openrlhf.{name} is {value}, but it does nothing without {need.what}")
     _check_adapter(given)
-    _check_loss(given, config)
+    _check_correction(given)
     _check_states(given, config, platform=platform)
     size = given.get("train.async_queue_size")
     if size is not None and not size >= 1:
@@ -292,17 +295,12 @@ def _check_adapter(given: dict[str, Any]) -> None:
         )
 
 
-def _check_loss(given: dict[str, Any], config: R3Config) -> None:
+def _check_correction(given: dict[str, Any]) -> None:
     """Refuse what models/loss.py:153-188 would ignore, or refuse once the model is loaded."""
     correction = "openrlhf.algo.advantage.is_correction"
     level, mode, gating, threshold = (
         given.get(f"algo.advantage.is_correction_{name}") for name in ("level", "mode", "gating", "threshold")
     )
-    if config.flag("actor.policy_loss_type") == "gspo" and config.train.loss_aggregation == LossAggregation.TOKEN_MEAN:
-        raise ConfigError(
-            "the policy loss is gspo, whose ratio is one of a whole response, but train.loss_aggregation is "
-            f"{config.train.loss_aggregation}; use train.loss_aggregation=seq-mean-token-mean"
-        )
     is_divergence = gating not in (None, "ratio")
     if mode == "clip" and (level == "seq" or is_divergence):
         raise ConfigError(

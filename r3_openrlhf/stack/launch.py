@@ -33,12 +33,14 @@ from typing import NamedTuple
 import psutil
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.algorithms import MAKERS
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine import every_process
 from r3_openrlhf.machine.build_locks import build_root, remove_stale
 from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.machine.ray_start import of_this_machine
-from r3_openrlhf.method.errors import DataError, R3Error
+from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
+from r3_openrlhf.method.open_table import is_import_path, load_object
 from r3_openrlhf.problems.files import is_on_the_hub
 from r3_openrlhf.problems.held_out import held_out_data
 from r3_openrlhf.problems.training_file import PreparedData
@@ -197,6 +199,7 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
     """OpenRLHF's command line, after every check that reads and writes nothing of the run: the same
     for a plan and for a start. Raises R3Error."""
     work_of(config).check(config)
+    check_maker(config)
     run.check(config)
     folder = checkpoint_record.newest(run.checkpoints)
     if resume := folder is not None:
@@ -205,6 +208,20 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
     arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume, universal=universal)
     check_arguments(arguments)
     return arguments
+
+
+def check_maker(config: R3Config) -> None:
+    """Import the experience maker of a user's algorithm, as the trainer will. ConfigError: it is none."""
+    path = config.algorithm.experience_maker
+    if not is_import_path(config.algo) or path.startswith("r3_openrlhf."):
+        return
+    cpu_platform.install()  # without CUDA it could not import the stack
+    from r3_openrlhf.stack.experience_maker import StockExperienceMaker
+
+    key = f"algo is {quoted(config.algo)}, and its experience_maker"
+    maker = load_object(key, path)
+    if not (isinstance(maker, type) and issubclass(maker, StockExperienceMaker)):
+        raise ConfigError(f"{key} is {quoted(path)}, which is no subclass of {MAKERS}:StockExperienceMaker")
 
 
 def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
@@ -276,7 +293,8 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
 
         ppo_critic.CriticModelActor = critic_actor.CriticModelActor
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
-    # stock algorithms keep the stock update, except where it loses gradients (R3ActorTrainer), and
-    # where later passes have a learning rate of their own, which upstream does not know
+    # stock algorithms keep the stock update, except where it loses gradients (R3ActorTrainer), or
+    # the loss is not upstream's
     ours = config.algorithm.own_advantages or config.train.dynamic_batch or short_batches
+    ours = ours or not config.loss.of_openrlhf
     ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor if ours else policy_actor.StockPolicyModelActor

@@ -103,7 +103,8 @@ class R3PolicyActor(StockPolicyActor):
         self._keeps_tokens = config.logging.token_values != TokenValues.NONE
         self._wanted: deque[list[bool]] = deque()
         self._entropy: list[EntropyPass] = []
-        return super().init_model_from_pretrained(*args, **kwargs)
+        super().init_model_from_pretrained(*args, **kwargs)
+        self.trainer.use_loss(config.loss, config.loss_settings)
 
     def expect_entropy(self, rows: list[bool]) -> None:
         """Say which rows of the next `forward` without such a message need exact entropy."""

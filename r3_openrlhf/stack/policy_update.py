@@ -10,11 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from openrlhf.models.loss import aggregate_loss
+from openrlhf.models.utils import masked_mean
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ray import ppo_actor
 from torch.utils.data import DataLoader
 
+from r3_openrlhf.method.core.losses import LossSettings, TokenLoss
 from r3_openrlhf.stack.batching import micro_batches, num_tight, num_windows, tight_micro_batches
+
+RECALLED = "recalled"  # info of a row: 1 from the history, else 0; only where the loss asks for it
 
 
 def _num_tokens(item) -> int:
@@ -166,12 +171,45 @@ class AnyNumberOfRows:
         return min(end for end in ends if end >= step) - max((end for end in ends if end < step), default=-1)
 
 
+class OwnLoss:
+    """A loss of method/core/losses.py in the place of upstream's PolicyLoss (ppo_actor.py:76, called at :304).
+
+    The mean over tokens or responses is upstream's (models/loss.py:11). `recalled_B`: the rows from the
+    history of the micro-batch that comes next."""
+
+    recalled_B: torch.Tensor | None = None
+
+    def __init__(self, loss: TokenLoss, settings: LossSettings, *, token_level_loss: bool) -> None:
+        self.loss, self.settings, self.token_level_loss = loss, settings, token_level_loss
+
+    def __call__(self, log_probs, old_log_probs, advantages, action_mask, **denominators):
+        """As PolicyLoss.forward: loss, share of clipped tokens, KL, and two values that are upstream's alone."""
+        denominators.pop("rollout_log_probs")  # for OpenRLHF's importance sampling
+        recalled_B1 = torch.zeros(len(log_probs), 1, dtype=torch.bool, device=log_probs.device)
+        if self.recalled_B is not None:
+            recalled_B1 = self.recalled_B.bool().to(log_probs.device).unsqueeze(-1)
+        loss_BA, clipped_BA = self.loss.of(
+            log_probs, old_log_probs, advantages, action_mask, settings=self.settings, recalled=recalled_B1
+        )
+        loss_BA = loss_BA.where(action_mask.bool(), 0.0)  # 0 times infinity is no number
+        clipped_BA = torch.zeros_like(log_probs) if clipped_BA is None else clipped_BA.float()
+        loss = aggregate_loss(loss_BA, action_mask, token_level_loss=self.token_level_loss, **denominators)
+        kl = masked_mean((old_log_probs - log_probs).detach(), action_mask, dim=None)
+        return loss, masked_mean(clipped_BA, action_mask, dim=None), kl, None, None
+
+
 class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
-    """Upstream's update loop on windows of any number of micro-batches.
+    """Upstream's update loop on windows of any number of micro-batches, with the run's loss.
 
     A step makes `train.max_epochs` passes over its rows (ppo_actor.py:175), each with the old
     log-probs from before the first (:244).
     """
+
+    def use_loss(self, loss: TokenLoss, settings: LossSettings) -> None:
+        """Take another loss than upstream's, which stays where OpenRLHF has it."""
+        if not loss.of_openrlhf:
+            by_token = self.args.actor.loss_agg_mode == "token-mean"
+            self.actor_loss_fn = OwnLoss(loss, settings, token_level_loss=by_token)
 
     def ppo_train(self, kl_ctl: float):
         """Upstream's update (ppo_actor.py:153) on this step's rows. Returns the step's means."""
@@ -182,6 +220,7 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
     def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
         """Upstream's pass over a micro-batch (ppo_actor.py:259). `num_samples` has no fillers."""
         self.set_boundary(self.actor.model, step)
+        self.actor_loss_fn.recalled_B = experience.info.get(RECALLED)
         real_B = experience.action_mask.sum(-1) > 0
         if not real_B.all():
             forget_fillers(experience, real_B)

@@ -6,6 +6,7 @@ import torch
 
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
+from r3_openrlhf.method.core.losses import LossSettings  # noqa: E402
 from research.update import TrainedRow, accumulate_gradient  # noqa: E402
 from tests.stack.mixed_rows import log_ratios, mixed_rows, save_model  # noqa: E402
 from tests.stack.test_any_number_of_rows import LEARNING_RATE, ROWS, run_ranks  # noqa: E402
@@ -41,7 +42,7 @@ def test_one_gradient_in_the_lab_and_on_the_stack(dual_clip, tmp_path):
             )
             for row, ratio in zip(mixed_rows(num_rows, seed=num_rows), log_ratios(num_rows), strict=True)
         ]
-        bounds = dict(eps_clip_low=0.2, eps_clip_high=0.2, dual_clip=dual_clip)
+        bounds = dict(settings=LossSettings(dual_clip=dual_clip))
         accumulate_gradient(policy, rows, temperature=1.0, micro_batch_size=4, **bounds)
         gradients = [parameter.grad for parameter in policy.parameters()]
         norm = torch.sqrt(sum((gradient**2).sum() for gradient in gradients)).item()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from r3_openrlhf.method.core.losses import LOSSES, LossSettings
 from research.update import TrainedRow, accumulate_gradient, make_optimizer, step
 from tests.method.test_rehearsal import history, mixed  # noqa: F401
 
@@ -53,7 +54,7 @@ def test_the_gradient_is_that_of_the_formula(model, behaviour, micro_batch_size)
         row.old_logprobs = (own + draw.normal(0, 0.4, len(own))).astype(np.float32)
     ours, theirs = copy.deepcopy(model), copy.deepcopy(model)
     accumulate_gradient(
-        ours, rows, temperature=0.8, eps_clip_low=0.1, eps_clip_high=0.4, micro_batch_size=micro_batch_size
+        ours, rows, temperature=0.8, settings=LossSettings(0.1, 0.4), micro_batch_size=micro_batch_size
     )
     row_by_row(theirs, rows, low=0.1, high=0.4, temperature=0.8)
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -62,9 +63,7 @@ def test_the_gradient_is_that_of_the_formula(model, behaviour, micro_batch_size)
 
 def test_the_loss_on_the_current_policy_is_minus_the_mean_advantage_per_token(model):
     rows = rows_of(3)
-    gradient = accumulate_gradient(
-        copy.deepcopy(model), rows, temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4
-    )
+    gradient = accumulate_gradient(copy.deepcopy(model), rows, temperature=1.0, micro_batch_size=4)
     tokens = sum(len(row.response_ids) for row in rows)
     assert gradient.ratio_max == 0.0  # no row has stored log-probs
     assert gradient.loss == pytest.approx(
@@ -76,7 +75,7 @@ def test_a_step_clips_and_clears(model):
     policy = copy.deepcopy(model)
     optimizer = make_optimizer(policy, learning_rate=1e-3)
     rows = rows_of(4)
-    accumulate_gradient(policy, rows, temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
+    accumulate_gradient(policy, rows, temperature=1.0, micro_batch_size=4)
     norm = math.sqrt(sum((p.grad**2).sum().item() for p in policy.parameters()))
     assert step(policy, optimizer, max_grad_norm=1e-3) == pytest.approx(norm, rel=1e-4)
     assert all(parameter.grad is None for parameter in policy.parameters())
@@ -87,9 +86,7 @@ def test_a_step_clips_and_clears(model):
 
 def test_the_logprobs_are_the_policys_row_by_row(model):
     rows = rows_of(5)  # sorted by length inside
-    gradient = accumulate_gradient(
-        copy.deepcopy(model), rows, temperature=0.8, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4
-    )
+    gradient = accumulate_gradient(copy.deepcopy(model), rows, temperature=0.8, micro_batch_size=4)
     for row, found in zip(rows, gradient.logprobs, strict=True):
         ids = torch.tensor([[*row.prompt_ids, *row.response_ids]]).long()
         logp = (model(ids).logits[0, len(row.prompt_ids) - 1 : -1] / 0.8).log_softmax(-1).detach()
@@ -116,7 +113,7 @@ def test_a_row_without_an_advantage_counts_its_tokens_and_is_not_run_through_the
     for row in rows[::2]:
         row.advantage = 0.0
     counted, whole = Counted(copy.deepcopy(model)), copy.deepcopy(model)
-    settings = dict(temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
+    settings = dict(temperature=1.0, micro_batch_size=4)
     gradient = accumulate_gradient(counted, rows, **settings)
     row_by_row(whole, rows, low=0.2, high=0.2, temperature=1.0)  # the formula knows no such exception
     assert counted.packs == 4 and [one is None for one in gradient.logprobs] == [True, False] * 4
@@ -129,7 +126,7 @@ def test_equal_rows_are_run_through_the_model_once_and_count_as_often_as_they_co
     rows += [copy.copy(rows[0]), copy.copy(rows[1]), copy.copy(rows[0])]
     rows[4].advantage = 0.7  # no copy any more
     counted, whole = Counted(copy.deepcopy(model)), copy.deepcopy(model)
-    settings = dict(temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2)
+    settings = dict(temperature=1.0)
     gradient = accumulate_gradient(counted, rows, micro_batch_size=1, **settings)
     row_by_row(whole, rows, low=0.2, high=0.2, temperature=1.0)
     assert counted.packs == 3 and counted.responses == 4
@@ -145,7 +142,7 @@ def test_where_no_row_has_an_advantage_momentum_goes_on(model):
     """As after a gradient of 0: by hand, Adam's second step of size learning rate * m / sqrt(v)."""
     policy, rows = copy.deepcopy(model), rows_of(7)
     optimizer = make_optimizer(policy, learning_rate=1e-3)
-    settings = dict(temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
+    settings = dict(temperature=1.0, micro_batch_size=4)
     accumulate_gradient(policy, rows, **settings)
     first = policy.lm_head.weight.grad.clone()
     step(policy, optimizer, max_grad_norm=1e9)
@@ -162,7 +159,7 @@ def test_where_no_row_has_an_advantage_momentum_goes_on(model):
 
 def test_an_update_needs_rows(model):
     with pytest.raises(ValueError, match="needs rows"):
-        accumulate_gradient(model, [], temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
+        accumulate_gradient(model, [], temperature=1.0, micro_batch_size=4)
 
 
 @pytest.mark.parametrize("dual_clip", [None, 1.5, 3.0])
@@ -181,13 +178,7 @@ def test_what_bounds_what(model, dual_clip):
             )
             policy = copy.deepcopy(model)
             loss, ratio_max, logprobs = accumulate_gradient(
-                policy,
-                [row],
-                temperature=1.0,
-                eps_clip_low=0.2,
-                eps_clip_high=0.2,
-                micro_batch_size=1,
-                dual_clip=dual_clip,
+                policy, [row], temperature=1.0, micro_batch_size=1, settings=LossSettings(dual_clip=dual_clip)
             )
             bound = {2.0: min(ratio, 1.2), -2.0: min(max(ratio, 0.8), dual_clip or math.inf)}[advantage]
             assert logprobs[0] == pytest.approx([new], rel=1e-5)
@@ -196,41 +187,30 @@ def test_what_bounds_what(model, dual_clip):
             assert moved == (bound == ratio)
 
 
-@pytest.mark.stack
-@pytest.mark.parametrize("dual_clip", [None, 1.5, 3.0])
-def test_the_loss_is_openrlhfs(model, dual_clip):
-    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-    from r3_openrlhf.machine.cpu import cpu_platform
-
-    cpu_platform.install()
-    from openrlhf.models.loss import PolicyLoss
-
-    rows = rows_of(count=20, behaviour=True)
-    for row in rows:
-        row.old_logprobs -= 2.0  # less likely when they were sampled than now: ratios beyond every bound
-    policy_loss = PolicyLoss(0.1, 0.4, dual_clip=dual_clip, token_level_loss=False)
-    expected, tokens = 0.0, sum(len(row.response_ids) for row in rows)
-    largest = 0.0
+@pytest.mark.parametrize("by_token", [True, False])
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_loss_in_packs_is_that_of_rows_alone(model, name, by_token):
+    """A mean over tokens, or over responses; equal rows, rows without an advantage and recalled ones among them."""
+    rows, loss = rows_of(9, count=12, behaviour=True), LOSSES[name]
+    rows[3].advantage, rows[5].recalled = 0.0, True
+    rows.append(copy.copy(rows[0]))
+    packed, whole = copy.deepcopy(model), copy.deepcopy(model)
+    found = accumulate_gradient(packed, rows, temperature=1.0, micro_batch_size=4, loss=loss, by_token=by_token)
+    total, num_tokens = 0.0, sum(len(row.response_ids) for row in rows)
     for row in rows:
         ids = torch.tensor([[*row.prompt_ids, *row.response_ids]]).long()
-        logp = model(ids).logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1)
-        logp = logp.gather(1, torch.tensor(row.response_ids).long()[:, None]).T.detach()
-        old = torch.tensor(row.old_logprobs)[None]
-        largest = max(largest, (logp - old).exp().max().item())
-        advantages, mask = torch.full_like(logp, row.advantage), torch.ones_like(logp)
-        mean = policy_loss(logp, old, advantages, action_mask=mask)[0].item()
-        expected += mean * logp.shape[1] / tokens
-    gradient = accumulate_gradient(
-        copy.deepcopy(model),
-        rows,
-        temperature=1.0,
-        eps_clip_low=0.1,
-        eps_clip_high=0.4,
-        micro_batch_size=4,
-        dual_clip=dual_clip,
-    )
-    assert gradient.loss == pytest.approx(expected, rel=1e-4)
-    assert gradient.ratio_max == pytest.approx(largest, rel=1e-4) and largest > 3.0
+        logp_1T = whole(ids).logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1)
+        logp_1T = logp_1T.gather(1, torch.tensor(row.response_ids).long()[:, None]).T
+        ones_1T = torch.ones_like(logp_1T)
+        per_token, _ = loss.of(
+            logp_1T, torch.tensor(row.old_logprobs)[None], row.advantage * ones_1T, ones_1T,
+            settings=LossSettings(), recalled=torch.tensor([[row.recalled]]),
+        )  # fmt: skip
+        total = total + per_token.sum() / (num_tokens if by_token else len(row.response_ids) * len(rows))
+    total.backward()
+    assert found.loss == pytest.approx(total.item(), rel=1e-4, abs=1e-6)
+    for mine, other in zip(packed.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-6)
 
 
 def test_the_gradient_of_a_rehearsed_row_is_that_of_the_loss_as_it_is_written(history, model):  # noqa: F811
@@ -241,7 +221,7 @@ def test_the_gradient_of_a_rehearsed_row_is_that_of_the_loss_as_it_is_written(hi
         for row in batch.trained
     ]
     model.zero_grad()
-    accumulate_gradient(model, rows, temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=8)
+    accumulate_gradient(model, rows, temperature=1.0, micro_batch_size=8)
     found = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     total = 0.0

@@ -15,6 +15,7 @@ from openrlhf.trainer.ray import ppo_actor, ppo_critic  # noqa: E402
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer  # noqa: E402
 from openrlhf.utils import get_strategy  # noqa: E402
 
+from r3_openrlhf.config import R3Config  # noqa: E402
 from r3_openrlhf.config.loading import load_config  # noqa: E402
 from r3_openrlhf.stack import chunked_actor, lora  # noqa: E402
 from r3_openrlhf.stack.batching import num_fillers, num_windows  # noqa: E402
@@ -90,6 +91,7 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
 def maker_of(args) -> R3ExperienceMaker:
     """The maker's own layout of rows and advantages, without the groups of remote models behind it."""
     maker = R3ExperienceMaker.__new__(R3ExperienceMaker)
+    maker.config = R3Config(run_dir="unused")
     maker.args, maker.tokenizer, maker.kl_ctl = args, SimpleNamespace(pad_token_id=0), SimpleNamespace(value=0.0)
     return maker
 

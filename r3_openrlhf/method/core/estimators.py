@@ -21,16 +21,14 @@ from r3_openrlhf.method.core.checks import finite_values
 from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
 
 PSR_WEIGHT = 0.1  # lambda of W-REINFORCE, arXiv 2506.01347, section 5
+EQ_3: dict[str, Any] = {"alpha": 1.0, "lam": 1e-9, "off_policy_only": False}  # eq. 1: OpenRLHF's group_norm
 # keyword -> its value for the made-up group of four: two right, the last recalled, unequal lengths
 FACTS: dict[str, Any] = {
     "correct": [True, True, False, False],  # verdicts
     "recalled": [False, False, False, True],  # rows from the history
     "num_tokens": [3, 9, 24, 4],  # of each response
     "differing": 0.5,  # share of the step's groups whose rewards are not all equal
-    # the settings of eq. 3
-    "alpha": 1.0,
-    "lam": 1e-9,
-    "off_policy_only": False,
+    **EQ_3,
 }
 
 

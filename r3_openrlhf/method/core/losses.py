@@ -1,0 +1,248 @@
+"""Log-probs and advantages -> the loss of each token, by name: the table behind `train.loss`.
+
+A function of one's own joins it by import path, `train.loss=my_losses.py:plain`:
+
+    def plain(logprobs, old_logprobs, advantages, mask):
+        return -advantages * logprobs
+
+All are float [B, A]; the result has the loss of each token [B, A], or it and which tokens were
+clipped, bool [B, A]. Where the mask is 0 a value counts nothing. The function may also name `settings`
+(LossSettings) or its fields, and `recalled`, bool [B, 1]: the rows from the history.
+
+r = exp(log pi - log pi_old). B rows, A action positions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GMPO_BOUND = 0.4  # on a token's log-ratio, arXiv 2507.20673
+SAPO_TAU_POSITIVE, SAPO_TAU_NEGATIVE = 1.0, 1.05  # arXiv 2511.20347
+SHAPING = 0.1  # c of ExGRPO and LUFFY
+
+
+class LossSettings(NamedTuple):
+    """The bounds of a run's loss: 1 - eps_clip_low <= r <= 1 + eps_clip_high, and dual_clip."""
+
+    eps_clip_low: float = 0.2
+    eps_clip_high: float = 0.2
+    dual_clip: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLoss:
+    """One loss.
+
+    Attributes:
+        of_response: it has one ratio for a whole response, so the loss is a mean over responses.
+        of_openrlhf: on the stack OpenRLHF's own class computes it.
+        of_user: nothing is known of it.
+        needs_stored: it is about recalled rows whose ratio is one to their stored log-probs."""
+
+    function: Callable[..., Any]
+    of_response: bool = False
+    of_openrlhf: bool = False
+    of_user: bool = False
+    needs_stored: bool = False
+
+    def of(
+        self,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        *,
+        settings: LossSettings,
+        recalled: Tensor,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the loss of each token, and which tokens are clipped; None: nothing is.
+
+        ValueError: the function returned another shape."""
+        facts = settings._asdict() | {"settings": settings, "recalled": recalled}
+        named = inspect.signature(self.function).parameters
+        result = self.function(
+            logprobs, old_logprobs, advantages, mask, **{name: facts[name] for name in facts if name in named}
+        )
+        loss, clipped = result if isinstance(result, tuple) else (result, None)
+        if tuple(loss.shape) != tuple(logprobs.shape):
+            raise ValueError(f"a loss has the shape {list(loss.shape)}; one of each token is {list(logprobs.shape)}")
+        return loss, clipped
+
+    def reads(self, name: str) -> bool:
+        """Return whether the function reads a field of LossSettings, or `recalled`."""
+        named = inspect.signature(self.function).parameters
+        return name in named or (name != "recalled" and "settings" in named)
+
+
+def _ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    return (logprobs - old_logprobs).clamp(-20.0, 20.0).exp()
+
+
+def _clipped(
+    ratio: Tensor, advantages: Tensor, low: float, high: float, dual_clip: float | None
+) -> tuple[Tensor, Tensor]:
+    plain, bounded = ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages
+    gain = plain.minimum(bounded)
+    if dual_clip is not None:
+        gain = gain.maximum(dual_clip * advantages).where(advantages < 0, gain)
+    return -gain, bounded < plain
+
+
+def ppo(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    _mask: Tensor,
+    *,
+    eps_clip_low: float,
+    eps_clip_high: float,
+    dual_clip: float | None,
+) -> tuple[Tensor, Tensor]:
+    """-min(r A, clip(r) A); where A < 0 at most dual_clip |A|       arXiv 1707.06347, 1912.09729"""
+    return _clipped(_ratio(logprobs, old_logprobs), advantages, eps_clip_low, eps_clip_high, dual_clip)
+
+
+def gspo(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    eps_clip_low: float,
+    eps_clip_high: float,
+    dual_clip: float | None,
+) -> tuple[Tensor, Tensor]:
+    """ppo's with s = exp(mean over the response of log r)           GSPO, arXiv 2507.18071"""
+    ratio = _mean_of_response(logprobs - old_logprobs, mask).exp() * mask
+    return _clipped(ratio, advantages, eps_clip_low, eps_clip_high, dual_clip)
+
+
+def cispo(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    _mask: Tensor,
+    *,
+    eps_clip_low: float,
+    eps_clip_high: float,
+) -> tuple[Tensor, Tensor]:
+    """-stop(clip(r)) A log pi                                       CISPO, arXiv 2506.13585, eq. 4
+
+    A clipped token keeps its gradient. The paper has no bound below (eps_clip_low 1)."""
+    ratio = _ratio(logprobs, old_logprobs).detach()
+    weight = ratio.clamp(1 - eps_clip_low, 1 + eps_clip_high)
+    return -weight * advantages * logprobs, weight != ratio
+
+
+def gmpo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """-A exp(mean over the response of l)                           GMPO, arXiv 2507.20673
+
+    l = min(log r, 0.4) where A > 0, max(log r, -0.4) where A < 0: a geometric mean of ratios."""
+    sign = advantages.sign()
+    signed = sign * (logprobs - old_logprobs)
+    mean = _mean_of_response(sign * signed.clamp(max=GMPO_BOUND), mask)
+    return -advantages * mean.exp(), signed > GMPO_BOUND
+
+
+def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, _mask: Tensor) -> Tensor:
+    """-4 / tau sigmoid(tau (r - 1)) A                               SAPO, arXiv 2511.20347
+
+    tau is 1 where A > 0, else 1.05. Nothing is clipped: the slope falls on both sides of r = 1."""
+    positive = advantages > 0
+    tau = positive * SAPO_TAU_POSITIVE + ~positive * SAPO_TAU_NEGATIVE
+    return -(tau * (_ratio(logprobs, old_logprobs) - 1)).sigmoid() * 4 / tau * advantages
+
+
+def gpg(logprobs: Tensor, _old_logprobs: Tensor, advantages: Tensor, _mask: Tensor) -> Tensor:
+    """-A log pi                                                     GPG, arXiv 2504.02546. No ratio."""
+    return -advantages * logprobs
+
+
+def exgrpo(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    settings: LossSettings,
+    recalled: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """-r / (r + c) A in a recalled row, ppo's in a fresh one        ExGRPO, arXiv 2510.02245"""
+    fresh = ppo(logprobs, old_logprobs, advantages, mask, **settings._asdict())
+    return _shaped(_ratio(logprobs, old_logprobs), advantages, recalled, fresh)
+
+
+def luffy(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    settings: LossSettings,
+    recalled: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """-pi / (pi + c) A in a recalled row, ppo's in a fresh one      LUFFY, arXiv 2504.14945"""
+    fresh = ppo(logprobs, old_logprobs, advantages, mask, **settings._asdict())
+    return _shaped(logprobs.exp(), advantages, recalled, fresh)
+
+
+def _shaped(
+    weight: Tensor, advantages: Tensor, recalled: Tensor, fresh: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    loss, clipped = fresh
+    return (-weight / (weight + SHAPING) * advantages).where(recalled, loss), clipped & ~recalled
+
+
+def _mean_of_response(values: Tensor, mask: Tensor) -> Tensor:
+    """[B, 1], over the tokens of the mask."""
+    return (values * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+
+
+def loss_of_user(key: str, path: str, function: Any) -> TokenLoss:
+    """Make an entry of a user's function. ConfigError: it cannot be called, or fails on made-up rows."""
+    parameters = inspect.signature(function).parameters if callable(function) else {}
+    facts = {"settings", "recalled", *LossSettings._fields} & set(parameters)
+    check_signature(key, path, function, None, None, None, None, **dict.fromkeys(facts))
+    loss = TokenLoss(function, of_user=True)
+    tried(key, path, lambda: _try(loss), on="four made-up rows of unequal length")
+    return loss
+
+
+def _try(loss: TokenLoss) -> None:
+    import torch
+
+    logprobs = (-torch.arange(1.0, 21.0).reshape(4, 5) / 10).requires_grad_()
+    mask = (torch.arange(5) < torch.tensor([[5], [3], [1], [4]])).float()
+    advantages = torch.tensor([[1.0], [1.0], [-1.0], [-1.0]]).expand(4, 5) * mask
+    recalled = torch.tensor([[False], [False], [False], [True]])
+    per_token, _ = loss.of(
+        logprobs, (logprobs - 0.1).detach(), advantages, mask, settings=LossSettings(), recalled=recalled
+    )
+    (per_token * mask).sum().backward()
+    if not torch.isfinite(per_token[mask.bool()]).all() or not torch.isfinite(logprobs.grad).all():
+        raise ValueError("the loss of a token, or its gradient, is not finite")
+
+
+PPO = TokenLoss(ppo, of_openrlhf=True)
+LOSSES: OpenTable[TokenLoss] = OpenTable(
+    "train.loss",
+    {
+        "ppo": PPO,
+        "gspo": TokenLoss(gspo, of_response=True, of_openrlhf=True),
+        "cispo": TokenLoss(cispo),
+        "gmpo": TokenLoss(gmpo, of_response=True),
+        "sapo": TokenLoss(sapo),
+        "gpg": TokenLoss(gpg),
+        "exgrpo": TokenLoss(exgrpo, needs_stored=True),
+        "luffy": TokenLoss(luffy),
+    },
+    of_user=lambda path, function: loss_of_user("train.loss", path, function),
+    unread=lambda path: PPO,
+)

@@ -1,0 +1,135 @@
+"""Losses of a token: each written out in plain numbers, upstream's own, and one of a user's own."""
+
+import math
+
+import pytest
+import torch
+
+from r3_openrlhf.config.sampling_and_training import TrainConfig
+from r3_openrlhf.method.core.losses import LOSSES, LossSettings
+from r3_openrlhf.method.errors import ConfigError
+
+OWN = "def cispo(logprobs, old_logprobs, advantages, mask, settings):\n    ratio = (logprobs - old_logprobs).exp().detach()\n"
+OWN += "    return -ratio.clamp(1 - settings.eps_clip_low, 1 + settings.eps_clip_high) * advantages * logprobs\n"
+
+
+def rows(seed, count=12, width=7):
+    """Log-probs now and then, advantages, mask and which are recalled; ratios far beyond all bounds, too."""
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, width + 1, (count,), generator=draw)
+    mask = (torch.arange(width) < lengths[:, None]).float()
+    now = -3 * torch.rand(count, width, generator=draw) * mask
+    then = (now - 1.5 * torch.randn(count, width, generator=draw)) * mask
+    advantages = torch.randn(count, 1, generator=draw) * mask
+    return now.requires_grad_(), then, advantages, mask, torch.rand(count, 1, generator=draw) < 0.5
+
+
+def written_out(name, now, then, advantage, recalled, low, high, dual):
+    """The loss of each token of one row, from its formula; lists of numbers."""
+    ratios = [math.exp(n - t) for n, t in zip(now, then, strict=True)]
+    mean = sum(n - t for n, t in zip(now, then, strict=True)) / len(now)
+
+    def clipped(r):
+        gain = min(r * advantage, min(max(r, 1 - low), 1 + high) * advantage)
+        return -max(gain, dual * advantage) if advantage < 0 and dual else -gain
+
+    if recalled and name in ("exgrpo", "luffy"):
+        weights = ratios if name == "exgrpo" else [math.exp(n) for n in now]
+        return [-w / (w + 0.1) * advantage for w in weights]
+    if name in ("ppo", "exgrpo", "luffy"):
+        return [clipped(r) for r in ratios]
+    if name == "gspo":
+        return [clipped(math.exp(mean))] * len(now)
+    if name == "cispo":
+        return [-min(max(r, 1 - low), 1 + high) * advantage * n for r, n in zip(ratios, now, strict=True)]
+    if name == "gmpo":
+        logs = [n - t for n, t in zip(now, then, strict=True)]
+        bounded = [min(x, 0.4) if advantage > 0 else max(x, -0.4) for x in logs]
+        return [-advantage * math.exp(sum(bounded) / len(bounded))] * len(now)
+    if name == "sapo":
+        tau = 1.0 if advantage > 0 else 1.05
+        return [-4 / tau / (1 + math.exp(-tau * (r - 1))) * advantage for r in ratios]
+    assert name == "gpg"
+    return [-advantage * n for n in now]
+
+
+@pytest.mark.parametrize("dual_clip", [None, 3.0])
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_loss_is_its_formula(name, dual_clip):
+    for seed in range(20):
+        now, then, advantages, mask, recalled = rows(seed)
+        settings = LossSettings(0.2, 0.3, dual_clip)
+        found, _ = LOSSES[name].of(now, then, advantages, mask, settings=settings, recalled=recalled)
+        for i, length in enumerate(mask.sum(-1).int().tolist()):
+            of_row = [now[i, :length].tolist(), then[i, :length].tolist(), advantages[i, 0].item(), recalled[i].item()]
+            expected = written_out(name, *of_row, *settings)
+            assert found[i, :length].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_on_policy_every_loss_has_the_policy_gradient(name):
+    """d loss / d log pi = -A where r = 1, averaged over the response where the ratio is one of it."""
+    now, _, advantages, mask, recalled = rows(3)
+    loss, clipped = LOSSES[name].of(
+        now, now.detach(), advantages, mask, settings=LossSettings(), recalled=recalled & False
+    )
+    (loss * mask).sum().backward()
+    torch.testing.assert_close(now.grad, -advantages * mask)
+    assert clipped is None or not (clipped & mask.bool()).any()
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("dual_clip", [None, 1.5, 3.0])
+@pytest.mark.parametrize("name", ["ppo", "gspo"])
+def test_the_written_out_losses_of_openrlhf_are_its_own(name, dual_clip):
+    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+    from r3_openrlhf.machine.cpu import cpu_platform
+
+    cpu_platform.install()
+    from openrlhf.models.loss import PolicyLoss
+
+    from r3_openrlhf.stack.policy_update import OwnLoss
+
+    for seed in range(20):
+        now, then, advantages, mask, _ = rows(seed)
+        theirs = PolicyLoss(0.1, 0.4, dual_clip=dual_clip, token_level_loss=name == "ppo", policy_loss_type=name)
+        ours = OwnLoss(LOSSES[name], LossSettings(0.1, 0.4, dual_clip), token_level_loss=name == "ppo")
+        results = []
+        for loss_of in (theirs, ours):
+            denominators = dict(dp_size=2, batch_num_tokens=mask.sum() * 3, global_batch_size=24.0)
+            loss, clip, kl, *others = loss_of(
+                now, then, advantages, action_mask=mask, rollout_log_probs=then, **denominators
+            )
+            (gradient,) = torch.autograd.grad(loss, now)
+            results.append((loss, clip, kl, gradient))
+            assert others == [None, None]
+        torch.testing.assert_close(results[0], results[1])
+
+
+def test_a_loss_of_a_user_is_taken_like_ours(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    own = LOSSES[f"{tmp_path / 'own.py'}:cispo"]
+    now, then, advantages, mask, _ = rows(1)
+    found, clipped = own.of(now, then, advantages, mask, settings=LossSettings(), recalled=None)
+    assert clipped is None and own.of_user
+    torch.testing.assert_close(
+        found, LOSSES["cispo"].of(now, then, advantages, mask, settings=LossSettings(), recalled=None)[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("def f(a, b, c, d): return (a * c).sum()", "a loss has the shape []; one of each token is [4, 5]"),
+        ("def f(a, b, c, d): return c", "RuntimeError: element 0 of tensors does not require grad"),
+        ("def f(a, b, c, d): return a / 0", "the loss of a token, or its gradient, is not finite"),
+        ("def f(a, b, c): return a", "cannot be called as it must be: too many positional arguments"),
+        ("def f(a, b, c, d, weight): return a", "cannot be called as it must be: missing a required argument: 'weight'"),
+        ("f = 7", "cannot be called as it must be"),
+    ],
+)  # fmt: skip
+def test_a_loss_that_cannot_work_is_refused_when_the_settings_are_made(tmp_path, body, sentence):
+    (tmp_path / "own.py").write_text(body)
+    with pytest.raises(ConfigError) as refusal:
+        TrainConfig(loss=f"{tmp_path / 'own.py'}:f")
+    assert str(refusal.value).startswith("train.loss is ") and sentence in str(refusal.value)

@@ -1,0 +1,136 @@
+"""Keys of an algorithm: those that nothing reads are refused, parts that do not fit together too, and the first page tells
+algorithms apart."""
+
+import dataclasses
+from itertools import combinations
+
+import pytest
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.loading import flatten, load_config, presets, with_overrides
+from r3_openrlhf.method.core.estimators import ESTIMATORS
+from r3_openrlhf.method.core.losses import LOSSES
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.runs.first_page import algorithm_lines
+
+SECTIONS = ("advantage.", "replay.", "reflection.", "ranking.", "exploration.rrl.", "history.")
+BASELINES = ("ppo", "grpo", "dapo", "rloo")
+TRAJECTORIES = ("hgpo", "gigpo", "agent_grpo")
+
+
+def another_value(key):
+    """A value of this key that is not its default, as it is typed."""
+    owner = R3Config(run_dir="run")
+    *sections, name = key.split(".")
+    for section in sections:
+        owner = getattr(owner, section)
+    (field,) = [field for field in dataclasses.fields(owner) if field.name == name]
+    if field.metadata.get("words"):
+        return next(word for word in field.metadata["words"] if word != field.default)
+    if isinstance(field.default, bool):
+        return "true" if name == "enabled" else str(not field.default).lower()
+    bounds = field.metadata["bounds"]
+    candidates = (1.5, 3, 0.25, 3_000_000)
+    return next(v for v in candidates if bounds.allow(v) and v != field.default and isinstance(v, type(field.default)))
+
+
+@pytest.mark.parametrize("algo", BASELINES)
+def test_a_key_that_nothing_reads_is_refused_and_the_default_is_not(algo):
+    config = load_config("cpu_smoke", [f"algo={algo}"])  # an experiment's keys are there, for its other arms
+    values, defaults = dataclasses.asdict(config), flatten(R3Config(run_dir="run"))
+    keeps = ("history.", "exploration.rrl.") if config.keeps_history else ()
+    keys = [key for key in defaults if key.startswith(SECTIONS) and not key.startswith(keeps)]
+    assert len(keys) >= 25
+    for key in keys:
+        text = another_value(key)
+        with pytest.raises(ConfigError) as refusal:
+            with_overrides(values, [f"{key}={text}"], source="test")
+        sentence = str(refusal.value)
+        assert key in sentence or key.partition(".")[0] in sentence
+        assert (f"algo is {algo}" in sentence or "dynamic_filtering" in sentence) and "\n" not in sentence
+        with_overrides(values, [f"{key}={'null' if defaults[key] is None else defaults[key]}"] * (
+            not key.endswith(".enabled")
+        ), source="test")  # fmt: skip
+
+
+def test_an_experiment_of_ones_own_that_names_its_algorithm_is_asked_for_its_keys(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    file = tmp_path / "experiment" / "own.yaml"
+    body = "defaults:\n  - cpu_smoke\n  - _self_\nreplay: {enabled: false, k: 4}\n"
+    body += "reflection: {enabled: false}\nranking: {enabled: false}\n"
+    file.write_text(body + "algo: grpo\n")
+    with pytest.raises(ConfigError, match="replay.k is 4, but algo is grpo, which replays no rollouts; use algo=r3"):
+        load_config(str(file), [])
+    file.write_text(body)
+    assert load_config(str(file), ["algo=grpo"]).replay.k == 4  # an arm of an experiment of r3
+
+
+@pytest.mark.parametrize(("old", "algo"), [("advantage.lam", "r3"), ("advantage.lam", "ppo")])
+def test_lam_is_answered_with_both_meanings(old, algo):
+    with pytest.raises(ConfigError) as refusal:
+        load_config("cpu_smoke", [f"algo={algo}", f"{old}=0.95"])
+    assert "advantage.std_eps" in str(refusal.value) and "openrlhf.algo.advantage.lambd" in str(refusal.value)
+
+
+def test_every_estimator_and_every_loss_works_with_all_of_r3_or_says_why_not():
+    refused = {}
+    for estimator in ESTIMATORS:
+        for loss in LOSSES:
+            mean = "seq-mean-token-mean" if LOSSES[loss].of_response else "token-mean"
+            settings = [f"advantage.function={estimator}", f"train.loss={loss}", f"train.loss_aggregation={mean}"]
+            try:
+                config = load_config("cpu_smoke", ["algo=r3", *settings])
+            except ConfigError as error:
+                refused.setdefault(estimator, str(error))
+                config = load_config("cpu_smoke", ["algo=r3", *settings, "ranking.enabled=false"])
+            assert config.estimator is ESTIMATORS[estimator] and config.loss is LOSSES[loss]
+    assert set(refused) == {"nsr", "w_reinforce"}
+    assert refused["nsr"].endswith("a ranking would change nothing; use ranking.enabled=false")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ("algo=grpo advantage.function=maxrl", "advantage.function is maxrl, but algo is grpo, which has OpenRLHF's own"),
+        ("algo=r3 advantage.function=maxrl advantage.alpha=2", "advantage.alpha is 2.0, but the estimator is maxrl, which does not read it"),
+        ("algo=r3 train.loss=gmpo", "use train.loss_aggregation=seq-mean-token-mean"),
+        ("algo=grpo train.loss=sapo train.eps_clip_low=0.3", "train.eps_clip_low is 0.3, but the policy loss is sapo"),
+        ("algo=r3 train.loss=cispo replay.dual_clip=2", "replay.dual_clip is 2.0, but the policy loss is cispo"),
+        ("algo=gspo train.loss=cispo", "the loss of algo=gspo or openrlhf.actor.policy_loss_type is gspo; leave one"),
+        ("algo=grpo train.loss=luffy", "differs from ppo in recalled rows alone, but nothing is recalled"),
+        ("algo=r3_earned train.loss=exgrpo", "with which that ratio is 1; use replay.old_logprobs=behaviour"),
+        ("algo=examples/own_maxrl.py:maxrl advantage.function=gpg", "which has advantages of its own; leave one of"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused_with_the_reason(settings, sentence):
+    with pytest.raises(ConfigError) as refusal:
+        load_config("cpu_smoke", settings.split())
+    assert sentence in str(refusal.value)
+
+
+def test_an_algorithm_of_a_user_is_one_function_in_one_file(tmp_path):
+    config = load_config("cpu_smoke", ["algo=examples/own_maxrl.py:maxrl", "train.loss=examples/own_cispo.py:cispo"])
+    assert config.estimator.of([1.0, 0.0, 0.0, 0.0]) == [3, -1, -1, -1] and config.loss.of_user
+    assert config.algorithm.own_advantages and config.keeps_history and config.replay.enabled
+    (tmp_path / "record.py").write_text(
+        "from r3_openrlhf.config.algorithms import Algorithm\nMINE = Algorithm(advantages='maxrl', loss='cispo')\n"
+    )
+    off = [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    config = load_config("cpu_smoke", [f"algo={tmp_path / 'record.py'}:MINE", *off])
+    assert config.estimator is ESTIMATORS["maxrl"] and config.loss is LOSSES["cispo"] and not config.keeps_history
+
+
+def test_the_first_pages_of_two_algorithms_differ():
+    lines = {}
+    for preset in presets():
+        experiment = "agent_smoke" if preset in TRAJECTORIES else "cpu_smoke"
+        lines[preset] = algorithm_lines(load_config(experiment, [f"algo={preset}"]))
+    for one, other in combinations(lines, 2):
+        assert lines[one] != lines[other]
+    assert lines["dapo"][0] == (
+        "dapo: estimator group_norm of OpenRLHF; loss ppo, token-mean; clip: eps_clip_low 0.2, eps_clip_high 0.28, "
+        "dual_clip off"
+    )
+    assert lines["dapo"][1] == "on: group filter, overlong penalty" and "off: replay" in lines["dapo"][2]
+    own = algorithm_lines(load_config("cpu_smoke", ["algo=r3", "advantage.function=nsr", "ranking.enabled=false"]))
+    assert "estimator nsr, which has no baseline" in own[0]
