@@ -56,7 +56,7 @@ def test_a_key_that_nothing_reads_is_refused_and_the_default_is_not(algo):
 def test_an_experiment_of_ones_own_that_names_its_algorithm_is_asked_for_its_keys(tmp_path):
     (tmp_path / "experiment").mkdir()
     file = tmp_path / "experiment" / "own.yaml"
-    body = "defaults:\n  - cpu_smoke\n  - _self_\nreplay: {enabled: false, k: 4}\n"
+    body = "# @package _global_\ndefaults:\n  - cpu_smoke\n  - _self_\nreplay: {enabled: false, k: 4}\n"
     body += "reflection: {enabled: false}\nranking: {enabled: false}\n"
     file.write_text(body + "algo: grpo\n")
     with pytest.raises(ConfigError, match="replay.k is 4, but algo is grpo, which replays no rollouts; use algo=r3"):
