@@ -134,7 +134,7 @@ class R3:
 
     def _hard_problems(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[ReflectionFate], list[int]]:
         """The fate of every problem, and the places of those that get a reflection group: problems
-        whose stored plain rollouts are below the threshold, at most max_share of all by lot."""
+        whose stored rollouts are below the threshold, at most max_share of all by lot."""
         settings = self.settings.reflection
         if not settings.enabled or self.history is None:
             return [ReflectionFate.OFF] * len(uids), []
@@ -143,7 +143,8 @@ class R3:
         rng = random.Random(f"{self.seed}/reflection/{step}")
         most = max(1, round(settings.max_share * len(uids)))
         by_reward = HardBy.checked("reflection.hard_by", settings.hard_by) is HardBy.REWARD
-        means = self.history.mean_rewards(uids) if by_reward else self.history.shares_right(uids)
+        means_of = self.history.mean_rewards if by_reward else self.history.shares_right
+        means = means_of(uids, contexts=self._contexts)
         fates = [ReflectionFate.NOT_HARD if uid in means else ReflectionFate.UNKNOWN_PROBLEM for uid in uids]
         hard = [i for i, uid in enumerate(uids) if is_hard(means.get(uid), threshold=settings.threshold)]
         drawn = hard if len(hard) <= most else sorted(rng.sample(hard, most))
@@ -154,11 +155,18 @@ class R3:
         return fates, drawn
 
     def _stored_error(self, uid: str, *, step: int) -> Rollout | None:
-        """A wrong answer to the plain prompt, drawn at random; None: the store has none."""
+        """A wrong answer, drawn at random; None: the store has none."""
         assert self.history is not None
         lag = self.settings.replay.max_policy_lag
-        stored = self.history.recall(uid, Verdict.WRONG, k=1, step=step, max_policy_lag=lag, order="uniform")
+        stored = self.history.recall(
+            uid, Verdict.WRONG, k=1, step=step, max_policy_lag=lag, order="uniform", contexts=self._contexts
+        )
         return stored[0].rollout if stored else None
+
+    @property
+    def _contexts(self) -> tuple[Context, ...]:
+        """The prompts whose stored rollouts count: the plain one, and with include_reflection both."""
+        return (Context.PLAIN, Context.REFLECTION) if self.settings.replay.include_reflection else (Context.PLAIN,)
 
     # ── after grading ──
 
@@ -233,8 +241,8 @@ class R3:
 
     def _request(self, uid: str, verdict: Verdict, *, step: int) -> RecallRequest:
         replay = self.settings.replay
-        contexts = [Context.PLAIN]
-        contexts += [Context.REFLECTION] if replay.include_reflection else []
+        # a failure from a reflection prompt has no log-probs after the plain one: ratio 1, by choice alone
+        is_bounded = verdict is Verdict.CORRECT or replay.old_logprobs == OldLogprobs.RECOMPUTE
         return RecallRequest(
             uid=uid,
             verdict=verdict,
@@ -242,7 +250,7 @@ class R3:
             step=step,
             max_policy_lag=replay.max_policy_lag,
             order=replay.order,
-            contexts=tuple(contexts),
+            contexts=self._contexts if is_bounded else (Context.PLAIN,),
         )
 
     def _explain(self, batch: MixedBatch, *, step: int) -> None:

@@ -83,7 +83,8 @@ class ReplaySettings:
     dual_clip: float | None = number(3.0, above=1)
     # recall failures into all-correct groups; [P] false: those groups stay as they are
     recall_failures: bool = True
-    # recall rollouts of reflection prompts into plain groups
+    # rollouts of reflection prompts count like those of plain ones, as in algorithm 1: they are recalled into
+    # plain groups (failures only with recompute), decide which problem is hard, and are shown as errors
     include_reflection: bool = False
     rehearse: RehearsalSettings = field(default_factory=RehearsalSettings)
 
@@ -96,7 +97,8 @@ class ReflectionSettings:
     """ISR: hard problems get one more group, from a prompt that shows a stored error."""
 
     enabled: bool = True
-    # tau: a problem is hard when hard_by of its stored rollouts (plain prompts) is below this
+    # tau: a problem is hard when hard_by of its stored rollouts is below this; those of plain prompts count,
+    # with replay.include_reflection all
     threshold: float = number(0.1, above=0)
     # success_rate: share of right rollouts; reward: mean reward, a length reward included [P] reward
     hard_by: str = word("success_rate", HardBy)

@@ -72,6 +72,21 @@ def test_hardness_is_a_share_of_right_rollouts_or_a_mean_reward(hard_by, thresho
     assert sorted(one.problem.uid for one in asked if one.context is Context.REFLECTION) == hard
 
 
+@pytest.mark.parametrize(("include", "fates"), [(False, ["asked", "without_error"]), (True, ["not_hard", "asked"])])
+@pytest.mark.parametrize("hard_by", ["success_rate", "reward"])
+def test_with_include_reflection_those_rollouts_decide_and_are_shown_too(hard_by, include, fates):
+    """ "a" has one of four right, behind an error; the only error of "b" that is young enough was behind one."""
+    with HistoryStore.open(":memory:") as store:
+        shown = [rollout("a", C), rollout("b", W, ids=(5,))]
+        for one in shown:
+            one.context = Context.REFLECTION
+        wrong = [rollout("a", W, ids=(1, number)) for number in range(3)]
+        store.commit_step(STEP, 1, [*shown, *wrong, rollout("b", W, step=1)])
+        keys = {"replay__include_reflection": include, "reflection__hard_by": hard_by}
+        asked = asked_of(store, "a", "b", **keys)
+    assert [fate.value for fate in asked.reflection] == fates
+
+
 def test_every_problem_has_its_fate(history):
     uids = ("hard", "narrow", "old", "easy", "new")
     asked = asked_of(history, *uids)

@@ -79,6 +79,51 @@ def test_what_is_recalled_follows_the_section_replay(history):
     assert recalled(W) == recalled(enabled=False) == []
 
 
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("old_logprobs", ["behaviour", "recompute"])
+def test_no_response_is_recalled_twice_and_no_failure_without_a_bound(include, old_logprobs):
+    """Of each verdict one response from both prompts and from two shown errors, and one from an error alone."""
+    with HistoryStore.open(":memory:") as store:
+        for verdict, number in ((C, 7), (W, 17)):
+            shown = dict(context=Context.REFLECTION, step=3)
+            store.commit_step(number, 1, [
+                rollout(verdict, number=number, step=1),
+                rollout(verdict, number=number, prompt=(1, 2, 3), **shown | {"step": 2}),
+                *(rollout(verdict, number=n, prompt=(1, 2, 4), **shown) for n in (number, number + 1)),
+            ])  # fmt: skip
+        settings = settings_of(replay__k=9, replay__include_reflection=include, replay__old_logprobs=old_logprobs)
+        for verdict, number in ((W, 7), (C, 17)):  # a group all wrong asks for successes
+            fresh = [
+                rollout(verdict, number=i, context=context) for context in ("plain", "reflection") for i in range(2)
+            ]
+            batch = R3(settings, history=store).recall(fresh, step=30)
+            whole = (
+                [(number, 1), (number + 1, 3)]
+                if include and (verdict == W or old_logprobs == "recompute")
+                else [(number, 1)]
+            )
+            assert [
+                sorted(
+                    (int(row.rollout.response_ids[1]), row.rollout.policy_step)
+                    for row in batch.rows
+                    if row.recalled and row.group == g
+                )
+                for g in (0, 1)
+            ] == [whole, whole if verdict == W else []]
+            elsewhere = RecallFate.RECALLED if verdict == W else RecallFate.STARTS_ELSEWHERE
+            assert [group.replay for group in batch.groups] == [RecallFate.RECALLED, elsewhere]
+            assert batch_metrics(batch, step=30)["r3/replay/starts_elsewhere"] == (verdict == C)
+            if old_logprobs == "behaviour":
+                assert all(
+                    row.old_logprobs is not None for row in batch.rows if row.recalled and row.rollout.verdict == W
+                )
+        behind_errors = store.recall("a", C, k=9, step=30, max_policy_lag=30, contexts=(Context.REFLECTION,))
+        assert sorted((int(one.rollout.response_ids[1]), one.rollout.policy_step) for one in behind_errors) == [
+            (7, 3),
+            (8, 3),
+        ]
+
+
 def test_what_a_step_remembers_is_recalled_in_the_next_and_forgotten_when_it_is_rolled_back(history):
     r3 = R3(settings_of(replay__k=9), history=history)
     r3.remember([rollout(C, number=7, step=6)], step=6, epoch=2)

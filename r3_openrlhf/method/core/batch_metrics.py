@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean, pstdev
 
-from r3_openrlhf.method.core.groups import GroupState
+from r3_openrlhf.method.core.groups import GroupState, RecallFate
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, verified_difference
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 
@@ -46,6 +46,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/replay/hits_correct": count(bool(g.recalled) and g.state is GroupState.NONE_CORRECT for g in wanted),
         "r3/replay/hits_wrong": count(bool(g.recalled) and g.state is GroupState.ALL_CORRECT for g in wanted),
         "r3/replay/misses": count(not g.recalled for g in wanted),
+        "r3/replay/starts_elsewhere": count(g.replay is RecallFate.STARTS_ELSEWHERE for g in groups),
         "r3/replay/mean_lag": mean_or_zero(lags),
         "r3/replay/max_lag": float(max(lags, default=0)),
         "r3/replay/row_share": len(recalled) / max(1, count(row.trained for row in rows)),

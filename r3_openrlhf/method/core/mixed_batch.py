@@ -216,7 +216,8 @@ class MixedBatch:
         """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4),
         or with failures=False only to all-wrong groups. A group that starts from a state gets none,
         because stored rollouts do not start there. Neither does a group of trajectories that saw an
-        earlier attempt, because stored ones keep their own prompts.
+        earlier attempt, because stored ones keep their own prompts. An all-right reflection group
+        gets no failure: it has no log-probs after that prompt, so nothing would bound its update.
 
         With `mode` "replace", as many fresh rows leave the ranking and the update as were recalled,
         never all of them. They stay in the group's statistics with their outcome reward.
@@ -232,7 +233,7 @@ class MixedBatch:
                 group.replay = RecallFate.NOT_COLLAPSED
             elif verdict is Verdict.WRONG and not failures:
                 group.replay = RecallFate.FAILURES_OFF
-            elif not self._takes_stored(group):
+            elif not self._takes(group, verdict):
                 group.replay = RecallFate.STARTS_ELSEWHERE
             else:
                 self._recall_into(group, index, recall(group.uid, verdict), mode, rng)
@@ -247,9 +248,9 @@ class MixedBatch:
             for position in rows_to_replace(len(fresh), min(len(group.recalled), len(fresh) - 1), rng):
                 self.rows[fresh[position]].trained = False
 
-    def _takes_stored(self, group: Group) -> bool:
+    def _takes(self, group: Group, verdict: Verdict) -> bool:
         if group.context is Context.REFLECTION:
-            return self.rows[group.rows[0]].rollout.turn is None
+            return verdict is Verdict.CORRECT and self.rows[group.rows[0]].rollout.turn is None
         return group.context is not Context.PREFIX
 
     # ── SERR ──

@@ -46,16 +46,21 @@ class Candidate:
 
 
 def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int) -> list[int]:
-    """Ids of the rows that answer a request, at most k."""
+    """Ids of the rows that answer a request, at most k, each with another response.
+
+    Of rows with one response (and, in an environment, one way through its turns), from several
+    prompts or steps, the candidate is the newest from the plain prompt, else the newest."""
     codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
     marks = ", ".join("?" * len(codes))
     oldest = max(0, int(request.step) - int(request.max_policy_lag))  # however far the lag reaches
-    found = connection.execute(
-        "SELECT r.id, r.policy_step, r.reward, r.num_tokens, r.content FROM rollouts r JOIN problems p ON p.id = r.problem "
-        f"WHERE p.uid = ? AND r.verdict = ? AND r.context IN ({marks}) AND r.evicted_at IS NULL AND r.policy_step >= ?",
+    rows = connection.execute(
+        "SELECT r.response, t.digest, r.id, r.policy_step, r.reward, r.num_tokens, r.content FROM rollouts r "
+        "JOIN problems p ON p.id = r.problem LEFT JOIN trajectories t ON t.rollout = r.id "
+        f"WHERE p.uid = ? AND r.verdict = ? AND r.context IN ({marks}) AND r.evicted_at IS NULL AND r.policy_step >= ? "
+        "ORDER BY r.context DESC, r.policy_step, r.content",  # the last of equal ones stays
         (request.uid, VERDICT_CODES[request.verdict], *codes, oldest),
     )
-    candidates = [Candidate(*row) for row in found]
+    candidates = list({(response, turns): Candidate(*row) for response, turns, *row in rows}.values())
     of_request = digest(
         str(seed).encode(), str(int(request.step)).encode(), request.uid.encode(), request.verdict.value.encode()
     )

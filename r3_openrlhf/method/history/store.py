@@ -259,24 +259,27 @@ class HistoryStore:
         with self._reading() as connection, snapshot(connection):
             return recall.read(connection, self._codec, rows)
 
-    def mean_rewards(self, uids: Iterable[str]) -> dict[str, float]:
-        """Return uid -> mean reward of its plain prompt's graded rollouts, evicted ones too."""
+    def mean_rewards(self, uids: Iterable[str], *, contexts: Sequence[Context] = (Context.PLAIN,)) -> dict[str, float]:
+        """Return uid -> mean reward of its graded rollouts from these prompts, evicted ones too."""
         return {
             uid: sum(reward_sum for _, reward_sum in graded.values()) / sum(count for count, _ in graded.values())
-            for uid, graded in self._graded(uids)
+            for uid, graded in self._graded(uids, contexts)
         }
 
-    def shares_right(self, uids: Iterable[str]) -> dict[str, float]:
+    def shares_right(self, uids: Iterable[str], *, contexts: Sequence[Context] = (Context.PLAIN,)) -> dict[str, float]:
         """Return uid -> share of right rollouts among the same."""
         return {
-            uid: graded.get(Verdict.CORRECT, (0, 0.0))[0] / sum(count for count, _ in graded.values())
-            for uid, graded in self._graded(uids)
+            uid: sum(count for (_, verdict), (count, _) in graded.items() if verdict is Verdict.CORRECT)
+            / sum(count for count, _ in graded.values())
+            for uid, graded in self._graded(uids, contexts)
         }
 
-    def _graded(self, uids: Iterable[str]) -> Iterator[tuple[str, dict[Verdict, tuple[int, float]]]]:
+    def _graded(
+        self, uids: Iterable[str], contexts: Sequence[Context]
+    ) -> Iterator[tuple[str, dict[tuple[Context, Verdict], tuple[int, float]]]]:
         for uid in uids:
             counts = self.counts(uid)
-            graded = {verdict: counts[key] for verdict in _GRADED if (key := (Context.PLAIN, verdict)) in counts}
+            graded = {key: counts[key] for key in counts if key[0] in contexts and key[1] in _GRADED}
             if graded:
                 yield uid, graded
 

@@ -3,6 +3,7 @@
 import copy
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import HistoryStore, RecallRequest
 from r3_openrlhf.method.history.codec import digest
-from r3_openrlhf.method.history.drafts import content_digest
+from r3_openrlhf.method.history.drafts import CONTEXT_CODES, content_digest
+from r3_openrlhf.method.history.recall import read_between
 from r3_openrlhf.method.history.trajectories import draft_turns
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
@@ -183,17 +185,20 @@ class StoreAgainstModel(RuleBasedStateMachine):
             and step - rollout.policy_step <= lag
         ]
         answers = [values(stored.rollout) for stored in found]
-        assert len(answers) == min(k, len(allowed))
+        kept = {}  # of equal responses and turns one: the newest of a plain prompt, else the newest
+        for rollout in sorted(allowed, key=lambda r: (-CONTEXT_CODES[r.context], r.policy_step, content(r))):
+            turns = None if rollout.turns is None else draft_turns(rollout).digest
+            kept[rollout.response_ids.tobytes(), turns] = rollout
+        assert len(answers) == min(k, len(kept))
         assert len(set(answers)) == len(answers)
-        assert set(answers) <= {values(rollout) for rollout in allowed}
+        assert set(answers) <= {values(rollout) for rollout in kept.values()}
         if order == "newest":
-            ages = sorted((rollout.policy_step for rollout in allowed), reverse=True)
+            ages = sorted((rollout.policy_step for rollout in kept.values()), reverse=True)
             assert [stored.rollout.policy_step for stored in found] == ages[:k]
 
     @invariant()
     def everything_is_what_the_model_says(self):
         assert self.store.last_step == self.newest()
-        stored = {}
         for uid in UIDS:
             assert {(uid, *key): found for key, found in self.store.counts(uid).items()} == {
                 key: value for key, value in self.model.tallies.items() if key[0] == uid
@@ -203,10 +208,12 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 for (of, ids), counts in self.model.continuations.items()
                 if of == uid
             }
-            for verdict in GRADED:
-                found = self.store.recall(uid, verdict, k=99, step=0, max_policy_lag=99, contexts=tuple(Context))
-                assert len(found) <= self.limits.max_per_problem_and_verdict
-                stored |= {(uid, content(s.rollout)): (values(s.rollout), s.step, s.copies) for s in found}
+        with self.store._reading() as connection:
+            rows = read_between(connection, self.store._codec, after=0, limit=999)
+        live = [row for row in rows if row.evicted_at is None]
+        buckets = Counter((row.rollout.uid, row.rollout.verdict) for row in live)
+        assert max(buckets.values(), default=0) <= self.limits.max_per_problem_and_verdict
+        stored = {(s.rollout.uid, content(s.rollout)): (values(s.rollout), s.step, s.copies) for s in live}
         states = self.store.states(step=self.newest() or 0, limit=999)
         begun = [one.rollout.response_ids[:1].tolist() for one in self.store.rollouts([one.row for one in states])]
         found = [(one.uid, one.value, one.age, ids) for one, ids in zip(states, begun, strict=True)]
