@@ -1,5 +1,6 @@
 """Laws of the advantages of a mixed batch, on generated groups: whatever failures are paid, whatever the options."""
 
+import math
 import random
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
+from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.ranking import RankingScore
 from r3_openrlhf.method.types import Verdict
@@ -125,6 +127,15 @@ def test_without_a_ranking_it_is_eq_3_for_a_group_that_recalled_and_eq_1_for_any
             assert one.advantage == approx(value + (options["success_scale"] - 1) * part, abs=1e-9)
         if len(right) == len(rows) and "mixed" not in options["scope"]:
             assert sum(one.advantage for one in rows) == approx(0.0, abs=1e-9)
+
+
+@given(cases, st.sampled_from([*list(ESTIMATORS.values()), GroupEstimator(lambda rewards: [-r for r in rewards])]))
+def test_no_estimator_lifts_a_ranked_failure_above_a_success(case, estimator):
+    batch = replace(case, options=case.options | {"estimator": estimator}).batch()
+    for group in batch.groups:
+        rows = [batch.rows[i] for i in group.rows]
+        least = min([one.advantage for one in rows if one.rollout.verdict is C], default=math.inf)
+        assert all(one.advantage <= least for one in rows if one.ranked)
 
 
 @given(cases)
