@@ -37,7 +37,7 @@ COLUMNS = {
     "reason": TEXT,
     "outcome_reward": NUMBER,  # null: ungraded
     "ranking_reward": NUMBER,  # null: not ranked
-    "reward": NUMBER,  # of the advantage: ranking, centred, else outcome
+    "reward": NUMBER,  # of the advantage: outcome and ranking, centred
     "ranked": TRUTH,
     "advantage": NUMBER,  # null: not trained on
     "recalled_from": COUNT,  # the step that sampled it; null: this one

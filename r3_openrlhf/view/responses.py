@@ -135,8 +135,8 @@ def reward_parts(row: Row, *, returned: bool = False) -> list[tuple[str, float]]
     """The reward of a row as a sum of named parts; [] without one. returned: by a function.
 
     A correct row has 1 for the verdict, the rest for its length; a ranked one has the ranking's
-    reward, which ranking.guard may shift; what was added or taken besides (DAPO's penalty) comes
-    last."""
+    reward besides, which ranking.guard and the successes of the group may lower; what was added or
+    taken besides (DAPO's penalty) comes last."""
     outcome, ranking, reward = row["outcome_reward"], row["ranking_reward"], row["reward"]
     if outcome is None or reward is None:
         return []
@@ -145,8 +145,8 @@ def reward_parts(row: Row, *, returned: bool = False) -> list[tuple[str, float]]
     if outcome != verdict and not returned:
         parts.append(("length", outcome - verdict))
     if ranking is not None:
-        parts.append(("ranking", ranking - outcome))
-    paid = outcome if ranking is None else ranking
+        parts.append(("ranking", ranking))
+    paid = outcome + (ranking or 0.0)
     if reward != paid:
         parts.append(("penalty on length" if ranking is None else "centring", reward - paid))
     return parts

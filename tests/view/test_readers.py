@@ -119,6 +119,8 @@ def test_a_reward_is_the_sum_of_its_parts(changes, parts):
 
 def test_a_reward_that_a_function_returned_is_one_part():
     assert reward_parts(row(outcome_reward=-0.5, reward=-0.5), returned=True) == [("returned", -0.5)]
+    partial = row(outcome_reward=0.5, ranking_reward=0.25, reward=0.75)
+    assert reward_parts(partial, returned=True) == [("returned", 0.5), ("ranking", 0.25)]
 
 
 def test_the_pairs_of_the_worked_example():
