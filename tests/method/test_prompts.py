@@ -165,7 +165,7 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
             lambda: StateReplaySettings(ratio=1.0),
             "exploration.rrl.ratio is 1.0; use a number of at least 0 and below 1",
         ),
-        (lambda: AdvantageSettings(lam=-1.0), "advantage.lam is -1.0"),
+        (lambda: AdvantageSettings(std_eps=-1.0), "advantage.std_eps is -1.0"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(make, words):
