@@ -182,10 +182,9 @@ class Lab:
         config = self.config
         rows = []
         for row in batch.trained:
-            trained_with = (row if batch.has_own_prompt(row) else batch.first_of(row)).rollout
             rows.append(
                 TrainedRow(
-                    prompt_ids=trained_with.prompt_ids,
+                    prompt_ids=batch.prompt_ids_of(row),
                     response_ids=row.rollout.response_ids,
                     advantage=row.advantage,
                     old_logprobs=row.old_logprobs,

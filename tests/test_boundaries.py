@@ -36,7 +36,7 @@ MOST_LINES_OF_THE_METHOD = 5_500  # estimators and losses of other papers includ
 IN_METHOD = (
     {"errors"},
     {"types", "open_table"},
-    {"checks"},
+    {"checks", "values"},
     {"core"},
     {"settings", "prompts"},
     {"history"},

@@ -59,7 +59,7 @@ def mine(request, tmp_path, monkeypatch):
 
 def test_a_ranking_score_of_a_user_ranks(mine):
     rows = [rollout(W, number=i, truncated=True) for i in range(3)]
-    rows[1].response_ids = np.zeros(9, np.int32)
+    rows[1].response_ids, rows[1].response_logprobs = np.zeros(9, np.int32), np.zeros(9, np.float32)
     batch = R3(settings_of(ranking=RankingSettings(score=mine("longest"), guard="none"))).mix(rows, step=0)
     assert [row.ranking_reward for row in batch.rows] == [0.125, 0.5, 0.125]
 

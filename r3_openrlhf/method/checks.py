@@ -8,9 +8,12 @@ the key, the value and what to use instead.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable, nearest
@@ -31,9 +34,10 @@ class Bounds:
     below: float | None = None
     instead: str = ""
 
-    def allow(self, value: float) -> bool:
-        """Return whether the number is finite and within the bounds."""
-        return (
+    def allow(self, value: Any) -> bool:
+        """Return whether the value is a finite number within the bounds."""
+        is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+        return is_number and (
             abs(value) <= MAX_VALUE  # not of nan
             and (self.min is None or value >= self.min)
             and (self.above is None or value > self.above)
@@ -71,19 +75,43 @@ def word(default: str | None, known: Iterable[str]) -> Any:
     return dataclasses.field(default=default, metadata={"words": known})
 
 
+def section_of(key: str, kind: Any, value: Any) -> Any:
+    """`value`, or the section that a mapping describes. ConfigError: neither; an unknown key."""
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key} is {quoted(value)}; use {kind.__name__}(...) or a dict of its keys")
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in value:
+        if name not in known:
+            raise ConfigError(f"{key}.{name} does not exist; {nearest(str(name), known)}")
+    return kind(**value)
+
+
 def check_fields(section: Any, prefix: str = "", *, key_of: Callable[[str], str] = str) -> None:
-    """Check every field that `number` or `word` made. ConfigError: the first bad value.
+    """Check every field that `number` or `word` made, switches, and sections within this one, which
+    may be mappings. ConfigError: the first bad value.
 
     prefix: the section's key and a dot. key_of: a field's name -> the user's name for it.
     """
+    hints = typing.get_type_hints(type(section))
     for field in dataclasses.fields(section):
         value, key = getattr(section, field.name), f"{prefix}{key_of(field.name)}"
         bounds, words = field.metadata.get("bounds"), field.metadata.get("words")
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            setattr(section, field.name, section_of(key, hint, value))
+        if hint is bool and not isinstance(value, bool):
+            raise ConfigError(f"{key} is {quoted(value)}; use true or false")
         if value is None:
             continue
         if bounds is not None and not bounds.allow(value):
-            raise ConfigError(f"{key} is {value}; {bounds}")
+            raise ConfigError(f"{key} is {quoted(value)}; {bounds}")
+        if bounds is not None and int in (hint, *typing.get_args(hint)):
+            if value != int(value):
+                raise ConfigError(f"{key} is {value}; use a whole number")
+            setattr(section, field.name, int(value))
         if isinstance(words, OpenTable):
             words[value]  # an unknown word is an error
         elif words is not None and value not in list(words):
-            raise ConfigError(f"{key} is {quoted(value)}, which does not exist; {nearest(value, list(words))}")
+            raise ConfigError(f"{key} is {quoted(value)}, which does not exist; {nearest(str(value), list(words))}")

@@ -40,6 +40,10 @@ class ConfigError(R3Error):
     """A configuration key is unknown, has a bad value, or excludes another one."""
 
 
+class InvalidValue(R3Error, ValueError):
+    """A value that a loop handed over is none that its field can hold."""
+
+
 class DataError(R3Error):
     """A data set is missing, lacks a column, or holds a row that cannot be used."""
 

@@ -3,6 +3,7 @@
     ranking.score=entropy                    an entry of ours
     ranking.score=my_package.scores:least    a function that Python can import
     ranking.score=scores.py:least            one in a file, relative to the working directory
+    RankingSettings(score=least)             the function itself, in a loop of one's own
 
 An unknown word is an error everywhere; no entry is the one that is meant where nothing fits.
 """
@@ -16,14 +17,18 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 
 EntryT = TypeVar("EntryT")
+if TYPE_CHECKING:
+    Name: TypeAlias = str | Callable[..., Any]
+else:
+    Name: TypeAlias = str  # a file of settings holds texts alone
 _LOOKING: ContextVar[bool] = ContextVar("looking", default=False)
 
 
@@ -129,8 +134,13 @@ def tried(key: str, path: str, call: Callable[[], EntryT], *, on: str) -> EntryT
         raise ConfigError(f"{key} is {quoted(path)}, which fails on {on}: {type(error).__name__}: {error}") from error
 
 
-class OpenTable(Mapping[str, EntryT], Generic[EntryT]):
-    """Entries by name, and entries of a user by import path.
+def loaded(key: str, value: Any) -> Any:
+    """The object that an import path names; `value` itself where it is no text."""
+    return load_object(key, value) if isinstance(value, str) else value
+
+
+class OpenTable(Mapping[Any, EntryT], Generic[EntryT]):
+    """Entries by name, and entries of a user by import path or as they are.
 
     Args:
         key: the configuration key whose values these are, for error sentences.
@@ -150,21 +160,24 @@ class OpenTable(Mapping[str, EntryT], Generic[EntryT]):
         self.key = key
         self._entries = dict(entries)
         self._of_user, self._unread = of_user, unread
-        self._found: dict[str, EntryT] = {}
+        self._found: dict[Any, EntryT] = {}
 
-    def __getitem__(self, name: str) -> EntryT:
+    def __getitem__(self, name: Any) -> EntryT:
         """The entry. Raises ConfigError, with the nearest name, where there is none."""
-        if name in self._entries:
-            return self._entries[name]
-        if name in self._found:
-            return self._found[name]
-        if self._unread is not None and is_import_path(name) and is_looking():
+        key = name if isinstance(name, Hashable) else id(name)
+        if key in self._entries or key in self._found:
+            return self._entries[key] if key in self._entries else self._found[key]
+        is_path = isinstance(name, str) and is_import_path(name)
+        if self._unread is not None and is_path and is_looking():
             return self._unread(name)
-        if self._of_user is not None and is_import_path(name):
-            entry = self._found[name] = self._of_user(name, load_object(self.key, name))
+        if self._of_user is not None and (is_path or not isinstance(name, str)):
+            described = name if is_path else quoted(getattr(name, "__qualname__", name))
+            entry = self._found[key] = self._of_user(described, loaded(self.key, name))
             return entry
         own = "" if self._of_user is None else ", or package.module:name of your own"
-        raise ConfigError(f"{self.key} is {quoted(name)}, which does not exist; {nearest(name, self._entries)}{own}")
+        raise ConfigError(
+            f"{self.key} is {quoted(name)}, which does not exist; {nearest(str(name), self._entries)}{own}"
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -173,4 +186,4 @@ class OpenTable(Mapping[str, EntryT], Generic[EntryT]):
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries

@@ -16,10 +16,12 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from r3_openrlhf.method.checks import section_of
 from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import ABSENT, RecallFate, opposite_verdict
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
@@ -39,8 +41,10 @@ from r3_openrlhf.method.types import (
     OldLogprobs,
     PromisingState,
     Rollout,
+    TokenEntropies,
     Verdict,
 )
+from r3_openrlhf.method.values import read, read_rollouts, refusal
 
 MAX_STATES = 4096  # the newest states of exploration.rrl, from which a batch's are chosen
 MAX_FAILURES = 32  # continuations of a state without a success after which it is dropped
@@ -55,24 +59,32 @@ class R3:
     """The three mechanisms of R³, for any training loop.
 
     Args:
-        settings: R3Settings, or a whole R3Config.
-        history: the store of past rollouts. None: nothing is recalled or reflected on.
+        settings: R3Settings, a dict of its sections, or a whole R3Config.
+        history: the store of past rollouts, or its file (":memory:": none), which is opened for
+            writing. None: nothing is recalled or reflected on.
         seed: seed of every choice. The same seed, step and history give the same choices.
         max_response_tokens: the limit of a response; a prefix is shorter.
+
+    Every method checks what it is given: a value that its type does not hold exactly is one
+    InvalidValue, which names the row, the field, the value, and what to use instead.
     """
 
     def __init__(
         self,
-        settings: R3Settings | None = None,
+        settings: R3Settings | Mapping[str, Any] | None = None,
         *,
-        history: HistoryStore | None = None,
+        history: HistoryStore | str | Path | None = None,
         seed: int = 0,
         max_response_tokens: int | None = None,
     ) -> None:
-        self.settings = settings or R3Settings()
+        self.settings: R3Settings = section_of("settings", R3Settings, {} if settings is None else settings)
+        self.seed = read("seed", int, seed)
+        self.max_response_tokens = read("max_response_tokens", int | None, max_response_tokens)
+        if isinstance(history, str | Path):
+            history = HistoryStore.open(history, limits=self.settings.history, seed=self.seed)
+        if not isinstance(history, HistoryStore | None):
+            raise refusal("history", history, "a HistoryStore, the path of its file, or None")
         self.history = history
-        self.seed = seed
-        self.max_response_tokens = max_response_tokens
 
     # ── before sampling ──
 
@@ -115,7 +127,8 @@ class R3:
             render: makes the prompts; `ChatPrompts` for text.
             states: the result of `states`.
             of_states: the problem of each prefix in `states`."""
-        uids = [problem.uid for problem in problems]
+        step, epoch = read("step", int, step), read("epoch", int, epoch)
+        uids = [read(f"problems[{i}].uid", str, getattr(problem, "uid", None)) for i, problem in enumerate(problems)]
         asked = [StepPrompt(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
         fates, places = self._hard_problems(uids, step=step, epoch=epoch)
         for i in places:
@@ -198,8 +211,8 @@ class R3:
     ) -> MixedBatch:
         """Group the step's rollouts, recall for collapsed groups (CCR); `group.replay`: fate.
         `rows_of_recalled` maps recalled rollouts to rows, where one rollout is many rows."""
-        ids = groups or [(rollout.uid, rollout.context) for rollout in rollouts]
-        batch, replay = MixedBatch(rollouts, ids), self.settings.replay
+        step, rollouts = read("step", int, step), read_rollouts(rollouts)
+        batch, replay = MixedBatch(rollouts, _group_ids(rollouts, groups)), self.settings.replay
         if replay.enabled and self.history is not None:
             batch.recall(
                 lambda uid, verdict: rows_of_recalled(self.stored(uid, verdict, step=step)),
@@ -236,6 +249,7 @@ class R3:
         """Return the rollouts that replay recalls for a problem and verdict, without texts."""
         if self.history is None or not self.settings.replay.enabled:
             return []
+        verdict = Verdict.checked("verdict", verdict)
         (found,) = self.history.recall_many([self._request(uid, verdict, step=step)])
         return [one.rollout for one in found]
 
@@ -329,6 +343,11 @@ class R3:
         found = entropy[place]
         if isinstance(found, EntropyStatistics):
             return found
+        read(f"entropy[{place}]", TokenEntropies, found)
+        found = np.asarray(found)  # in its own precision
+        if len(found) != row.rollout.num_tokens:
+            tokens = f"{row.rollout.num_tokens} values, one for each response token"
+            raise refusal(f"entropy[{place}]", f"an array of {len(found)}", tokens)
         from r3_openrlhf.method.core.entropy import entropy_statistics  # needs torch
 
         peak, global_ = entropy_statistics(found, peak_fraction=self.settings.ranking.peak_fraction)
@@ -366,7 +385,7 @@ class R3:
     def remember(self, rollouts: Iterable[Rollout], *, step: int, epoch: int) -> None:
         """Store a step's rollouts in the history. `step` as in `mix`."""
         if self.history is not None:
-            self.history.commit_step(step + 1, epoch, rollouts)
+            self.history.commit_step(read("step", int, step) + 1, epoch, rollouts)
 
     def roll_back(self, step: int) -> None:
         """Delete what the history stored after `step`, before a run continues from there."""
@@ -385,3 +404,13 @@ class R3:
         wanted = sum(reasons.values())
         covered = reasons[None] / wanted if wanted else 1.0
         return {"r3/history/coverage": covered} | {f"r3/history/{why}": float(reasons[why]) for why in ABSENT}
+
+
+def _group_ids(rollouts: Sequence[Rollout], groups: Sequence[Hashable] | None) -> Sequence[Hashable]:
+    """`groups`, an array of numbers included; without them one for each uid and context."""
+    if groups is None:
+        return [(rollout.uid, rollout.context) for rollout in rollouts]
+    groups = groups.tolist() if hasattr(groups, "tolist") else list(groups)
+    if len(groups) != len(rollouts):
+        raise refusal("groups", groups, f"{len(rollouts)} ids, one for each rollout, not {len(groups)}")
+    return groups

@@ -12,6 +12,7 @@ from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import Name
 from r3_openrlhf.method.types import (
     AdvantageScope,
     EntropySource,
@@ -31,7 +32,7 @@ class AdvantageSettings:
 
     # estimator of a group: group_norm (eq. 3) [P], rloo, dr_grpo, maxrl, nsr, w_reinforce, gpg, or
     # package.module:function (method/core/estimators.py)
-    function: str = word("group_norm", ESTIMATORS)
+    function: Name = word("group_norm", ESTIMATORS)
     # alpha, factor on the standard deviation of groups that recalled something; above 1 it damps them.
     # The paper does not publish its value
     alpha: float = number(1.0, above=0)
@@ -72,7 +73,7 @@ class ReplaySettings:
     # age in optimizer steps up to which rollouts are recalled
     max_policy_lag: int = number(1000, min=1, instead="use 1 or more, or replay.enabled=false")
     # order of recall: uniform, newest, or package.module:function (method/core/replay.py)
-    order: str = word("uniform", RECALL_ORDERS)
+    order: Name = word("uniform", RECALL_ORDERS)
     # add: the group has G + k rows [P]; replace: recalled rows replace k of the group's rows, constant cost
     mode: str = word("add", ReplayMode)
     # old log-probs of recalled rows. behaviour: those stored when sampled, so that eps_clip bounds
@@ -130,7 +131,7 @@ class RankingSettings:
     scope: str = word("truncated", RankingScope)
     # entropy: high peak and low global entropy [P]; logprob: the mean log-prob of the response's
     # tokens when it was sampled; or package.module:function (method/core/ranking.py)
-    score: str = word("entropy", RANKING_SCORES)
+    score: Name = word("entropy", RANKING_SCORES)
     # exact: entropy from the actor's own logits; topk: bounds from the engine's 20 largest logits
     # per token; auto: exact only if the bounds do not decide
     entropy_source: str = word("exact", EntropySource)
@@ -159,6 +160,9 @@ class ExplorationSettings:
 
     rrl: StateReplaySettings = field(default_factory=StateReplaySettings)
 
+    def __post_init__(self) -> None:
+        check_fields(self, "exploration.")
+
 
 @dataclass
 class HistorySettings:
@@ -183,6 +187,9 @@ class R3Settings:
     ranking: RankingSettings = field(default_factory=RankingSettings)
     exploration: ExplorationSettings = field(default_factory=ExplorationSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def estimator(self) -> GroupEstimator:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 
-from r3_openrlhf.method.errors import quoted
+from r3_openrlhf.method.errors import InvalidValue, quoted
 
 
 class Word(StrEnum):
@@ -18,13 +18,13 @@ class Word(StrEnum):
 
     @classmethod
     def checked(cls, name: str, value: str) -> Self:
-        """The member that `value` spells. ValueError: argument, value and the words there are."""
+        """The member that `value` spells. InvalidValue: argument, value and the words there are."""
         try:
             return cls(value)
         except ValueError:
             near = difflib.get_close_matches(str(value), list(cls), n=1, cutoff=0.5)
             hint = f"did you mean {str(near[0])!r}? " if near else ""
-            raise ValueError(f"{name} is {quoted(value)}; {hint}it must be one of {', '.join(cls)}") from None
+            raise InvalidValue(f"{name} is {quoted(value)}; {hint}it must be one of {', '.join(cls)}") from None
 
 
 class Verdict(Word):
@@ -97,6 +97,22 @@ class EntropySource(Word):
     TOPK = "topk"
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayOf:
+    """A one-dimensional array. `low` and `high` are included; `what` describes the values."""
+
+    dtype: type[np.generic]
+    low: float
+    high: float
+    what: str
+
+
+TokenIds = Annotated[np.ndarray, ArrayOf(np.int32, 0, 2**31 - 1, "token ids (int32, 0 or more)")]
+# 0 but for a kernel's rounding
+LogProbs = Annotated[np.ndarray, ArrayOf(np.float32, -3e38, 1e-4, "finite natural log-probs of at most 0 (float32)")]
+TokenEntropies = Annotated[np.ndarray, ArrayOf(np.float16, -1e-4, 65504, "finite entropies of at least 0, in nats")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyStatistics:
     """Peak and global token entropy of one response, in nats (METHOD section 6).
@@ -107,7 +123,7 @@ class EntropyStatistics:
     peak: float
     global_: float
     source: str  # EntropySource, but never "auto"
-    tokens: np.ndarray | None = field(default=None, compare=False, repr=False)  # float16 [T], nats
+    tokens: TokenEntropies | None = field(default=None, compare=False, repr=False)  # float16 [T], nats
 
     def __post_init__(self) -> None:
         if EntropySource.checked("source", self.source) is EntropySource.AUTO:
@@ -140,7 +156,7 @@ class TurnFacts:
 class PlayedTurn:
     """One turn of a trajectory that is kept as a whole (Rollout.turns)."""
 
-    prompt_ids: np.ndarray  # int32 [prompt tokens]
+    prompt_ids: TokenIds  # [prompt tokens]
     num_tokens: int  # of its response: so many of the trajectory's response_ids
     state: str  # turns are compared where it is equal
     observation: str  # the state as the policy read it
@@ -185,13 +201,14 @@ class Rollout:
         extras: what the reward function returned with the reward; empty when recalled.
 
     Raises:
-        ValueError: the context or the verdict does not exist."""
+        InvalidValue: the context or the verdict does not exist. The class R3 and the history check
+            all fields, and convert what a field holds exactly (method/values.py)."""
 
     uid: str
     context: Context
-    prompt_ids: np.ndarray
-    response_ids: np.ndarray
-    response_logprobs: np.ndarray
+    prompt_ids: TokenIds
+    response_ids: TokenIds
+    response_logprobs: LogProbs
     verdict: Verdict
     reward: float | None  # None when ungraded
     truncated: bool

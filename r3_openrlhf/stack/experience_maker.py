@@ -288,8 +288,7 @@ class R3ExperienceMaker(StockExperienceMaker):
                 samples.append(rollout_samples[row.source])
             else:
                 sibling = rollout_samples[batch.first_of(row).fresh_source]
-                asked = row.rollout if batch.has_own_prompt(row) else sibling.r3_rollout
-                prompt_ids = asked.prompt_ids
+                prompt_ids = batch.prompt_ids_of(row)
                 samples.append(experience_from_recalled(row.rollout, prompt_ids=prompt_ids, sibling=sibling))
         missing = num_fillers(len(samples), ranks=effective_ranks(self.args), windows=num_windows(self.args))
         return samples + [filler_experience(samples[0], self.tokenizer.pad_token_id) for _ in range(missing)]

@@ -78,9 +78,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
 
 def trained_tokens(batch: MixedBatch, *, passes: int) -> float:
     """Tokens of the update: prompt and response tokens of the trained rows, once for each pass."""
-    asked = ((row if batch.has_own_prompt(row) else batch.first_of(row)).rollout for row in batch.trained)
-    responses = sum(row.rollout.num_tokens for row in batch.trained)
-    return float((sum(len(rollout.prompt_ids) for rollout in asked) + responses) * passes)
+    return float(sum(len(batch.prompt_ids_of(row)) + row.rollout.num_tokens for row in batch.trained) * passes)
 
 
 def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> float:

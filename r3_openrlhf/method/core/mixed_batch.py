@@ -208,6 +208,11 @@ class MixedBatch:
         first = self.first_of(row).rollout
         return row.rollout is first or row.rollout.prompt_ids.tolist() == first.prompt_ids.tolist()
 
+    def prompt_ids_of(self, row: Row) -> np.ndarray:
+        """Return the prompt that a loop trains the row with, int32 [prompt tokens]: its group's; of
+        a rehearsed row and of a turn in an environment its own."""
+        return (row if self.has_own_prompt(row) else self.first_of(row)).rollout.prompt_ids
+
     # ── CCR ──
 
     def recall(

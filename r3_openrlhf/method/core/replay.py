@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from r3_openrlhf.method.core.checks import whole_number
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
+from r3_openrlhf.method.open_table import Name, OpenTable, check_signature, tried
 
 
 class Candidate(Protocol):
@@ -47,7 +47,7 @@ def choose(
     candidates: Sequence[CandidateT],
     *,
     k: int,
-    order: str,
+    order: Name,
     rng: random.Random,
     key: Callable[[CandidateT], Any] = response_bytes,
 ) -> list[CandidateT]:

@@ -19,7 +19,6 @@ from r3_openrlhf.method.errors import HistoryError
 
 DIGEST_BYTES = 16
 _LEVEL = 1
-_INT32 = np.iinfo(np.int32)
 
 
 class Codec:
@@ -61,31 +60,9 @@ class Codec:
             raise HistoryError(f"a stored array is damaged: {error}") from error
 
 
-def token_array(tokens: np.ndarray, *, name: str) -> np.ndarray:
-    """Token ids as int32 [n]. Raises HistoryError for what int32 cannot hold."""
-    array = np.asarray(tokens)
-    if array.size == 0:
-        return np.zeros(0, dtype=np.int32)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise HistoryError(f"{name} must be a one-dimensional array of integers, got {array.dtype} {array.shape}")
-    if array.dtype != np.int32 and (array.min() < _INT32.min or array.max() > _INT32.max):
-        raise HistoryError(f"{name} holds the token id {array.max()}, which does not fit 32 bits")
-    return np.ascontiguousarray(array, dtype="<i4")
-
-
-def logprob_array(logprobs: np.ndarray, *, name: str) -> np.ndarray:
-    """Log-probs as float32 [n]."""
-    array = np.asarray(logprobs)
-    if array.size == 0:
-        return np.zeros(0, dtype=np.float32)
-    if array.ndim != 1 or array.dtype.kind != "f":
-        raise HistoryError(f"{name} must be a one-dimensional array of floats, got {array.dtype} {array.shape}")
-    return np.ascontiguousarray(array, dtype="<f4")
-
-
 def state_digest(prefix_ids: np.ndarray) -> bytes:
     """Digest that names a state in the store: of the token ids of a prefix, int32 [n]."""
-    return digest(token_array(prefix_ids, name="a prefix").tobytes())
+    return digest(prefix_ids.astype("<i4").tobytes())
 
 
 def digest(*parts: bytes) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.errors import HistoryError, quoted
-from r3_openrlhf.method.history.codec import digest, logprob_array, token_array
+from r3_openrlhf.method.history.codec import digest
 from r3_openrlhf.method.history.schema import MAX_WHOLE
 from r3_openrlhf.method.history.trajectories import TurnsDraft, draft_turns
 from r3_openrlhf.method.types import Context, PromisingState, Rollout, Verdict
@@ -21,8 +20,6 @@ CONTEXT_CODES = {Context.PLAIN: 0, Context.REFLECTION: 1, Context.PREFIX: 2}
 VERDICT_CODES = {Verdict.CORRECT: 0, Verdict.WRONG: 1, Verdict.UNGRADED: 2}
 CONTEXTS = {code: context for context, code in CONTEXT_CODES.items()}
 VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
-
-MAX_NUMBER = 1e6  # rewards are 2 at most; sums of larger ones lose digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,7 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
 
     Duplicates have the same uid, context, prompt, response and verdict. The sample of the newest
     weights is kept; among equals a fixed order of their contents decides, so that the choice does
-    not depend on arrival. Raises HistoryError for a rollout that cannot be stored as it is.
+    not depend on arrival. The rollouts come from `read_rollouts` (method/values.py).
     """
     same: dict[tuple[Any, ...], list[Draft]] = {}
     prompts: dict[int, tuple[np.ndarray, bytes]] = {}  # samples of a group share one array
@@ -75,73 +72,19 @@ def whole_number(value: object, *, name: str, low: int = 0) -> int:
     raise HistoryError(f"{name} is {quoted(value)}; the history store takes whole numbers from {low} to 2**53")
 
 
-def check_rollout(rollout: Rollout) -> None:
-    """Raises HistoryError for a rollout, graded or not, that the store cannot hold as it is."""
-    name = f"a rollout of problem {rollout.uid!r}"
-    for field in ("uid", "finish_reason", "reason"):
-        if not isinstance(getattr(rollout, field), str):
-            raise HistoryError(f"{name} has the {field} {quoted(getattr(rollout, field))}, which is no text")
-    if not isinstance(rollout.context, Context) or not isinstance(rollout.verdict, Verdict):
-        raise HistoryError(
-            f"{name} has the context {quoted(rollout.context)} and the verdict {quoted(rollout.verdict)}"
-        )
-    if not isinstance(rollout.truncated, bool | np.bool_ | int):
-        raise HistoryError(f"{name} has {quoted(rollout.truncated)} where truncated should be true or false")
-    whole_number(rollout.policy_step, name=f"policy_step of {name}")
-    whole_number(rollout.epoch, name=f"epoch of {name}")
-    whole_number(rollout.prefix_tokens, name=f"prefix_tokens of {name}")
-    if rollout.prefix_tokens and rollout.context is not Context.PREFIX:
-        raise HistoryError(
-            f"{name} has {rollout.prefix_tokens} prefix_tokens, but its context is {rollout.context.value}"
-        )
-    if rollout.verdict is Verdict.UNGRADED:
-        return
-    if not _is_number(rollout.reward):
-        raise HistoryError(f"{name} is {rollout.verdict.value} but its reward is {rollout.reward}")
-    entropy = rollout.entropy
-    if entropy is not None and not (
-        _is_number(entropy.peak) and _is_number(entropy.global_) and isinstance(entropy.source, str)
-    ):
-        raise HistoryError(f"{name} has entropies {entropy.peak} and {entropy.global_} of {quoted(entropy.source)}")
-
-
-def _is_number(value: Any) -> bool:
-    """A number up to MAX_NUMBER (a comparison with NaN is false)."""
-    return isinstance(value, int | float | np.integer | np.floating) and bool(
-        abs(typing.cast(float, value)) <= MAX_NUMBER
-    )
-
-
 def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Draft:
-    name = f"a rollout of problem '{rollout.uid}'"
-    for field in ("prompt_ids", "response_ids", "response_logprobs"):
-        if np.ndim(getattr(rollout, field)) != 1:
-            raise HistoryError(f"{name} has {field} that are no one-dimensional array")
-    if len(rollout.response_ids) != len(rollout.response_logprobs):
-        raise HistoryError(
-            f"{name} has {len(rollout.response_ids)} response tokens and {len(rollout.response_logprobs)} log-probs"
-        )
-    if rollout.prefix_tokens > len(rollout.response_ids):
-        raise HistoryError(f"{name} has {rollout.prefix_tokens} prefix_tokens in {len(rollout.response_ids)} tokens")
-    state = rollout.state
-    if state is not None and not (0 < state.num_tokens < len(rollout.response_ids) and _is_number(state.value)):
-        raise HistoryError(
-            f"{name} has a state of {state.num_tokens} of its {len(rollout.response_ids)} tokens with the value {state.value}"
-        )
-    response_ids = token_array(rollout.response_ids, name=f"response_ids of {name}")
     key = id(rollout.prompt_ids)  # alive as long as the caller's rollouts are
     if key not in prompts:
-        prompt_ids = token_array(rollout.prompt_ids, name=f"prompt_ids of {name}")
-        prompts[key] = prompt_ids, digest(prompt_ids.tobytes())
+        prompts[key] = rollout.prompt_ids, digest(rollout.prompt_ids.tobytes())
     prompt_ids, prompt_digest = prompts[key]
-    response_digest = digest(response_ids.tobytes())
+    response_digest = digest(rollout.response_ids.tobytes())
     turns = draft_turns(rollout)
     of_turns = None if turns is None else turns.digest
     return Draft(
         rollout=rollout,
         prompt_ids=prompt_ids,
-        response_ids=response_ids,
-        logprobs=logprob_array(rollout.response_logprobs, name=f"response_logprobs of {name}"),
+        response_ids=rollout.response_ids,
+        logprobs=rollout.response_logprobs,
         prompt_digest=prompt_digest,
         response_digest=response_digest,
         content=content_digest(rollout.context, prompt_digest, response_digest, rollout.verdict, of_turns),

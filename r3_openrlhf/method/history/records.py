@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
 from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.open_table import Name
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 
 
@@ -30,7 +31,7 @@ class RecallRequest:
     k: int
     step: int
     max_policy_lag: int
-    order: str = "uniform"
+    order: Name = "uniform"
     contexts: tuple[Context, ...] = (Context.PLAIN,)
 
     def __post_init__(self) -> None:

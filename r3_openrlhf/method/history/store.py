@@ -21,7 +21,6 @@ from r3_openrlhf.method.history.drafts import (
     CONTEXTS,
     VERDICT_CODES,
     VERDICTS,
-    check_rollout,
     merge_duplicates,
     whole_number,
 )
@@ -29,13 +28,14 @@ from r3_openrlhf.method.history.lease import Lease, last_holder
 from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Rollout, Verdict
+from r3_openrlhf.method.values import read_rollouts
 
 _GRADED = (Verdict.CORRECT, Verdict.WRONG)
 
 
 class HistoryStore:
     """Every graded rollout of a run, in one SQLite file; `open` makes it. Methods raise HistoryError
-    for an invalid file or request (ConfigError: the order does not exist).
+    for an invalid file or request (ConfigError: the order does not exist; InvalidValue: a rollout).
 
     Several threads of the process that opened it may use it. A forked child may not."""
 
@@ -103,9 +103,7 @@ class HistoryStore:
         When it returns, the step survives a power failure; before, nothing of it is visible.
         Ungraded rollouts are counted but not stored."""
         step, epoch = whole_number(step, name="the step"), whole_number(epoch, name="the epoch")
-        rollouts = list(rollouts)
-        for rollout in rollouts:
-            check_rollout(rollout)
+        rollouts = read_rollouts(rollouts)
         drafts = merge_duplicates(rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED)
         ungraded = [rollout for rollout in rollouts if rollout.verdict is Verdict.UNGRADED]
         continued = [one for one in rollouts if one.prefix_tokens and one.verdict is not Verdict.UNGRADED]

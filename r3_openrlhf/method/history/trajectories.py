@@ -6,7 +6,6 @@ first."""
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import msgspec
 import numpy as np
 
 from r3_openrlhf.method.errors import HistoryError
-from r3_openrlhf.method.history.codec import Codec, digest, token_array
+from r3_openrlhf.method.history.codec import Codec, digest
 from r3_openrlhf.method.types import PlayedTurn, Rollout
 
 
@@ -61,22 +60,10 @@ def draft_turns(rollout: Rollout) -> TurnsDraft | None:
         )
     turns: list[list[Any]] = []
     for turn in rollout.turns:
-        if not math.isfinite(turn.reward) or turn.num_tokens < 0:
-            raise HistoryError(f"{name} has a turn of {turn.num_tokens} tokens with the reward {turn.reward}")
-        numbers = len(turn.prompt_ids), int(turn.num_tokens)
-        turns.append(
-            [
-                *numbers,
-                turn.state,
-                turn.observation,
-                turn.action,
-                float(turn.reward),
-                bool(turn.valid),
-                bool(turn.truncated),
-            ]
-        )
-    prompts = [token_array(turn.prompt_ids, name=f"prompt_ids of {name}") for turn in rollout.turns]
-    return TurnsDraft(np.concatenate(prompts), turns)
+        numbers = len(turn.prompt_ids), turn.num_tokens
+        texts = turn.state, turn.observation, turn.action
+        turns.append([*numbers, *texts, turn.reward, turn.valid, turn.truncated])
+    return TurnsDraft(np.concatenate([turn.prompt_ids for turn in rollout.turns]), turns)
 
 
 def read_turns(connection: sqlite3.Connection, codec: Codec, row: int) -> tuple[PlayedTurn, ...] | None:

@@ -59,7 +59,7 @@ def noisy_rollout(uid, num_tokens, **options):
     return make_rollout(
         uid,
         ids=noise.integers(0, 150_000, num_tokens),
-        logprobs=noise.standard_normal(num_tokens, dtype=np.float32),
+        logprobs=-noise.integers(0, 0x7F000000, num_tokens, dtype=np.uint32).view(np.float32),
         **options,
     )
 

@@ -20,7 +20,7 @@ rng = np.random.default_rng(0)
 
 def big_step(num=40, tokens=4000):
     return [
-        make_rollout(f"p{n}", ids=rng.integers(0, 10**6, tokens), logprobs=rng.standard_normal(tokens).astype("f4"))
+        make_rollout(f"p{n}", ids=rng.integers(0, 10**6, tokens), logprobs=-np.abs(rng.standard_normal(tokens)))
         for n in range(num)
     ]
 

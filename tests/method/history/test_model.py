@@ -42,7 +42,7 @@ rollouts_ = st.lists(
     st.builds(
         rollout_of,
         st.sampled_from(UIDS),
-        ids=st.lists(st.integers(0, 2), min_size=0, max_size=2),
+        ids=st.lists(st.integers(0, 2), min_size=1, max_size=2),
         verdict=st.sampled_from([Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG, Verdict.UNGRADED]),
         context=st.sampled_from(Context),
         played=st.booleans(),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.method.errors import ConfigError, HistoryError
+from r3_openrlhf.method.errors import ConfigError, HistoryError, InvalidValue
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
@@ -28,13 +28,13 @@ def wrong_ids(store, *, step=100, lag=100, k=99, **options):
     return sorted(int(stored.rollout.response_ids[0]) for stored in found)
 
 
-any_float32 = st.integers(0, 2**32 - 1).map(lambda bits: np.uint32(bits).view(np.float32))
+any_logprob = st.integers(0, 0x7E000000).map(lambda bits: -np.uint32(bits).view(np.float32))  # -0.0, denormals
 
 
 @settings(max_examples=50)
 @given(
     uid=st.text(max_size=20),
-    ids=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=40),
+    ids=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40),
     prompt=st.lists(st.integers(0, 2**31 - 1), max_size=40),
     reward=st.floats(-1e6, 1e6),
     verdict=st.sampled_from([Verdict.CORRECT, Verdict.WRONG]),
@@ -44,7 +44,7 @@ any_float32 = st.integers(0, 2**32 - 1).map(lambda bits: np.uint32(bits).view(np
     data=st.data(),
 )
 def test_a_rollout_comes_back_bit_for_bit(uid, ids, prompt, reward, verdict, context, entropy, texts, data):
-    logprobs = data.draw(st.lists(any_float32, min_size=len(ids), max_size=len(ids)))
+    logprobs = data.draw(st.lists(any_logprob, min_size=len(ids), max_size=len(ids)))
     rollout = make_rollout(
         uid,
         ids=ids,
@@ -230,18 +230,18 @@ def test_a_step_is_committed_once(step):
     ("bad", "sentence"),
     [
         ({"reward": float("nan")}, "reward is nan"),
-        ({"logprobs": [-1.0]}, "3 response tokens and 1 log-probs"),
-        ({"entropy": (float("nan"), 1.0)}, "entropies nan and 1.0"),
-        ({"uid": "\ud800"}, "not valid Unicode"),
-        ({"prefix_tokens": 1}, "1 prefix_tokens, but its context is plain"),
-        ({"prefix_tokens": 4, "context": Context.PREFIX}, "4 prefix_tokens in 3 tokens"),
-        ({"state": (3, 0.5)}, "a state of 3 of its 3 tokens with the value 0.5"),
-        ({"state": (1, float("nan"))}, "a state of 1 of its 3 tokens with the value nan"),
+        ({"logprobs": [-1.0]}, "use 3 values, one for each response token, not 1"),
+        ({"entropy": (float("nan"), 1.0)}, "entropy.peak is nan; use a finite number"),
+        ({"uid": "\ud800"}, "uid is .*; use valid Unicode"),
+        ({"prefix_tokens": 1}, "prefix_tokens is 1; use at most 0 with the context plain"),
+        ({"prefix_tokens": 4, "context": Context.PREFIX}, "prefix_tokens is 4; use at most 3"),
+        ({"state": (3, 0.5)}, "use one after at least 1 and less than 3 tokens"),
+        ({"state": (1, float("nan"))}, "state.value is nan"),
     ],
 )
 def test_a_bad_rollout_is_named_and_nothing_of_its_step_is_stored(bad, sentence):
     store = open_memory()
-    with pytest.raises(HistoryError, match=sentence):
+    with pytest.raises(InvalidValue, match=r"rollouts\[1\] of problem .*" + sentence):
         store.commit_step(1, 1, [make_rollout("good"), make_rollout(**bad)])
     assert store.last_step is None and store.counts("good") == {}
 
@@ -251,7 +251,7 @@ def test_a_reason_with_broken_unicode_and_a_grade_without_reward():
     store.commit_step(1, 1, [make_rollout(reason="a\ud800")])
     assert store.recall("p", Verdict.WRONG, k=1, step=1, max_policy_lag=1)[0].rollout.reason == "a\\ud800"
     rollout = dataclasses.replace(make_rollout(), reward=None)
-    with pytest.raises(HistoryError, match="is wrong but its reward is None"):
+    with pytest.raises(InvalidValue, match="reward is None; use a number up to 1e6, because the verdict is wrong"):
         open_memory().commit_step(1, 1, [rollout])
 
 

@@ -1,0 +1,165 @@
+"""Read the values that a loop hands over, by the type of the field that they are for.
+
+A value is taken where its field's type holds it exactly: a list of whole numbers for token ids, 1.0
+for 1, text for a Word. Floats are rounded to the precision of their array. Everything else is one
+InvalidValue, which names the field, the value, and what to use instead."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from r3_openrlhf.method.errors import InvalidValue, quoted
+from r3_openrlhf.method.types import ArrayOf, Context, Rollout, Verdict, Word
+
+MAX_NUMBER = 2**53  # a JSON number and SQLite's REAL lose digits beyond it
+MAX_REWARD = 1e6  # rewards are 2 at most; sums of larger ones lose digits
+Reader = Callable[[str, Any], Any]  # (name of the field, value) -> the value as its type has it
+
+
+def read(name: str, hint: Any, value: Any) -> Any:
+    """`value` as the type `hint` has it. InvalidValue: the type cannot hold it; `name`: its field."""
+    return _reader(hint)(name, value)
+
+
+def read_rollouts(rollouts: Iterable[Rollout]) -> list[Rollout]:
+    """The rollouts of a step, each field converted to its type in place, and checked.
+
+    InvalidValue: the first field that cannot be trained on or stored."""
+    if not isinstance(rollouts, Iterable):
+        raise refusal("rollouts", rollouts, "a list of Rollout")
+    checked = list(rollouts)
+    for i, rollout in enumerate(checked):
+        if not isinstance(rollout, Rollout):
+            raise refusal(f"rollouts[{i}]", rollout, "r3_openrlhf.Rollout")
+        try:
+            for name, reader in _readers(Rollout):
+                setattr(rollout, name, reader(name, getattr(rollout, name)))
+            for name, instead in _contradictions(rollout):
+                raise refusal(name, getattr(rollout, name), instead)
+        except InvalidValue as error:
+            raise InvalidValue(f"rollouts[{i}] of problem {quoted(rollout.uid)}: {error}") from None
+    return checked
+
+
+def refusal(name: str, value: object, instead: str) -> InvalidValue:
+    """The error for a value: its name, itself, and what to use instead."""
+    return InvalidValue(f"{name} is {quoted(value)}; use {instead}")
+
+
+def _contradictions(rollout: Rollout) -> Iterator[tuple[str, str]]:
+    """A field that others contradict, and what to use instead."""
+    length, state, logprobs = rollout.num_tokens, rollout.state, len(rollout.response_logprobs)
+    graded, reward = rollout.verdict is not Verdict.UNGRADED, rollout.reward
+    if not rollout.uid.isascii() and any("\ud800" <= letter <= "\udfff" for letter in rollout.uid):
+        yield "uid", "valid Unicode"
+    if logprobs != length:
+        yield "response_logprobs", f"{length} values, one for each response token, not {logprobs}"
+    if graded and (reward is None or abs(reward) > MAX_REWARD) or not graded and reward is not None:
+        yield "reward", f"{'a number up to 1e6' if graded else 'None'}, because the verdict is {rollout.verdict}"
+    if graded and not length:
+        yield "response_ids", "at least one token, the end mark, or the verdict ungraded"
+    given = length if rollout.context is Context.PREFIX else 0
+    if rollout.prefix_tokens > given:
+        yield "prefix_tokens", f"at most {given} with the context {rollout.context}"
+    if state is not None and not 0 < state.num_tokens < length:
+        yield "state", f"one after at least 1 and less than {length} tokens"
+
+
+# ── a reader for each type of a field ──
+
+
+@functools.cache
+def _readers(record: type) -> list[tuple[str, Reader]]:
+    hints = typing.get_type_hints(record, include_extras=True)
+    return [(field.name, _reader(hints[field.name])) for field in fields(record)]
+
+
+@functools.cache
+def _reader(hint: Any) -> Reader:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return functools.partial(_array, parts[1])
+    if origin in (typing.Union, types.UnionType):
+        readers = [_reader(part) for part in parts if part is not types.NoneType]
+        return functools.partial(_union, readers, len(readers) < len(parts))
+    if origin is tuple:
+        return functools.partial(_tuple, _reader(parts[0]))
+    if origin is dict:
+        return functools.partial(_dict, _reader(parts[1]))
+    if is_dataclass(hint):
+        return functools.partial(_record, hint)
+    return hint.checked if issubclass(hint, Word) else functools.partial(_plain, hint, *_PLAIN[hint])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) <= MAX_NUMBER  # NaN is not
+
+
+_PLAIN: dict[type, tuple[str, Callable[[Any], bool]]] = {
+    str: ("text", lambda value: isinstance(value, str)),
+    bool: ("True or False", lambda value: _is_number(value) and value in (0, 1)),
+    int: ("a whole number from 0 to 2**53", lambda value: _is_number(value) and value >= 0 and value == int(value)),
+    float: ("a finite number up to 2**53", _is_number),
+}
+
+
+def _plain(kind: type, what: str, holds: Callable[[Any], bool], name: str, value: Any) -> Any:
+    scalar = value.item() if getattr(value, "ndim", None) == 0 else value  # of numpy or torch
+    if not holds(scalar):
+        raise refusal(name, value, what)
+    return kind(scalar)
+
+
+def _array(spec: ArrayOf, name: str, value: Any) -> np.ndarray:
+    try:
+        given = np.asarray(value)
+    except Exception:  # torch: a tensor on a GPU or with a gradient; lists of different lengths
+        raise refusal(name, value, f"a one-dimensional array of {spec.what}, on the CPU and detached") from None
+    if given.ndim != 1 or given.dtype.kind not in "iuf":
+        raise refusal(name, value, f"a one-dimensional array of {spec.what}")
+    if given.dtype == spec.dtype and (not given.size or spec.low <= given.min() and given.max() <= spec.high):
+        return np.ascontiguousarray(given)
+    allowed = (given >= spec.low) & (given <= spec.high)  # NaN is not
+    if np.dtype(spec.dtype).kind == "i":
+        allowed &= given == np.floor(given)
+    if not allowed.all():
+        wrong = int(np.argmin(allowed))
+        raise refusal(f"{name}[{wrong}]", given[wrong].item(), spec.what)
+    return given.astype(spec.dtype)
+
+
+def _union(readers: list[Reader], may_be_none: bool, name: str, value: Any) -> Any:
+    if value is None and may_be_none:
+        return None
+    for reader in readers[:-1]:
+        with contextlib.suppress(InvalidValue):
+            return reader(name, value)
+    return readers[-1](name, value)
+
+
+def _tuple(reader: Reader, name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, tuple | list):
+        return tuple(reader(f"{name}[{i}]", one) for i, one in enumerate(value))
+    raise refusal(name, value, "a tuple")
+
+
+def _dict(reader: Reader, name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {read(f"a key of {name}", str, key): reader(f"{name}[{key!r}]", one) for key, one in value.items()}
+    raise refusal(name, value, "a dict")
+
+
+def _record(record: Any, name: str, value: Any) -> Any:
+    if not isinstance(value, record):
+        raise refusal(name, value, f"r3_openrlhf.method.types.{record.__name__}")
+    return replace(
+        value, **{part: reader(f"{name}.{part}", getattr(value, part)) for part, reader in _readers(record)}
+    )
