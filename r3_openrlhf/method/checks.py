@@ -113,5 +113,5 @@ def check_fields(section: Any, prefix: str = "", *, key_of: Callable[[str], str]
             setattr(section, field.name, int(value))
         if isinstance(words, OpenTable):
             words[value]  # an unknown word is an error
-        elif words is not None and value not in list(words):
+        elif words is not None and not (isinstance(value, str) and value in list(words)):
             raise ConfigError(f"{key} is {quoted(value)}, which does not exist; {nearest(str(value), list(words))}")

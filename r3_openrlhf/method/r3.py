@@ -249,7 +249,6 @@ class R3:
         """Return the rollouts that replay recalls for a problem and verdict, without texts."""
         if self.history is None or not self.settings.replay.enabled:
             return []
-        verdict = Verdict.checked("verdict", verdict)
         (found,) = self.history.recall_many([self._request(uid, verdict, step=step)])
         return [one.rollout for one in found]
 

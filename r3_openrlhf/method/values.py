@@ -60,12 +60,14 @@ def _contradictions(rollout: Rollout) -> Iterator[tuple[str, str]]:
     graded, reward = rollout.verdict is not Verdict.UNGRADED, rollout.reward
     if not rollout.uid.isascii() and any("\ud800" <= letter <= "\udfff" for letter in rollout.uid):
         yield "uid", "valid Unicode"
-    if logprobs != length:
-        yield "response_logprobs", f"{length} values, one for each response token, not {logprobs}"
-    if graded and (reward is None or abs(reward) > MAX_REWARD) or not graded and reward is not None:
-        yield "reward", f"{'a number up to 1e6' if graded else 'None'}, because the verdict is {rollout.verdict}"
     if graded and not length:
         yield "response_ids", "at least one token, the end mark, or the verdict ungraded"
+    if logprobs != length:
+        yield "response_logprobs", f"{length} values, one for each of the response_ids, not {logprobs}"
+    if graded and (reward is None or abs(reward) > MAX_REWARD) or not graded and reward is not None:
+        yield "reward", f"{'a number up to 1e6' if graded else 'None'}, because the verdict is {rollout.verdict}"
+    if rollout.turns is not None and sum(turn.num_tokens for turn in rollout.turns) != max(1, length):
+        yield "turns", f"turns whose num_tokens add up to the {length} response tokens"
     given = length if rollout.context is Context.PREFIX else 0
     if rollout.prefix_tokens > given:
         yield "prefix_tokens", f"at most {given} with the context {rollout.context}"

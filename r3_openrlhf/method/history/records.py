@@ -8,6 +8,7 @@ from r3_openrlhf.method.core.replay import RECALL_ORDERS
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.open_table import Name
 from r3_openrlhf.method.types import Context, Rollout, Verdict
+from r3_openrlhf.method.values import read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +41,5 @@ class RecallRequest:
         if self.max_policy_lag < 0:
             raise HistoryError(f"max_policy_lag is {self.max_policy_lag}; use 0 or more")
         RECALL_ORDERS[self.order]
+        for name, hint in (("verdict", Verdict), ("contexts", tuple[Context, ...])):
+            object.__setattr__(self, name, read(name, hint, getattr(self, name)))

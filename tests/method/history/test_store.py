@@ -230,7 +230,7 @@ def test_a_step_is_committed_once(step):
     ("bad", "sentence"),
     [
         ({"reward": float("nan")}, "reward is nan"),
-        ({"logprobs": [-1.0]}, "use 3 values, one for each response token, not 1"),
+        ({"logprobs": [-1.0]}, "use 3 values, one for each of the response_ids, not 1"),
         ({"entropy": (float("nan"), 1.0)}, "entropy.peak is nan; use a finite number"),
         ({"uid": "\ud800"}, "uid is .*; use valid Unicode"),
         ({"prefix_tokens": 1}, "prefix_tokens is 1; use at most 0 with the context plain"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from r3_openrlhf.method.errors import HistoryError, InvalidValue
+from r3_openrlhf.method.errors import InvalidValue
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Verdict
@@ -53,7 +53,7 @@ def test_bytes_of_turns_count_towards_the_cap(quick_path):
 )
 def test_turns_that_are_not_the_response_are_refused(quick_path, turns):
     with HistoryStore.open(quick_path / "h.sqlite") as store:
-        with pytest.raises(HistoryError, match="a trajectory of task 'p' has"):
+        with pytest.raises(InvalidValue, match="use turns whose num_tokens add up to the 2 response tokens"):
             store.commit_step(1, 1, [make_rollout("p", ids=[5, 6], turns=turns)])
         assert store.last_step is None
 
