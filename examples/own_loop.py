@@ -2,8 +2,8 @@
 
     python examples/own_loop.py            # under a minute on one core
 
-The policy is a small recurrent network that adds two digits: it reads a prompt of tokens (the digits a and b, and in a
-reflection prompt a wrong attempt) and writes digits, "hm" and an end sign, at most LIMIT tokens.
+The policy adds two digits: it reads a prompt of tokens (a, b, and in a reflection prompt a wrong attempt) and writes
+digits, "hm" and an end sign, at most LIMIT tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from r3_openrlhf import R3, HistoryStore, R3Settings, Rollout, Verdict, outcome_reward
+from r3_openrlhf import R3, R3Settings, Rollout, Verdict, outcome_reward
 
 END, NUM_TOKENS = 10, 12  # tokens 0 to 9 are digits, 11 is "hm"
 LIMIT, PROBLEMS_PER_STEP, GROUP, CLIP = 5, 20, 8, 0.2
@@ -81,15 +81,15 @@ def sample(policy: Policy, prompts: list, *, step: int, epoch: int) -> tuple[lis
     for row, number in enumerate(groups):
         ids, problem = tokens[row].tolist(), prompts[number].problem
         length = ids.index(END) + 1 if END in ids else LIMIT
-        said = "".join(str(token) for token in ids[:length] if token < END)
-        right = END in ids and said == str(problem.a + problem.b)
+        answer = "".join(str(token) for token in ids[:length] if token < END)
+        right = END in ids and answer == str(problem.a + problem.b)
         rollouts.append(
             Rollout(
                 uid=problem.uid,
                 context=prompts[number].context,
                 prompt_ids=np.array(prompts[number].prompt, dtype=np.int32),
                 response_ids=tokens[row, :length].numpy().astype(np.int32),
-                response_logprobs=logprobs_BT[row, :length].numpy().astype(np.float32),
+                response_logprobs=logprobs_BT[row, :length].numpy(),
                 verdict=Verdict.CORRECT if right else Verdict.WRONG,
                 reward=outcome_reward(float(right), length, max_tokens=LIMIT),
                 truncated=END not in ids,
@@ -101,12 +101,12 @@ def sample(policy: Policy, prompts: list, *, step: int, epoch: int) -> tuple[lis
     return rollouts, [entropy_BT[row, : rollouts[row].num_tokens].numpy() for row in range(len(groups))], groups
 
 
-def update(policy: Policy, optimizer: torch.optim.Optimizer, batch) -> None:
-    """One step on the clipped loss of the trained rows."""
+def update(policy: Policy, optimizer: torch.optim.Optimizer, batch, dual_clip: float | None) -> torch.Tensor:
+    """One step on the clipped loss of the trained rows, which is returned."""
     rows = batch.trained
     tokens = padded([row.rollout.response_ids for row in rows], 0)
     mask = padded([np.ones(row.rollout.num_tokens) for row in rows], 0)
-    prompts = padded([batch.first_of(row).rollout.prompt_ids for row in rows], PAD)
+    prompts = padded([batch.prompt_ids_of(row) for row in rows], PAD)
     logprobs = policy(prompts, tokens).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
     old = logprobs.detach().clone()
     for number, row in enumerate(rows):
@@ -115,10 +115,14 @@ def update(policy: Policy, optimizer: torch.optim.Optimizer, batch) -> None:
     advantages = torch.tensor([row.advantage for row in rows])[:, None]
     ratio = (logprobs - old).exp()
     gain = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
+    if dual_clip is not None:  # a stored failure's ratio is unbounded where A < 0
+        gain = torch.where(advantages < 0, torch.maximum(gain, dual_clip * advantages), gain)
+    loss = -(gain * mask).sum() / mask.sum()
     optimizer.zero_grad()
-    (-(gain * mask).sum() / mask.sum()).backward()
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
     optimizer.step()
+    return loss.detach()
 
 
 def train(num_steps: int, *, seed: int = 0) -> list[dict[str, float]]:
@@ -127,8 +131,7 @@ def train(num_steps: int, *, seed: int = 0) -> list[dict[str, float]]:
     draw, policy, lines = random.Random(seed), Policy(), []
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
     problems = [Problem(f"{a}+{b}", a, b) for a in range(10) for b in range(10)]
-    settings = R3Settings()
-    r3 = R3(settings, history=HistoryStore.open(":memory:"), seed=seed)
+    r3 = R3(R3Settings(), history=":memory:", seed=seed)
     for step in range(num_steps):
         epoch, place = divmod(step * PROBLEMS_PER_STEP, len(problems))
         problems = problems if place else draw.sample(problems, len(problems))
@@ -136,7 +139,7 @@ def train(num_steps: int, *, seed: int = 0) -> list[dict[str, float]]:
         prompts = r3.prompts(due, step=step, epoch=epoch + 1, render=Prompts())  # ISR
         rollouts, entropies, groups = sample(policy, list(prompts), step=step, epoch=epoch + 1)
         batch = r3.mix(rollouts, step=step, entropy=entropies, groups=groups)  # CCR, SERR, eq. 3
-        update(policy, optimizer, batch)
+        update(policy, optimizer, batch, r3.settings.replay.dual_clip)
         lines.append(r3.metrics(batch, step=step) | prompts.metrics())
         r3.remember(rollouts, step=step, epoch=epoch + 1)
     return lines

@@ -5,7 +5,7 @@
 
 Take `R3Trainer` as it stands; the rest is a tiny model that adds two digits. Your dataset needs a column `uid`, the same
 at every visit of a problem, and `correct_from` says from which reward on a completion is right. Eq. 3 takes the place of
-`scale_rewards`; GRPOConfig(delta=3.0) is replay.dual_clip. TRL logs rewards and the completions' advantages before stored
+`scale_rewards`, and R3Trainer sets GRPOConfig's delta to replay.dual_clip. TRL logs rewards and the completions' advantages before stored
 rollouts join. On several ranks every rank keeps a history of its own with the rollouts of all of them.
 """
 
@@ -42,9 +42,18 @@ class R3Trainer(GRPOTrainer):
         given, replay, steps = self.args, r3.settings.replay, self.args.steps_per_generation
         added, rows = replay.enabled and replay.mode != "replace", given.per_device_train_batch_size * steps
         explores = r3.settings.exploration != type(r3.settings.exploration)()
+        bound = replay.dual_clip if replay.enabled else None
         for refused, why in (
             (added, "replay.mode is 'add'; use 'replace', TRL's split into steps loses added rows"),
             (replay.k >= self.num_generations, f"replay.k is {replay.k}; use less than num_generations"),
+            (
+                replay.rehearse.share,
+                f"replay.rehearse.share is {replay.rehearse.share}; use 0, the number of rows is TRL's",
+            ),
+            (
+                bound and given.delta not in (None, bound),
+                f"delta is {given.delta} and replay.dual_clip {bound}; leave delta out",
+            ),
             (explores, "exploration is not supported here"),
             (rows % self.num_generations, f"with {rows} rows a rank, a group of num_generations would span two"),
             (steps * self.num_iterations % given.gradient_accumulation_steps, "an update would need two generations"),
@@ -55,6 +64,7 @@ class R3Trainer(GRPOTrainer):
         ):
             if refused:
                 raise ConfigError(f"R3Trainer: {why}")
+        given.delta = bound or given.delta
 
     def _calculate_rewards(self, *args):
         self.rewards = super()._calculate_rewards(*args)  # of all ranks, one column per reward function
@@ -196,7 +206,7 @@ def trainer(*, steps: int) -> R3Trainer:
         processing_class=tokenizer(),
         train_dataset=Dataset.from_list([dict(uid=one, prompt=one + "=", answer=answer) for one, answer in problems]),
         reward_funcs=reward,
-        args=GRPOConfig(**options, learning_rate=2e-3, delta=3.0, logging_steps=20, save_strategy="no"),
+        args=GRPOConfig(**options, learning_rate=2e-3, logging_steps=20, save_strategy="no"),
         r3=R3(R3Settings(replay=ReplaySettings(mode="replace")), history=HistoryStore.open(":memory:"), seed=0),
     )
 

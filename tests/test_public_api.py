@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import r3_openrlhf
+from r3_openrlhf import R3, Verdict
+from tests.method.history.samples import make_rollout
 
 REPOSITORY = Path(__file__).parents[1]
 OWN_LOOP = REPOSITORY / "examples" / "own_loop.py"
@@ -62,6 +66,37 @@ def test_the_own_loop_learns_recalls_reflects_and_ranks(own_loop):
     assert own_loop.train(8) == lines[:8]
 
 
+@pytest.mark.parametrize("dual_clip", [3.0, None])
+def test_the_own_loop_trains_each_row_with_its_prompt_and_bounds_what_a_stored_failure_pulls(own_loop, dual_clip):
+    """A group of two successes with a stored failure, and a rehearsed success of another problem: the loss, row by row."""
+    prompts = {"1+2": (1, 12), "3+4": (3, 14)}
+
+    def row(uid, ids, verdict="correct", logprob=-0.5):
+        return make_rollout(uid, ids=ids, logprobs=[logprob] * len(ids), prompt=prompts[uid], verdict=Verdict(verdict))
+
+    r3 = R3({"replay": {"rehearse": {"share": 0.5}}}, history=":memory:")
+    rare = [row("3+4", (i, 10), "wrong") for i in range(7)] + [row("3+4", (7, 10))]
+    r3.remember([row("1+2", (5, 5, 10), "wrong", -9.0), *rare], step=0, epoch=1)
+    batch = r3.mix([row("1+2", (3, 10)), row("1+2", (3, 11, 10))], step=1)
+    assert [(one.recalled, one.rehearsed) for one in batch.trained] == [(False, False)] * 2 + [
+        (True, False),
+        (True, True),
+    ]
+    policy = own_loop.Policy()
+    loss = own_loop.update(policy, torch.optim.SGD(policy.parameters(), lr=0.0), batch, dual_clip)
+    gains = []
+    for one in batch.trained:
+        ids = torch.tensor(one.rollout.response_ids[None]).long()
+        now = (
+            policy(torch.tensor([prompts[one.rollout.uid]]), ids).log_softmax(-1).gather(-1, ids[..., None]).flatten()
+        )
+        old = now.tolist() if one.old_logprobs is None else one.old_logprobs
+        for ratio in np.exp(now.tolist() - np.array(old)):
+            gain = min(ratio * one.advantage, np.clip(ratio, 0.8, 1.2) * one.advantage)
+            gains.append(max(gain, dual_clip * one.advantage) if dual_clip and one.advantage < 0 else gain)
+    assert loss.item() == pytest.approx(-np.mean(gains), rel=1e-5)
+
+
 def test_the_own_loop_is_short_and_needs_no_stack():
     text = OWN_LOOP.read_text()
-    assert len(text.splitlines()) <= 150 and not re.search("r3_openrlhf.stack|import openrlhf|R3Config", text)
+    assert len(text.splitlines()) <= 153 and not re.search("r3_openrlhf.stack|import openrlhf|R3Config", text)

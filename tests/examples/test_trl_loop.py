@@ -1,5 +1,6 @@
 """What examples/trl_loop.py gives TRL's loss to train on, worked out by hand. trl_probe.py makes the trainings."""
 
+import math
 import os
 import statistics
 import subprocess
@@ -117,6 +118,19 @@ def test_a_collapsed_group_gets_the_stored_success_and_nothing_is_lost(seen, cas
     assert [0.0] * 4 == advantages(groups["4+4="])
 
 
+def test_a_stored_failure_pulls_no_more_than_dual_clip(seen):
+    """replay.dual_clip is 3: of a row with A < 0 a token's gain is at least 3 A."""
+    (inputs,) = seen["failure"]
+    rows, gains = rows_of([inputs]), []
+    assert min(rows, key=lambda row: row["advantage"])["old"] == [-20.0] * 3
+    for row in rows:
+        for now, old in zip(current(row), row["old"], strict=True):
+            ratio, advantage = math.exp(now - old), row["advantage"]
+            gain = min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage)
+            gains.append(max(gain, 3 * advantage) if advantage < 0 else gain)
+    assert inputs["loss"].item() == approx(-statistics.fmean(gains), rel=1e-4)
+
+
 def test_two_ranks_train_on_the_rows_of_one_and_share_their_history(seen):
     ranks = seen["ranks"]
     rows = [groups_of(rank["log"]) for rank in ranks]
@@ -199,6 +213,8 @@ def test_what_cannot_work_is_refused_in_a_sentence(seen):
         drawn="R3Trainer: exploration is not supported here",
         unnamed="R3Trainer: the dataset has no column uid",
         many="R3Trainer: replay.k is 4; use less than num_generations",
+        rehearsed="R3Trainer: replay.rehearse.share is 0.5; use 0, the number of rows is TRL's",
+        bounded="R3Trainer: delta is 2.0 and replay.dual_clip 3.0; leave delta out",
         masked="R3Trainer: mask_truncated_completions hides the rows that are ranked",
         updates="R3Trainer: an update would need two generations",
     )

@@ -98,7 +98,8 @@ def train(base, rewards, *, history=(), r3=None, uids=None, resume=None, render=
     class Recording(base):
         def _compute_loss(self, model, inputs):
             log.append({key: value.clone() for key, value in inputs.items()} | {"step": self.state.global_step})
-            return super()._compute_loss(model, inputs)
+            log[-1]["loss"] = super()._compute_loss(model, inputs)
+            return log[-1]["loss"]
 
     uids = uids or list(rewards)
     defaults = dict(max_steps=1, learning_rate=0.0, num_generations=GROUP, max_completion_length=LIMIT)
@@ -127,7 +128,7 @@ def train(base, rewards, *, history=(), r3=None, uids=None, resume=None, render=
         width = inputs["completion_ids"].size(1)
         with torch.no_grad():
             logits = trainer.model(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1]
-        inputs["distribution"] = logits.log_softmax(-1)
+        inputs["distribution"], inputs["loss"] = logits.log_softmax(-1), inputs["loss"].detach()
     return log
 
 
@@ -212,6 +213,12 @@ def on_one_rank():
         ),
         off=train(R3Trainer, by_content, r3=off, **plain),
         stock=train(GRPOTrainer, by_content, **plain),
+        failure=train(
+            R3Trainer,
+            {"1+1=": [1.0] * GROUP},
+            history=[stored("1+1=", [1, 2, 13], [-20.0] * 3, verdict=Verdict.WRONG)],
+            r3=settings(replay=True),
+        ),
         resumed=resumed(),
         reflected=reflected(),
         refused=dict(
@@ -219,6 +226,8 @@ def on_one_rank():
             many=refusal(settings(replay_settings=ReplaySettings(mode="replace", k=GROUP))),
             drawn=refusal(settings(exploration=ExplorationSettings(rrl=StateReplaySettings(ratio=0.5)))),
             unnamed=refusal(column="name"),
+            rehearsed=refusal(settings(replay_settings=ReplaySettings(mode="replace", k=1, rehearse={"share": 0.5}))),
+            bounded=refusal(delta=2.0),
             masked=refusal(mask_truncated_completions=True),
             updates=refusal(per_device_train_batch_size=GROUP, gradient_accumulation_steps=2, steps_per_generation=1),
         ),
