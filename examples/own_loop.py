@@ -20,7 +20,7 @@ from r3_openrlhf import R3, R3Settings, Rollout, Verdict, outcome_reward
 
 END, NUM_TOKENS = 10, 12  # tokens 0 to 9 are digits, 11 is "hm"
 LIMIT, PROBLEMS_PER_STEP, GROUP, CLIP = 5, 20, 8, 0.2
-SHOWN = ("accuracy", "truncated_rate", "r3/replay/recalled", "r3/reflection/groups", "r3/ranking/rows")
+SHOWN = ("fresh/accuracy", "fresh/truncated", "r3/replay/recalled", "r3/reflection/groups", "r3/ranking/rows")
 PAD = 20 + NUM_TOKENS  # of a prompt, whose tokens are a, b + 10, and 20 + those of an attempt
 
 

@@ -56,7 +56,7 @@ def mean(lines, name):
 def test_the_own_loop_learns_recalls_reflects_and_ranks(own_loop):
     """Chance is about 0.01; the same seed gives the same run. Reflection begins with the second epoch, step 6."""
     lines = own_loop.train(60)
-    assert mean(lines[:10], "accuracy") < 0.03 < 0.05 < mean(lines[-10:], "accuracy")
+    assert mean(lines[:10], "fresh/accuracy") < 0.03 < 0.05 < mean(lines[-10:], "fresh/accuracy")
     assert sum(line["r3/replay/recalled"] for line in lines) > 20
     assert sum(line["r3/ranking/rows"] for line in lines) > 20
     assert [line["r3/reflection/groups"] for line in lines[:5]] == [0] * 5

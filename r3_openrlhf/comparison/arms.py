@@ -27,9 +27,9 @@ COUNTS = {
     "dropped_per_step": "r3/filter/dropped_groups",
 }
 LEVELS = {
-    "entropy": "r3/entropy/estimate",
-    "response_length": "response_length_mean",
-    "truncated": "truncated_rate",
+    "entropy": "fresh/entropy",
+    "response_length": "fresh/response_length",
+    "truncated": "fresh/truncated",
 }
 GROUPS = ("r3/groups/all_correct", "r3/groups/none_correct", "r3/groups/mixed")
 TOKENS = {  # name of a quantity -> key of metrics.jsonl, tokens by verdict

@@ -25,7 +25,7 @@ class Run:
     """One run directory.
 
         run = Run("runs/quickstart")
-        run.metrics["reward_mean"].plot()
+        run.metrics["fresh/reward"].plot()
         run.rollouts(step=8).query("verdict == 'wrong'").text
 
     Args:

@@ -24,9 +24,9 @@ GROUPS = (
     ("dropped by dynamic sampling", "r3/filter/dropped_groups"),
 )
 LEVELS = (
-    ("entropy.png", "entropy (nats per token)", "r3/entropy/estimate"),
-    ("response_length.png", "tokens per response", "response_length_mean"),
-    ("truncation.png", "share of responses truncated", "truncated_rate"),
+    ("entropy.png", "entropy (nats per token)", "fresh/entropy"),
+    ("response_length.png", "tokens per response", "fresh/response_length"),
+    ("truncation.png", "share of responses truncated", "fresh/truncated"),
 )
 TOKENS, STEPS = "generated tokens", "steps"
 Style = tuple[str, str]  # colour, line

@@ -12,6 +12,7 @@ from typing import Annotated, Any, BinaryIO, NotRequired, TypedDict
 
 import msgspec
 
+from r3_openrlhf.method.core.batch_metrics import OLDER_NAMES
 from r3_openrlhf.method.errors import R3Error
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -208,4 +209,5 @@ def _decode(text: bytes, kind: type) -> dict[str, Any]:
         for key, number in value.items():
             if key != "not_finite" and (isinstance(number, bool) or not isinstance(number, int | float | None)):
                 raise ValueError(f"{key} is no number")
+        value |= {name: value[old] for old, name in OLDER_NAMES.items() if old in value and name not in value}
     return value

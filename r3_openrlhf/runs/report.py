@@ -45,13 +45,13 @@ MECHANISMS = (
 )
 # (name, key, format); shown as the mean of the first and of the last quarter of the steps
 LEVELS = (
-    ("reward", "reward_mean", ".3f"),
-    ("accuracy", "accuracy", ".3f"),
+    ("reward", "fresh/reward", ".3f"),
+    ("accuracy", "fresh/accuracy", ".3f"),
     ("turns per trajectory", "r3/agents/turns_mean", ".1f"),
     ("invalid actions", "r3/agents/invalid_rate", ".1%"),
-    ("entropy (nats per token)", "r3/entropy/estimate", ".3f"),
-    ("tokens per response", "response_length_mean", ".1f"),
-    ("truncated", "truncated_rate", ".1%"),
+    ("entropy (nats per token)", "fresh/entropy", ".3f"),
+    ("tokens per response", "fresh/response_length", ".1f"),
+    ("truncated", "fresh/truncated", ".1%"),
     ("log-prob gap, actor and engine", "r3/sync/abs_logprob_gap", ".4f"),
 )
 

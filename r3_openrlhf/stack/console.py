@@ -159,13 +159,13 @@ def step_line(metrics: dict) -> str:
 
     if "r3/agents/success_rate" in metrics:
         return (
-            f"step {metrics['step']}: success rate {number('r3/agents/success_rate', 3)}, reward {number('reward_mean', 3)}, "
+            f"step {metrics['step']}: success rate {number('r3/agents/success_rate', 3)}, reward {number('fresh/reward', 3)}, "
             f"{number('r3/agents/turns_mean', 1)} turns a trajectory, invalid actions {number('r3/agents/invalid_rate', 3)}, "
             f"lost trajectories {number('r3/agents/lost')}, rows {number('r3/agents/rows')}, log-prob gap "
             f"{number('r3/sync/abs_logprob_gap', 4)}, {number('timing/step_total', 1)} s"
         )
     return (
-        f"step {metrics['step']}: reward {number('reward_mean', 3)}, collapsed groups "
+        f"step {metrics['step']}: reward {number('fresh/reward', 3)}, collapsed groups "
         f"{number('r3/groups/collapsed_before')} -> {number('r3/groups/collapsed_after')}, recalled "
         f"{number('r3/replay/recalled')}, reflection groups {number('r3/reflection/groups')}, ranked groups "
         f"{number('r3/ranking/groups')}, log-prob gap {number('r3/sync/abs_logprob_gap', 4)}, "

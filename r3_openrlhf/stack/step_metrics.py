@@ -11,11 +11,9 @@ from r3_openrlhf.method.types import Rollout
 def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
     """Entropy of this step's fresh rollouts, nats per token.
 
-    `estimate`: mean of -ln p(sampled token), unbiased for the mean token entropy, free. Bounds
-    come from top-k log-probs, peak and global from exact statistics if the ranking needed them."""
-    tokens = sum(r.num_sampled_tokens for r in rollouts)
-    sampled = sum(float(r.response_logprobs[r.prefix_tokens :].sum()) for r in rollouts)
-    metrics = {"r3/entropy/estimate": -sampled / max(1, tokens)}
+    Bounds come from top-k log-probs, peak and global from exact statistics if the ranking needed
+    them."""
+    metrics: dict[str, float] = {}
     bounds = [r.entropy_bounds for r in rollouts if r.entropy_bounds is not None]
     if bounds:
         lower = sum(b.global_lower for b in bounds) / len(bounds)

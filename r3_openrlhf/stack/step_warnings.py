@@ -18,7 +18,7 @@ MORE_TRUNCATED = 0.15
 LOW_ENTROPY, HIGH_ENTROPY = 0.3, 3.0  # of the entropy at the beginning
 MORE_BYTES = 2**30  # that stay on a GPU while the engine sleeps
 
-LENGTH, CUT, ENTROPY = "response_length_mean", "truncated_rate", "r3/entropy/estimate"
+LENGTH, CUT, ENTROPY = "fresh/response_length", "fresh/truncated", "fresh/entropy"
 ASLEEP = "r3/memory/beside_policy_bytes"
 KEYS = ("step", LENGTH, CUT, ENTROPY, ASLEEP)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from r3_openrlhf.comparison.intervals import t_quantile
 from r3_openrlhf.comparison.runs import arm_of
+from r3_openrlhf.method.core.batch_metrics import OLDER_NAMES
 from r3_openrlhf.view.rendering import meanings
 from r3_openrlhf.view.run_reader import RunReader, stamp_of
 
@@ -47,6 +48,7 @@ OTHERS = "Every other key"
 PICTURES = msgspec.yaml.decode(Path(__file__).with_name("curves.yaml").read_bytes(), type=Pictures)
 
 _DRAWN = {key for section in PICTURES.sections for chart in section.charts for key in chart.series}
+_DRAWN |= OLDER_NAMES.keys()
 
 
 def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def metrics_of(step: int, **changes: Any) -> dict[str, Any]:
     """Ten groups: one all correct, four none correct, five mixed; replay repairs two of the five collapsed. Of 100 tokens
     50 are in mixed groups, 8 and 30 in the collapsed ones, 10 behind reflection prompts, and 2 were not graded."""
     tokens = {"generated_tokens": TOKENS_PER_STEP, "generated_tokens_total": TOKENS_PER_STEP * step}
-    levels = {"r3/entropy/estimate": 1.0 / step, "response_length_mean": 10.0 + step}
+    levels = {"fresh/entropy": 1.0 / step, "fresh/response_length": 10.0 + step}
     return WRITTEN["metrics"] | {"step": step, **tokens, **levels} | changes
 
 

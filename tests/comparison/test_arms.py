@@ -28,7 +28,7 @@ def runs(tmp_path_factory):
     All runs reached 300. Behind that r3's second run logs values that must not count there.
     """
     lab = tmp_path_factory.mktemp("lab")
-    wild = {"r3/groups/none_correct": 1000.0, "r3/groups/collapsed_before": 1000.0, "r3/entropy/estimate": 1000.0}
+    wild = {"r3/groups/none_correct": 1000.0, "r3/groups/collapsed_before": 1000.0, "fresh/entropy": 1000.0}
     metrics = [metrics_of(step, **(wild if step > 3 else {})) for step in range(1, 7)]
     paths = [
         write_run(lab / "grpo_1", seed=1, accuracies=(0.1, 0.2, 0.4)),
@@ -133,7 +133,7 @@ def test_levels_are_means_of_the_last_quarter_of_the_steps(tmp_path):
 
 def test_what_an_arm_does_not_log_is_missing_and_not_zero(tmp_path, runs):
     """No step of dapo knows its entropy, and its first step does not know its groups."""
-    bare = [{"step": 1, "generated_tokens_total": 100}, {**metrics_of(2), "r3/entropy/estimate": None}]
+    bare = [{"step": 1, "generated_tokens_total": 100}, {**metrics_of(2), "fresh/entropy": None}]
     dapo = read_run(
         write_run(
             tmp_path / "dapo", arm="dapo", metrics=bare, evaluations=[evaluation_of(0, 0.1), evaluation_of(3, 0.2)]

@@ -15,7 +15,7 @@ ALL = {"accuracy_tokens.png", "accuracy_steps.png", *AVERAGED}
 MEASURED = {
     "r3/groups/none_correct": 1.0,
     "r3/groups/collapsed_after": 1.0,
-    "r3/entropy/estimate": 0.3,
+    "fresh/entropy": 0.3,
     "response_length_mean": 20.0,
     "truncated_rate": 0.1,
 }
@@ -80,7 +80,7 @@ def test_what_no_run_has_measured_has_no_plot(tmp_path):
 
 
 def test_an_arm_that_has_not_measured_it_is_left_out(tmp_path):
-    runs = write_lab(tmp_path / "lab", **{"r3/entropy/estimate": None})
+    runs = write_lab(tmp_path / "lab", **{"fresh/entropy": None})
     plot(runs, compare(runs), tmp_path, window=1)
     assert ImageColor.getrgb(COLOURS[0]) not in colours_of(tmp_path / "entropy.png")
     assert ImageColor.getrgb(COLOURS[0]) in colours_of(tmp_path / "truncation.png")

@@ -102,7 +102,7 @@ def test_the_summary_for_machines_is_the_one_for_people(run):
     numbers = json.loads(json.dumps(summary(run)))
     assert numbers["run_dir"] == str(run.path) and numbers["steps"] == 8 and numbers["finished"] is False
     assert numbers["totals"]["r3/replay/recalled"] == 40 and numbers["totals"]["r3/groups/collapsed_after"] == 8
-    assert numbers["steps_per_mean"] == 2 and numbers["last"]["reward_mean"] == pytest.approx(0.7)  # of one step
+    assert numbers["steps_per_mean"] == 2 and numbers["last"]["fresh/reward"] == pytest.approx(0.7)  # of one step
     assert numbers["first_evaluation"] == numbers["last_evaluation"] == run.read_evaluations()[0]
     assert numbers["seconds_per_step"]["timing/generation"] == 2.0
     assert "timing/make_experience" not in numbers["seconds_per_step"]  # absence is not zero

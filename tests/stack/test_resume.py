@@ -18,6 +18,7 @@ import socket
 import subprocess
 
 import httpx
+import pyarrow.parquet
 import pytest
 
 import tests.stack.cpu_only  # noqa: F401
@@ -148,8 +149,27 @@ def test_rollouts_can_be_read_afterwards(resumed):
         recalled = [r for r in mine if r["recalled_from"] is not None]
         assert len(recalled) == step["r3/replay/recalled"]
         assert all(r["recalled_from"] < step["step"] for r in recalled)
-        fresh = [r["reward"] if not r["ranked"] else r["outcome_reward"] for r in mine if r["recalled_from"] is None]
-        assert sum(fresh) / len(fresh) == pytest.approx(step["reward_mean"], abs=1e-6)
+
+
+def test_what_was_sampled_is_told_from_what_was_trained(resumed):
+    """fresh/ from the step's Parquet file; OpenRLHF's score is over the trained rows, recalled ones included."""
+    differing = 0
+    for step in lines(resumed / "metrics.jsonl"):
+        table = pyarrow.parquet.read_table(resumed / "rollouts" / f"step_{step['step']:06d}.parquet").to_pandas()
+        fresh = table[table.recalled_from.isna()]
+        graded = fresh[fresh.verdict != "ungraded"]
+        expected = {
+            "reward": graded.outcome_reward.mean(),
+            "score": (graded.verdict == "correct").mean(),
+            "accuracy": (graded[graded.context == "plain"].verdict == "correct").mean(),
+            "response_length": fresh.num_tokens.mean(),
+            "truncated": fresh.truncated.mean(),
+        }
+        assert {name: step[f"fresh/{name}"] for name in expected} == pytest.approx(expected, abs=1e-9)
+        trained = table[table.advantage.notna()]
+        assert step["score"] == pytest.approx((trained.verdict == "correct").mean(), abs=1e-6)
+        differing += step["score"] != pytest.approx(step["fresh/score"], abs=1e-6)
+    assert differing
 
 
 def test_recalled_rollouts_were_sampled_for_the_same_problem_with_the_opposite_verdict(resumed):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from pytest import approx
 
+from r3_openrlhf.method.core.batch_metrics import fresh_metrics
 from r3_openrlhf.method.types import EntropyBounds, EntropyStatistics
 from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
 from tests.method.history.samples import make_rollout
@@ -30,7 +31,6 @@ def test_the_entropy_of_a_step_by_hand():
     ]
     assert entropy_metrics(rows) == approx(
         {
-            "r3/entropy/estimate": 2.0,
             "r3/entropy/global_lower": 1.0,
             "r3/entropy/global_upper": 2.5,
             "r3/entropy/bound_width": 1.5,
@@ -39,8 +39,8 @@ def test_the_entropy_of_a_step_by_hand():
             "r3/entropy/ranked_global": 1.0,
         }
     )
-    assert entropy_metrics([rollout([-1, -2])]) == {"r3/entropy/estimate": 1.5}
-    assert entropy_metrics([]) == {"r3/entropy/estimate": 0.0}
+    assert fresh_metrics(rows)["fresh/entropy"] == 2.0 and fresh_metrics([])["fresh/entropy"] == 0.0
+    assert entropy_metrics([rollout([-1, -2])]) == entropy_metrics([]) == {}
 
 
 def test_what_a_reward_function_returned_beside_its_reward_becomes_metrics():

@@ -43,7 +43,7 @@ def many(arms, tmp_path_factory):
 
 def columns(name, steps, values, held_out=()):
     axis = {"steps": [step for step, _ in held_out], "tokens": [100 * step for step, _ in held_out]}
-    series = {"reward_mean": values, "held_out:pass_at_1": [value for _, value in held_out]}
+    series = {"fresh/reward": values, "held_out:pass_at_1": [value for _, value in held_out]}
     return {"name": name, "steps": steps, "tokens": [100 * n for n in steps], "held_out": axis, "series": series}
 
 
@@ -59,11 +59,11 @@ def test_an_arm_is_the_mean_of_its_runs_with_students_interval():
     assert (arm["name"], arm["num"], arm["steps"], other["num"]) == ("arm", 3, [1, 2, 3], 1)
     for place, values in enumerate(([0.1, 0.3, 0.8], [0.4, 0.2, 0.1])):
         found = estimate(values)
-        told = [arm[key]["reward_mean"][place] for key in ("series", "low", "high")]
+        told = [arm[key]["fresh/reward"][place] for key in ("series", "low", "high")]
         assert told == pytest.approx([found.mean, found.low, found.high], rel=1e-4)
-    assert [arm[key]["reward_mean"][2] for key in ("series", "low", "high")] == [0.9, None, None]
+    assert [arm[key]["fresh/reward"][2] for key in ("series", "low", "high")] == [0.9, None, None]
     assert arm["series"]["held_out:pass_at_1"] == pytest.approx([0.6]) and arm["held_out"]["steps"] == [2]
-    assert other["series"]["reward_mean"] == [5.0] and other["low"] == {}
+    assert other["series"]["fresh/reward"] == [5.0] and other["low"] == {}
 
 
 def told(page, name):

@@ -68,12 +68,37 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/advantage/unverified_share": unverified / mass if mass else 0.0,
         "r3/grading/ungraded": float(batch.num_ungraded),
         "r3/grading/ungraded_rate": batch.num_ungraded / num_rollouts,
-        "accuracy": mean_or_zero([r.verdict is Verdict.CORRECT for r in graded if r.context is Context.PLAIN]),
-        "reward_mean": mean_or_zero([r.graded_reward for r in graded]),
-        "response_length_mean": mean_or_zero([r.num_tokens for r in batch.rollouts]),
         "response_tokens": float(sum(r.num_sampled_tokens for r in batch.rollouts)),
-        "truncated_rate": mean_or_zero([r.truncated for r in batch.rollouts]),
+        **fresh_metrics(batch.rollouts),
     }
+
+
+# name until 0.2 -> name; both are written, and older runs are read by the second
+OLDER_NAMES = {
+    "accuracy": "fresh/accuracy",
+    "reward_mean": "fresh/reward",
+    "response_length_mean": "fresh/response_length",
+    "truncated_rate": "fresh/truncated",
+    "r3/entropy/estimate": "fresh/entropy",
+}
+
+
+def fresh_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Means over what was sampled in this step, trained or not; never over recalled rows.
+
+    `entropy`: mean of -ln p(sampled token), unbiased for the mean token entropy, in nats."""
+    graded = [r for r in rollouts if r.verdict is not Verdict.UNGRADED]
+    correct = [(r.verdict is Verdict.CORRECT, r.context is Context.PLAIN) for r in graded]
+    logprob = sum(float(r.response_logprobs[r.prefix_tokens :].sum()) for r in rollouts)
+    numbers = {
+        "fresh/reward": mean_or_zero([r.graded_reward for r in graded]),
+        "fresh/score": mean_or_zero([right for right, _ in correct]),
+        "fresh/accuracy": mean_or_zero([right for right, plain in correct if plain]),
+        "fresh/response_length": mean_or_zero([r.num_tokens for r in rollouts]),
+        "fresh/truncated": mean_or_zero([r.truncated for r in rollouts]),
+        "fresh/entropy": -logprob / max(1, sum(r.num_sampled_tokens for r in rollouts)),
+    }
+    return numbers | {old: numbers[name] for old, name in OLDER_NAMES.items()}
 
 
 def trained_tokens(batch: MixedBatch, *, passes: int) -> float:

@@ -89,7 +89,7 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
         num_steps=num_steps,
         to_go_s=to_go_s(metrics, num_steps=num_steps) if state == "running" else None,
         tokens=int(last["generated_tokens_total"]) if last.get("generated_tokens_total") is not None else None,
-        reward=last.get("reward_mean"),
+        reward=last.get("fresh/reward"),
         held_out=evaluations[-1].get("pass_at_1") if evaluations else None,
         checkpoint=_checkpoint(run, now),
         nodes=nodes or ",".join(record.get("nodes", [])) or None,

@@ -70,7 +70,8 @@ class AgentExperienceMaker(R3ExperienceMaker):
         found = trajectory_metrics(trajectories, depth=self.config.agents.depth)
         if self.config.reflection.enabled:
             replayed |= reflection_metrics(reflected)
-        same = {"accuracy": found["r3/agents/success_rate"], "reward_mean": found["r3/agents/reward_mean"]}
+        same = dict.fromkeys(("accuracy", "fresh/accuracy", "fresh/score"), found["r3/agents/success_rate"])
+        same |= dict.fromkeys(("reward_mean", "fresh/reward"), found["r3/agents/reward_mean"])
         self._report(batch, gaps, {**found, **same, **replayed, "r3/agents/rows": float(len(batch.rows))})
         return experiences
 
