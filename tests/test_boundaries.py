@@ -31,7 +31,7 @@ FLOORS = (
     {"cli"},
 )
 MOST_ARROWS = 40
-MOST_LINES_OF_THE_METHOD = 5_500  # estimators and losses of other papers included
+MOST_LINES_OF_THE_METHOD = 5_700  # estimators and losses of other papers included
 # Inside the method: what is on a line imports those above it.
 IN_METHOD = (
     {"errors"},
