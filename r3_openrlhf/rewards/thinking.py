@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from r3_openrlhf.rewards.answers.extraction import OPEN_THINKING, THINKING_MARK
+from r3_openrlhf.rewards.answers.extraction import OPEN_THINKING, THINKING_MARK, TOKEN_OF_A_MARK, closes_thinking
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -17,7 +17,9 @@ _ENDS = 200  # characters of a prompt in which its last mark is
 def opened_thinking(prompt: str) -> str:
     """The mark with which a final prompt opens thinking at its end; "": none."""
     end = prompt[-_ENDS:].rstrip()
-    marks_at_end = [mark for mark in THINKING_MARK.finditer(end) if mark.end() == len(end) and not mark[1]]
+    marks_at_end = [
+        mark for mark in THINKING_MARK.finditer(end) if mark.end() == len(end) and not closes_thinking(mark)
+    ]
     return marks_at_end[0][0] if marks_at_end else ""
 
 
@@ -41,4 +43,5 @@ def response_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str
 @functools.lru_cache(maxsize=8)
 def _special_marks(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return frozenset(number for number, text in special.items() if THINKING_MARK.fullmatch(text.strip()))
+    patterns = (THINKING_MARK, TOKEN_OF_A_MARK)
+    return frozenset(number for number, text in special.items() if any(p.fullmatch(text.strip()) for p in patterns))

@@ -8,13 +8,21 @@ from fractions import Fraction
 from functools import lru_cache
 
 from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
-from r3_openrlhf.rewards.answers.choices import TEXT_COMMAND, compare_choices
-from r3_openrlhf.rewards.answers.units import conversion, count_of, split_unit, unit_of, units_differ, without_rate
+from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
+from r3_openrlhf.rewards.answers.units import (
+    conversion,
+    count_of,
+    in_kelvin,
+    split_unit,
+    unit_of,
+    units_differ,
+    without_rate,
+)
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
 FLOAT_DIGITS = 12  # so many are the result of a computation with floating-point numbers,
 FLOAT_ERROR = Fraction(1, 10**11)  # which is off by less than this, relatively
-MAX_RELATIVE_ERROR = Fraction(1, 10**4)  # the tolerance of the Qwen2.5-Math evaluator
+MIN_DIGITS_OF_SMALL = 3  # of a number such as 0.0909, with as many decimals as MIN_DIGITS
 
 _PLAIN_INTEGER = re.compile(r"[1-9][0-9]{0,14}")
 _MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
@@ -44,10 +52,6 @@ _SAYS_OR = re.compile(r"\bor\b|\\(?:lor|vee|cup)(?![a-zA-Z])")
 _SAYS_AND = re.compile(r"\band\b|\\(?:land|wedge|cap)(?![a-zA-Z])")
 _PRIME = re.compile(r"([a-zA-Z])\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 _TRANSPOSED = re.compile(r"([A-Z])\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?(?![a-zA-Z])")
-_TIME = re.compile(
-    r"\s*(?:\\text\s*\{\s*)?0?(\d{1,2})(?::(\d\d))?\s*(?:\\text\s*\{)?\s*([apAP])\.?\s*[mM]\.?\s*\}?\s*"
-)
-_CLOCK = re.compile(r"\s*(?:\\text\s*\{\s*)?([01]?\d|2[0-3]):([0-5]\d)\s*\}?\s*")
 _FOUR_DIGITS = re.compile(r"\d{4}")
 _ROMAN = re.compile(r"(?=[XL]*[IV])[IVXL]{2,}")
 _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
@@ -116,6 +120,8 @@ def number(answer: str) -> Number | None:
         text = text[: scaled.start()] + _SCALES.get(scaled[1], "*12") if rest == "0" else text
     else:
         text, unit = split_unit(text)
+    if "\\pi" in text and (stated or unit) == "radian":  # as degrees, which are exact
+        text, stated = text.replace("\\pi", "(180)"), "degree"
     value = exact_value(text)
     return None if value is None else Number(value, text, bool(percent), stated or unit)
 
@@ -142,6 +148,9 @@ def numbers_agree(a: Number, b: Number) -> bool:
     also 10001 for 10000; here two exact notations must agree exactly. As the field does, 28% agrees
     with 28 and with 0.28."""
     if a.unit and b.unit and a.unit != b.unit:
+        degrees = in_kelvin(a.value, a.unit), in_kelvin(b.value, b.unit)
+        if None not in degrees:
+            return degrees[0] == degrees[1]
         factor = conversion(a.unit, b.unit)
         return factor is not None and a.value * factor == b.value
     for some, other in ((a, b), (b, a)):
@@ -151,15 +160,21 @@ def numbers_agree(a: Number, b: Number) -> bool:
         return True
     for exact, decimal in ((a, b), (b, a)):
         precision = stated_precision(decimal.text)
-        if precision is not None and precision[0] >= MIN_DIGITS and exact.percent == decimal.percent:
+        if precision is not None and is_rounded(precision) and exact.percent == decimal.percent:
             error = abs(exact.value - decimal.value)
             if precision[0] >= FLOAT_DIGITS and not exact.value and error < FLOAT_ERROR:
                 return True  # 6.1e-17 is what a computation with floating-point numbers makes of 0
             if precision[0] >= FLOAT_DIGITS and error <= FLOAT_ERROR * abs(exact.value):
                 return True
-            if error <= precision[1] and error <= MAX_RELATIVE_ERROR * abs(exact.value):
+            if error <= precision[1]:
                 return True
     return False
+
+
+def is_rounded(precision: tuple[int, Fraction]) -> bool:
+    """Whether a decimal has enough digits to stand for the exact value that rounds to it."""
+    digits, half_unit = precision
+    return digits >= MIN_DIGITS or digits >= MIN_DIGITS_OF_SMALL and half_unit <= Fraction(1, 2 * 10**MIN_DIGITS)
 
 
 def _ratio(a: Number, b: Number) -> Fraction | None:
@@ -217,24 +232,10 @@ def _compare_lists(answer: str, reference: str) -> bool | None:
     return decided
 
 
-def _time_of_day(answer: str) -> tuple[str, str, str] | None:
-    """Hour, minute, and a or p, of a time such as "7:00 p.m." or "7 PM"."""
-    found = _TIME.fullmatch(answer)
-    if found:
-        return found[1], found[2] or "00", found[3].lower()
-    if (clock := _CLOCK.fullmatch(answer)) and (int(clock[1]) > 12 or clock[1] in ("00", "0")):
-        hour = int(clock[1])
-        return str(hour % 12 or 12), clock[2], "p" if hour >= 12 else "a"
-    return None
-
-
 def _compare_meanings(answer: str, reference: str) -> bool | None:
     """Compare by words, marks and units, before the rest is looked at."""
     if _connectives_differ(answer, reference) or _marks_differ(answer, reference):
         return False
-    times = _time_of_day(answer), _time_of_day(reference)
-    if all(times):
-        return times[0] == times[1]
     if "matrix}" in answer and "matrix}" in reference and ("{v" in answer) != ("{v" in reference):
         return False  # a determinant is no matrix
     units = unit_of(answer), unit_of(reference)
@@ -296,7 +297,7 @@ def _is_text(answer: str) -> bool:
 
 def _compare_names(left: str, right: str) -> bool | None:
     """Choices, words, other bases' numerals: not products or plain numbers."""
-    for compare in (compare_choices, _compare_points, _compare_figures, _compare_words, _compare_bases):
+    for compare in (_compare_points, _compare_figures, _compare_words, _compare_bases):
         decided = compare(left, right)
         if decided is not None:
             return decided

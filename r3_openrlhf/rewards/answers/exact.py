@@ -6,11 +6,13 @@ import functools
 import re
 import unicodedata
 
-from r3_openrlhf.rewards.answers.choices import TEXT_COMMAND
-from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH, MAX_ANSWER_CHARS, after_thinking, last_line
+from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH, MAX_ANSWER_CHARS, answer_part, last_line, last_statement
+from r3_openrlhf.rewards.answers.kinds import json_text
 from r3_openrlhf.rewards.answers.marks import boxed_answer, end_of_what_is_withdrawn, tagged_answer
+from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
 from r3_openrlhf.rewards.answers.request import Item, Result
 
+_ANNOUNCED = re.compile(r"(?i)^.*?(?:answer|option|choice)\s*(?:\*\*)?\s*(?:is|:)?\s*:?\s*")
 _SPACES = re.compile(r"(?:\s|\\[,;! ]|(?<!\\)~(?!\s*[a-zA-Z(]))+")
 _LETTER_IN_BRACKETS = re.compile(r"\([a-j]\)")
 _AROUND_MARKS = re.compile(r"\s*([,;:()\[\]{}=<>|])\s*")
@@ -20,21 +22,35 @@ _SAME_SIGN = FULL_WIDTH | str.maketrans(
 _QUOTES = (("**", "**"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ('"', '"'), ("'", "'"), ("`", "`"))
 
 
-def short_answer(response: str) -> str | None:
-    """The last boxes, else the last <answer>, else the last line of what follows the thinking part.
+def short_answers(response: str) -> list[str]:
+    """The last boxes, else the last <answer>, else the last line of what follows the thinking part,
+    and what that line announces: "Paris" of "The answer is Paris."
 
     Several boxes, or tags, that belong to one answer are that answer, not the last of them.
     """
-    text = after_thinking(response)
+    text = answer_part(response)
     if text is None or end_of_what_is_withdrawn(text) is not None:
-        return None
-    return boxed_answer(text) or tagged_answer(text) or last_line(text)
+        return []
+    marked = boxed_answer(text) or tagged_answer(text)
+    if marked:
+        return [marked]
+    statement = last_statement(text)
+    said = [_ANNOUNCED.sub("", statement[1].partition("\n")[0]).strip(" *_")] if statement else []
+    line = last_line(text)
+    return [*([line] if line and (not said or said[0] in line) else []), *said]
+
+
+def short_answer(response: str) -> str | None:
+    """The shortest of the texts that may be the answer; None: there is none."""
+    return min(short_answers(response), key=len, default=None)
 
 
 def grade(item: Item) -> Result:
     """The verdict on one item."""
-    answer = short_answer(item.response)
-    return ("wrong", "no_answer", 0.0, None) if answer is None else grade_exact(answer, item.references)
+    results = [grade_exact(answer, item.references) for answer in short_answers(item.response)]
+    if not results:
+        return "wrong", "no_answer", 0.0, None
+    return next((result for result in results if result[0] == "correct"), results[-1])
 
 
 def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
@@ -49,7 +65,7 @@ def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
 @functools.lru_cache(maxsize=4096)  # responses share references, and often answers
 def exact_text(text: str) -> str:
     """One spelling of a text that is compared by letter; only its surroundings go."""
-    text = _in_one_code(text)
+    text = json_text.KIND.read(text, "") or _in_one_code(text)
     while (shorter := _without_its_frame(text)) != text:
         text = shorter  # what was around a frame may be a frame itself
     return text[1] if _LETTER_IN_BRACKETS.fullmatch(text) else text

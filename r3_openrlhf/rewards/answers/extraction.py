@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
+from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.marks import BOX, boxed_answer, end_of_what_is_withdrawn, tagged_answer
+from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.patterns import phrases
 
 MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
@@ -18,7 +21,15 @@ _STATEMENT, _STATED, _GUESS = map(phrases, ("statement", "stated", "guess"))
 _WORDS_OF_STATEMENTS = "answer,correct ,choose,select,pick,respuesta,resposta,antwort,risposta".split(",")
 _WORDS_OF_REASONS = ("since", "because", "which", " but ", " it", "(check", "(verif")
 OPEN_THINKING = "<think>"
-THINKING_MARK = re.compile(r"[<\[◁] {0,3}(/?) {0,3}(?:\w{1,9}:)?(?:think(?:ing)?|thought) {0,3}[>\]▷]", re.IGNORECASE)
+_MARKS = phrases("marks")
+THINKING_MARK = _MARKS["thinking"]
+TOKEN_OF_A_MARK = _MARKS["token"]
+_ANSWER_KEYS = frozenset("answer final_answer result solution correct_answer choice response".split())
+_SHORT_ANSWER = re.compile(r"[^\n]{0,200}\d[^\n]{0,200}\s*|\s*(?:[\w-]+ ?){1,4}[.!]?\s*")
+_QUESTION_ENDS = re.compile(r"\n\s*\n|\b(?:answer|solution|assistant)\s*[:.]", re.IGNORECASE)
+_LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
+_SENTENCE_BEGINS = re.compile(r"[.!?]\s+(?=[A-Z\d$])|\n\s*")
+_BOLD = re.compile(r"\s*\*\*([^*\n]{1,200})\*\*[.\s]*")
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
 _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
@@ -46,54 +57,134 @@ class FinalAnswer:
     stated: bool = False
 
 
-def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
-    """The places of an answer in common use, in this order, after the thinking part:
+def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalAnswer | None:
+    """The places of an answer in common use, in this order, after the thinking part and before a
+    next question:
 
-    an explicit "final answer is ..." after the last box, the last box that is not taken back, the
-    last <answer> tag, the line after the last "####" (GSM8K), the last statement with "answer", the
-    end of the response. The last two are guesses, not made for a truncated response: the number at
-    which the limit struck is no answer."""
-    text = after_thinking(response)
+    an explicit "final answer is ..." or "#### ..." after the last box, the last box that is not
+    taken back, the last <answer> tag, the line after the last "####" (GSM8K), the answer of a JSON
+    text, the last statement with "answer", the end of the response. The last two are guesses, not
+    made for a truncated response: the number at which the limit struck is no answer."""
+    text = answer_part(response, problem)
     if text is None:
         return None
-    if not text.isascii() and _FULL_WIDTH.search(text):
-        text = text.translate(FULL_WIDTH)
     behind = end_of_what_is_withdrawn(text)
     text = text[behind:]
     boxed = boxed_answer(text)
-    if boxed and "final answer" not in text[-STATEMENT_CHARS:].lower():
+    marked = _after_marker(text)
+    if boxed and not marked and "final answer" not in text[-STATEMENT_CHARS:].lower():
         return FinalAnswer(boxed, exact=True)
     statement = last_statement(text)
     if boxed and not (statement and _overrides_a_box(text, statement[0])):
-        return FinalAnswer(boxed, exact=True)
-    tagged = tagged_answer(text)
-    if tagged:
+        behind_boxes = marked is not None and BOX.search(text, marked[0]) is None
+        return FinalAnswer(marked[1] if marked and behind_boxes else boxed, exact=True)
+    if tagged := tagged_answer(text):
         return FinalAnswer(tagged, exact=True)
-    marker = text.rfind("####")
-    line, _, rest = text[marker + 4 :].lstrip(" ").partition("\n")
-    if marker >= 0 and line.strip() and not (_HEADING.match(line) and (rest.strip() or last_statement(line))):
-        return FinalAnswer(line.strip(), exact=True)  # no heading
+    if marked:
+        return FinalAnswer(marked[1], exact=True)
+    if noted := _in_json(text):
+        return noted
     if truncated or behind is not None and statement is None:
         return FinalAnswer(boxed, exact=True) if boxed else None
     return _guess(text, statement[1] if statement else None)
 
 
+def answer_part(response: str, problem: str = "") -> str | None:
+    """The part of a response that holds its answer: after the thinking part, in its section for the
+    answer, before an invented next turn or question. None: it is still thinking."""
+    text = after_thinking(response)
+    if text is None:
+        return None
+    if not text.isascii():
+        text = text.translate(FULL_WIDTH) if _FULL_WIDTH.search(text) else text
+    text = _before_the_next(text, problem)
+    if "<" in text and (sections := [part for part in _MARKS["section"].finditer(text) if part["inside"].strip()]):
+        inside = sections[-1]["inside"].strip()
+        lone = "\n" not in inside and not re.search(r"answer|boxed|####", inside, re.IGNORECASE)
+        text = f"<answer>{inside}</answer>" if lone else inside
+    return text
+
+
+def _before_the_next(text: str, problem: str) -> str:
+    """A text up to the next turn, or the next question, that the model made up."""
+    if "<" in text or "[" in text:
+        turn = next((mark for mark in _MARKS["next_turn"].finditer(text) if text[: mark.start()].strip()), None)
+        text = text[: turn.start()] if turn else text
+    words: set[str] = set()
+    for mark in _MARKS["next_question"].finditer(text):
+        word = (mark["word"] or "").lower()
+        is_part = mark["number"] and word in words  # "Question 1: ... Question 2: ..."
+        words.add(word)
+        before = text[: mark.start()]
+        if not is_part and before.strip() and _answers(before) and not _restates(text[mark.end() :], problem):
+            return before
+    return text
+
+
+def _answers(text: str) -> bool:
+    """Whether a text has an answer already, so that another question after it is made up."""
+    return (
+        boxed_answer(text) is not None
+        or tagged_answer(text) is not None
+        or _after_marker(text) is not None
+        or last_statement(text) is not None
+        or _SHORT_ANSWER.fullmatch(text) is not None
+    )
+
+
+def _restates(text: str, problem: str) -> bool:
+    """Whether a question is the problem itself."""
+    question = _QUESTION_ENDS.split(text.strip())[0][: len(problem) + 40]
+    asked, own = (set(_LONG_WORD.findall(part.lower())) for part in (question, problem))
+    return bool(own) and 2 * len(asked & own) > len(own)
+
+
+def _after_marker(text: str) -> tuple[int, str] | None:
+    """Position and line of the last "#### 18"; None where it is a heading."""
+    marker = text.rfind("####")
+    if marker < 0:
+        return None
+    line, _, rest = text[marker + 4 :].lstrip(" ").partition("\n")
+    is_heading = _HEADING.match(line) and (rest.strip() or last_statement(line))
+    return (marker, line.strip()) if line.strip() and not is_heading else None
+
+
+def _in_json(text: str) -> FinalAnswer | None:
+    """The answer of a JSON text in a code block or at the end."""
+    if "{" not in text or '"' not in text or not (blocks := _MARKS["json"].findall(text)):
+        return None
+    try:
+        content = json.loads(next(block for block in blocks[-1] if block))
+    except (ValueError, RecursionError):
+        return None
+    known = [content[key] for key in content if key.lower().replace(" ", "_") in _ANSWER_KEYS]
+    if len(known) != 1 or known[0] is None or isinstance(known[0], (dict, float)) and known[0] != known[0]:
+        return None
+    value = known[0]
+    return FinalAnswer(value if isinstance(value, str) else json.dumps(value), exact=True)
+
+
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """Return the answer of the last statement, or the end of a text without one."""
-    if statement is None and (lone := _LONE_CHOICE.fullmatch(last_line(text) or "") or _FEW_WORDS.fullmatch(text)):
+    end = last_line(text) or ""
+    if statement is None and (
+        lone := _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
+    ):
         return FinalAnswer(lone[1], exact=True)
+    if statement is None and _STATEMENT["answers"].search(text) and _only_denied(text):
+        return None
     if (
         statement is None
         and "nswer" in text
         and _STATEMENT["says_none"].search(text, max(0, len(text) - STATEMENT_CHARS))
     ):
         return None
-    snippet = text[-TAIL_CHARS:] if statement is None else statement
+    snippet = _first_number(text[-TAIL_CHARS:]) if statement is None else statement
     if statement and any(word in snippet for word in _WORDS_OF_REASONS):
         snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
     if not snippet.isascii():
         snippet = _CJK.sub(r" \g<0> ", snippet)
-    snippet = UPRIGHT.sub(r"\1", snippet).strip()
+    snippet = UPRIGHT.sub(r"\1", snippet).replace("−", "-").strip()
     if statement and (stated := _stated(snippet)):
         return FinalAnswer(stated, exact=True)
     if snippet.endswith("**") and snippet.count("**") % 2 == 0:
@@ -101,6 +192,23 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     if not snippet or snippet.endswith(_UNFINISHED) or BOX.search(snippet):
         return None
     return FinalAnswer(snippet, exact=False, stated=statement is not None)
+
+
+def _only_denied(text: str) -> bool:
+    """Whether every statement of an answer is denied or only thought of."""
+    marks = list(_STATEMENT["answers"].finditer(text, max(0, len(text) - STATEMENT_CHARS)))
+    return all(_STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()]) for mark in marks)
+
+
+def _first_number(text: str) -> str:
+    """A text that ends in a sentence such as "5 cars came in the first 15 minutes": up to 5."""
+    begin = max((mark.end() for mark in _SENTENCE_BEGINS.finditer(text.rstrip(" .\n"))), default=0)
+    sentence = _GUESS["subject"].match(text, begin)
+    if sentence is None:
+        return text
+    said = sentence["number"]
+    value = said if said[0].isdigit() else value_in_words(said)
+    return text if value is None else f"{text[:begin]}{value}"
 
 
 def _stated(snippet: str) -> str | None:
@@ -113,6 +221,10 @@ def _stated(snippet: str) -> str | None:
         return rf"\text{{{hedged['hedged']}}}"
     if choice := _STATED["choice"].search(snippet):
         return choice["letter"]
+    if (amount := _STATED["amount"].search(snippet)) and (
+        number(rf"{amount['number']}\text{{ {amount['of']}}}") or _GUESS["scaled"].match(amount["of"])
+    ):
+        return rf"{amount['number']}\text{{ {amount['of']}}}"
     if label := _STATED["label"].search(snippet):
         return rf"\textbf{{({label['a'] or label['b']})}} {label['value']}"
     if words := _STATED["words"].search(snippet):
@@ -132,6 +244,8 @@ def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
         return None
     if not final.stated and last[0] == extracted and _LISTED.search(final.text[: last.start()]):
         return "several"
+    if last[0] in extracted and _GUESS["scaled"].match(final.text, last.end()):
+        return "no_answer"
     before = final.text[max(0, last.start() - CHARS_BEFORE_A_GUESS) : last.start()]
     if (
         last[0] in extracted
@@ -147,16 +261,21 @@ def last_statement(text: str) -> tuple[int, str] | None:
     tail = text[-STATEMENT_CHARS:].lower()
     if tail.isascii() and not any(word in tail for word in _WORDS_OF_STATEMENTS):
         return None
-    match = None
-    for found in _STATEMENT["any"].finditer(text, max(0, len(text) - STATEMENT_CHARS)):
-        if _announces(text, found):
-            match = found
+    start = max(0, len(text) - STATEMENT_CHARS)
+    found = [mark for mark in _STATEMENT["any"].finditer(text, start) if _announces(text, mark)]
+    found = [mark for mark in found if not _STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()])]
+    said = [mark for mark in found if text[mark.end() :].strip(" *_:$.\n")]
+    match = next((mark for mark in reversed(said) if not _STATEMENT["checks"].match(text, mark.end())), None)
+    match = match or (said[-1] if said else None)
     if match is None:
         return None
-    start = match.start()
+    start, end = match.start(), match.end()
+    # a check of the answer after it is another sentence: "The answer is 81. This answer is right."
+    following = next((mark.start() for mark in found if mark.start() > end), 0)
+    stop = max((mark.start() + 1 for mark in _SENTENCE_BEGINS.finditer(text, end, following)), default=len(text))
     if _STATEMENT["final"].match(text, start) is None:
-        return start, "Answer: " + text[match.end() : match.end() + 300]
-    return start, text[start : start + 300]
+        return start, "Answer: " + text[end : min(end + 300, stop)]
+    return start, text[start : min(start + 300, stop)]
 
 
 def _announces(text: str, statement: re.Match) -> bool:
@@ -186,10 +305,15 @@ def after_thinking(response: str) -> str | None:
     the prompt has opened thinking, the caller puts `OPEN_THINKING` in front of the response."""
     end = None
     for mark in THINKING_MARK.finditer(response):
-        end = mark.end() if mark[1] else -1
+        end = mark.end() if closes_thinking(mark) else -1
     if end is None:
         return response
     return None if end < 0 else response[end:]
+
+
+def closes_thinking(mark: re.Match) -> bool:
+    """Whether a mark of thinking ends it: </think>, <|END_THINKING|>, the channel of the answer."""
+    return any(mark[name] for name in ("slash", "ends", "stops", "final"))
 
 
 def nesting_depth(text: str) -> int:

@@ -192,7 +192,8 @@ def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: Same
         sides = [side.strip(" $&") for side in piece.split("=")]
         left, right = sides[0], sides[-1]
         if left == right:
-            return True
+            value = number(left) if is_literal(left) else None
+            return value is None or not value.value  # 12 = 12 is 12; 0 = 0 says nothing
         said = {found.value for side in sides[1:] if (found := number(side)) is not None and not found.percent}
         if len(sides) > 2 and len(said) > 1 and max(said) - min(said) > MAX_ROUNDING * max(map(abs, said)):
             return True  # x = 6 = 5

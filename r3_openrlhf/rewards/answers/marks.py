@@ -12,7 +12,10 @@ from r3_openrlhf.rewards.answers.withdrawn import is_withdrawn
 
 MAX_MARKS = 50  # only the last ones are looked at
 
-BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
+MAX_BETWEEN_ALTERNATIVES = 160  # characters
+
+BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])")
+_BLANK = phrases("marks")["blank"]
 _TAG = re.compile(r"<answer>")
 _ANY_TAG = re.compile(r"</?answer>")
 _BETWEEN = phrases("between")
@@ -62,7 +65,8 @@ def _joined(text: str, marks: list[Mark]) -> str:
     between = [text[a.end : b.start] for a, b in zip(marks, marks[1:], strict=False)]
     if len(marks) == 2 and _BETWEEN["about"].search(between[0]):
         return r" \approx ".join(_contents(marks))  # exact and rounded
-    return (" or " if any(map(_BETWEEN["says_or"].search, between)) else ", ").join(_contents(marks))
+    is_or = any(map(_BETWEEN["says_or"].search, between)) or any(map(_BETWEEN["another"].search, between))
+    return (" or " if is_or else ", ").join(_contents(marks))
 
 
 def _contents(marks: list[Mark]) -> list[str]:
@@ -82,8 +86,6 @@ def _last_group(text: str, marks: Sequence[Mark]) -> list[Mark]:
             continue
         if not group:
             group += [mark] if mark.content else []
-        elif mark.content is None and mark.end == mark.start + len("\\boxed{}"):
-            continue  # an empty box
         elif mark.content is None or not belongs_together(text[mark.end : group[0].start]):
             break
         else:
@@ -109,10 +111,10 @@ def _stands_beside(text: str, tag: Mark, boxes: list[Mark]) -> bool:
 def belongs_together(between: str) -> bool:
     """Whether two marked answers with this text between them are parts of one."""
     between = _ANY_TAG.sub("", between) if len(between) < 200 else between
+    if len(between) < MAX_BETWEEN_ALTERNATIVES and _BETWEEN["another"].search(between):
+        return True
     if len(between) >= 70:
         return False
-    if _BETWEEN["another"].search(between):
-        return True
     if _BETWEEN["conclusion"].search(between):
         return False
     return len(between) < 10 or _BETWEEN["separator"].search(between) is not None
@@ -124,8 +126,9 @@ def _boxes(text: str) -> tuple[Mark, ...]:
     end = len(text)  # where the next box begins
     for command in reversed([match for match in BOX.finditer(text)][-MAX_MARKS:]):
         content, after = _box_content(text, command.end(), end)
-        marks.insert(0, Mark(command.start(), after, content))
         end = command.start()
+        if after < len(text) + 1 and _BLANK.fullmatch(content or text[command.end() : after].strip(" {}")) is None:
+            marks.insert(0, Mark(command.start(), after, content))
     return tuple(marks)
 
 

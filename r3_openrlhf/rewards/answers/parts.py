@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from r3_openrlhf.rewards.answers.choices import TEXT_COMMAND
+from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
 
 MAX_PARTS = 9
 _OPENING, _CLOSING = "({[", ")}]"

@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from functools import lru_cache
+
+from math_verify.parser import parse_latex_cached
 
 from r3_openrlhf.rewards.answers.comparison import number
+from r3_openrlhf.rewards.answers.extraction import nesting_depth
+from r3_openrlhf.rewards.answers.values import mp, real_value
 
 MAX_PIECES = 12
+MAX_END_CHARS, MAX_END_DEPTH = 80, 4
 Interval = tuple[float | Fraction, bool, float | Fraction, bool]  # low, is it in, high, is it in
 
+_IRRATIONAL = re.compile(r"\\(?:sqrt|pi|e|log|ln)(?![a-zA-Z])|(?<![a-zA-Z\\])e(?![a-zA-Z])")
 _LINE: Interval = (-math.inf, False, math.inf, False)
 _NAMED_SETS: dict[str, Interval] = {
     "\\mathbb{R}": _LINE,
@@ -19,10 +26,11 @@ _NAMED_SETS: dict[str, Interval] = {
 }
 _IS_SET = re.compile(r"[<>]|\\(?:[lg]eq?(?:slant)?|neq?|cup|cap|infty|setminus|mathbb\{R\})(?![a-zA-Z])")
 _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\(?:lor|vee|cup)(?![a-zA-Z])|\bor\b")
-_AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b|[,;](?![^(\[{]*[)\]}])")
+_AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b|\0")
 _RELATION = re.compile(r"(\\(?:[lg]eq?(?:slant)?|neq?)(?![a-zA-Z])|<=|>=|[<>=])")
 _WITHOUT = re.compile(r"(.+?)(?:\\setminus(?![a-zA-Z])|-)\s*(\{[^{}]+\})")
-_NAME = re.compile(r"[a-zA-Z]")
+_NAME = re.compile(r"[a-zA-Z](?:_\{?\w\}?)?|[a-z]\s*\([a-z]\)")
+_SIZE = re.compile(r"\|\s*([a-zA-Z])\s*\||\\lvert\s*([a-zA-Z])\s*\\rvert")
 _DESCRIBED = re.compile(
     r"\s*\\?\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|\||:)((?:[^{}]|\\text\s*\{[^{}]*\})*?)\\?\}\s*"
 )
@@ -35,6 +43,7 @@ class _NoSet(Exception):
 
 def same_set(answer: str, reference: str) -> bool | None:
     """Whether both are one set; None: one is empty or unreadable, or neither must be a set."""
+    answer, reference = (_BELONGS.sub("", text, count=1) if text[:1] != "(" else text for text in (answer, reference))
     if not (_IS_SET.search(answer) and (_IS_SET.search(reference) or reference[:1] in "([\\")) and not (
         _IS_SET.search(reference) and answer[:1] in "([\\"
     ):
@@ -46,6 +55,8 @@ def same_set(answer: str, reference: str) -> bool | None:
         return None
     if all(names) and names[0] != names[1] or any(len(found) > 1 for found in names):
         return None
+    if sets[0] != sets[1] and (_IRRATIONAL.search(answer) or _IRRATIONAL.search(reference)):
+        return None  # an end may be rounded
     return sets[0] == sets[1] if all(sets) else None
 
 
@@ -66,9 +77,18 @@ def _union(text: str, names: set[str]) -> list[Interval]:
 
 def _intersection(text: str, names: set[str]) -> list[Interval]:
     found = [_LINE]
-    for part in _AND.split(text)[:MAX_PIECES]:
+    for part in _AND.split(_with_marks(text))[:MAX_PIECES]:
         found = [both for a in found for b in _piece(part, names) if (both := _common(a, b))]
     return found
+
+
+def _with_marks(text: str) -> str:
+    """A text with a mark for each comma that is in no brackets."""
+    depth, characters = 0, []
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        characters.append("\0" if character in ",;" and depth == 0 else character)
+    return "".join(characters)
 
 
 def _piece(text: str, names: set[str]) -> list[Interval]:
@@ -83,17 +103,21 @@ def _piece(text: str, names: set[str]) -> list[Interval]:
         return [_NAMED_SETS[text]]
     if text[:1] == "{" and text[-1:] == "}":
         return [(value, True, value, True) for value in map(_end, text[1:-1].split(","))]
-    if text[:1] in ("(", "[") and text[-1:] in (")", "]") and text.count(",") == 1:
-        low, high = map(_end, text[1:-1].split(","))
+    if text[:1] in ("(", "[") and text[-1:] in (")", "]") and _with_marks(text[1:-1]).count("\0") == 1:
+        low, high = map(_end, _with_marks(text[1:-1]).split("\0"))
         return [(low, text[0] == "[", high, text[-1] == "]")]
     return _of_relations([side.strip() for side in _RELATION.split(text)], names)
 
 
 def _of_relations(sides: list[str], names: set[str]) -> list[Interval]:
     """ "1 < x", "1 < x \\le 4", "x = 2" or "x \\ne 2": sides, and relations between them."""
-    where = [i for i, side in enumerate(sides) if i % 2 == 0 and _NAME.fullmatch(side)]
+    where = [i for i, side in enumerate(sides) if i % 2 == 0 and (_NAME.fullmatch(side) or _SIZE.fullmatch(side))]
     if len(sides) not in (3, 5) or len(where) != 1:
         raise _NoSet
+    if size := _SIZE.fullmatch(sides[where[0]]):
+        of_size = _of_relations([size[1] if i == where[0] else side for i, side in enumerate(sides)], names)
+        up = [both for a in of_size if (both := _common(a, (Fraction(0), True, math.inf, False)))]
+        return _joined(up + [(-high, high_in, -low, low_in) for low, low_in, high, high_in in up])
     names.add(sides[where[0]])
     found = [_LINE]
     for i in (where[0] - 1, where[0] + 1):
@@ -118,9 +142,24 @@ def _end(text: str) -> float | Fraction:
     if text.lstrip("+-") == "\\infty" or text.lstrip("+-") == "\\infty ":
         return -math.inf if text[0] == "-" else math.inf
     found = number(text)
-    if found is None or found.unit or found.percent:
+    if found is not None and not found.unit and not found.percent:
+        return found.value
+    value = value_of(text) if found is None else None
+    if value is None:
         raise _NoSet
-    return found.value
+    return value
+
+
+@lru_cache(maxsize=4096)
+def value_of(text: str) -> Fraction | None:
+    r"""The value of \sqrt{3} and the like, to 30 digits; None: it has letters, or is not real."""
+    if len(text) > MAX_END_CHARS or nesting_depth(text) > MAX_END_DEPTH or not _IRRATIONAL.search(text):
+        return None
+    try:
+        value = real_value(parse_latex_cached(text))
+    except Exception:  # the parser raises plain Exception for text that is no mathematics
+        return None
+    return None if value is None else Fraction(mp.nstr(value, 30))
 
 
 def _all_but(value: float | Fraction) -> list[Interval]:

@@ -10,11 +10,11 @@ import unicodedata
 from collections.abc import Callable
 from functools import partial
 
-from r3_openrlhf.rewards.answers.choices import stated_choice
 from r3_openrlhf.rewards.answers.comparison import COMMA_AND_SPACE, COMMA_OF_THOUSANDS, number, numbers_agree
 from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH
 from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.patterns import compiled, table
+from r3_openrlhf.rewards.answers.plain import in_ascii_signs
 from r3_openrlhf.rewards.answers.real_sets import condition
 from r3_openrlhf.rewards.answers.units import in_one_unit
 
@@ -77,9 +77,10 @@ _BY: dict[str, Callable[[re.Match], str]] = {
 }
 # what has to be there, pattern, replacement
 _REWRITES = [
-    (rule.get("needs", [""]), _compiled(rule["from"]), _BY[rule["by"]] if "by" in rule else rule.get("to", ""))
-    for rule in _TABLE["rewrite"]
+    (needs or [""], _compiled(pattern), _BY[new[3:]] if new.startswith("by ") else new)
+    for _, pattern, new, *needs in _TABLE["rules"]
 ]
+_DOLLARS = re.compile(r"\$\$?(.+?)\$?\$", re.DOTALL)
 _LEAD = _compiled(r"\s*<TEXT>([^{}]*)\}<GAP>(?:[:=]<GAP>)?(?=[-+\d\\$(a-zA-Z])")
 _SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), flags=re.IGNORECASE)
 _HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", flags=re.IGNORECASE)
@@ -109,7 +110,10 @@ def unify(answer: str) -> str:
     if _PLAIN.fullmatch(text):
         return r"\pi" if text == "pi" else text
     if not text.isascii():
-        text = _MATH_LETTERS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text).translate(_UNICODE)
+        text = _MATH_LETTERS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), in_ascii_signs(text))
+        text = text.translate(_UNICODE)
+    if (whole := _DOLLARS.fullmatch(text)) and "$" not in whole[1]:
+        text = whole[1].strip()
     text = _without_lead(text)
     for needs, pattern, replacement in _REWRITES:
         for needed in needs:
@@ -239,11 +243,7 @@ def _in_signs_of(text: str, other: str) -> str:
 def _beside(text: str, other: str) -> str:
     text = _in_signs_of(text, other)
     text = _as_column(_as_period(_renamed(_words_beside(text, other), other), other), other)
-    if _FORMS["choice"].fullmatch(other) and (letter := stated_choice(text)):
-        return letter
     if (labelled := _FORMS["labelled"].match(text)) and not _FORMS["a_label"].search(labelled[2]):
-        if _FORMS["choice"].fullmatch(other):
-            return labelled[1]
         return text if _FORMS["labelled"].match(other) else labelled[2]
     text = _LOGICAL_OR.sub(" or ", text) if "=" in text else text  # "x=1 \\lor x=2"
     if condition(other) == other:
@@ -255,6 +255,8 @@ def _beside(text: str, other: str) -> str:
         and _FORMS["function_value"].match(other)
     ):
         return text.partition("=")[2].strip()  # "f(x) = 2x" against "y = 2x"
+    if "=" not in other and (derivative := _FORMS["derivative"].match(text)):
+        return text[derivative.end() :].strip()
     parts = text.split(",")
     values = [match for part in parts if (match := _VALUE_OF.fullmatch(part))]
     if len(parts) == len(values) == len({value[1] for value in values}) > 1 and other.strip().startswith(

@@ -204,6 +204,37 @@ def conversion(unit: str, other: str) -> Fraction | None:
     return None
 
 
+_KELVIN = {"celsius": (Fraction(1), Fraction("273.15")), "fahrenheit": (Fraction(5, 9), Fraction("459.67") * 5 / 9)}
+_MONEY = frozenset((*_CURRENCY.values(), "cent", *"euro yuan peso franc ruble krona pence shilling".split()))
+_ASKED_UNIT = re.compile(
+    r"\b(?:how (?:many|much)(?: more| fewer| total| of a| whole)?|(?:give|express|write|state)[^.?]{0,40}\bin|answer (?:is )?in|\(in)\s+"
+    r"((?:square |cubic )?[a-z]+(?: per [a-z]+)?)",
+    re.IGNORECASE,
+)
+
+
+def in_kelvin(value: Fraction, unit: str | None) -> Fraction | None:
+    """A temperature in kelvin; None: the unit is of something else."""
+    if unit == "kelvin":
+        return value
+    scale = _KELVIN.get(unit or "")
+    return value * scale[0] + scale[1] if scale else None
+
+
+def asked_unit(problem: str, stated: str) -> str | None:
+    """The unit in which the problem wants a number, where an answer that states another unit of the
+    same kind means another amount: "cent" where it asks for dollars."""
+    for words in _ASKED_UNIT.findall(problem):
+        unit = _known(words.lower(), None)
+        if (
+            unit
+            and unit != stated
+            and (unit.count("/") == stated.count("/") and conversion(unit, stated) or {unit, stated} <= _MONEY)
+        ):
+            return unit
+    return None
+
+
 def count_of(unit: str | None) -> int | None:
     """Count the things in one of it: 12 for a dozen; None for other units."""
     return _COUNTS[unit][0] if unit in _COUNTS else None

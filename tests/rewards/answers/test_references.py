@@ -29,9 +29,8 @@ def test_what_is_read(reference, text):
     assert read_reference(reference) == r3_openrlhf.rewards.answers.references.ReferenceReading(text)
 
 
-NO_ANSWER = "| |proof|not found|notfound|NaN|N/A|\\text{N/A}|see solution|See the solution.|no answer|?|odd $n$|multiples of $21$"
-NO_ANSWER += "|any integer except $0$|no more than $7$|$M$ is not invertible|radius: 4, center: $(2,3,9)$|$(2t, t)$ for all real numbers $t$"
-NO_ANSWER += '|the value is not: $5$|{"ground_truth": "23"}'
+NO_ANSWER = "| |proof|not found|notfound|NaN|N/A|\\text{N/A}|see solution|See the solution.|no answer|?"
+NO_ANSWER += '|{"ground_truth": "23"}'
 
 
 @pytest.mark.parametrize("reference", NO_ANSWER.split("|"))
@@ -58,7 +57,8 @@ def test_without_math_verify_it_says_which_extra_has_it(monkeypatch):
         return load(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    monkeypatch.delitem(sys.modules, "r3_openrlhf.rewards.answers.mathematics", raising=False)
+    for name in ("mathematics", "algebra", "real_sets"):
+        monkeypatch.delitem(sys.modules, f"r3_openrlhf.rewards.answers.{name}", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'r3_openrlhf\[grading\]'"):
         grade("5", "5")
 

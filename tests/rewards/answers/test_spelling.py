@@ -4,11 +4,11 @@ import pytest
 
 from r3_openrlhf.rewards.answers import spelling
 
-RULES = list(zip(spelling._TABLE["rewrite"], spelling._REWRITES, strict=True))
+RULES = list(zip(spelling._TABLE["rules"], spelling._REWRITES, strict=True))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule[0]["example"])
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule[0][0])
 def test_a_rule_does_what_its_example_says(rule):
     described, (_, pattern, replacement) = rule
-    before, _, after = described["example"].partition(" => ")
+    before, _, after = described[0].partition(" => ")
     assert pattern.sub(replacement, before) == after

@@ -7,7 +7,7 @@ import pytest
 import sympy
 
 from r3_openrlhf.rewards.answers import two_stage_parsing
-from r3_openrlhf.rewards.answers.mathematics import _parse_bare, parse_latex_cached
+from r3_openrlhf.rewards.answers.algebra import _parse_bare, parse_latex_cached
 from r3_openrlhf.rewards.answers.spelling import unify
 
 

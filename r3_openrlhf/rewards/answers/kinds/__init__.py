@@ -1,0 +1,73 @@
+"""Kinds of answers, one file each: which references are of the kind, one reader for references and
+answers, one comparison, and siblings for the tests.
+
+A new kind is a new file here with a `KIND`. What no kind recognises is mathematics, which
+`mathematics.py` compares as numbers, formulas, sets and lists."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """A made-up problem: its reference, the same answer in other spellings, and near neighbours."""
+
+    problem: str
+    reference: str
+    equal: list[str] = field(default_factory=list)
+    unequal: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of answers.
+
+    Args:
+        name: Its name, as on the first page and in a row's column.
+        rank: Kinds with a lower rank are asked first.
+        recognise: (reference, problem) -> whether a reference that `read` can read is of this kind.
+        read: (text, problem) -> the value of a reference or of an answer; None: it has none.
+        same: (value of the answer, value of the reference) -> whether they are equal.
+        find: (sentence, problem) -> the texts in it that may be the answer, where it has no mark.
+        describe: What to say of a value besides the name.
+        siblings: (source of chance) -> a made-up problem for the tests."""
+
+    name: str
+    rank: int
+    recognise: Callable[[str, str], bool]
+    read: Callable[[str, str], Any]
+    same: Callable[[Any, Any], bool]
+    find: Callable[[str, str], list[str]] = lambda sentence, problem: []
+    describe: Callable[[Any], str] = lambda value: ""
+    siblings: Callable[[random.Random], Siblings]
+
+
+@lru_cache(maxsize=1)
+def kinds() -> dict[str, Kind]:
+    """Every kind of this folder by name, in the order in which they are asked."""
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    every = [module.KIND for module in modules if hasattr(module, "KIND")]
+    return {kind.name: kind for kind in sorted(every, key=lambda kind: kind.rank)}
+
+
+@lru_cache(maxsize=4096)
+def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
+    """The kind of a reference and its value; None: mathematics."""
+    for kind in kinds().values():
+        if kind.recognise(reference, problem) and (value := kind.read(reference, problem)) is not None:
+            return kind, value
+    return None
+
+
+def is_right(kind: Kind, value: Any, answer: str, problem: str, *, exact: bool) -> bool:
+    """Whether a text gives the reference's value: the text itself, or a sentence with it."""
+    texts = [answer] if exact else kind.find(answer, problem)
+    said = [read for text in texts if (read := kind.read(text, problem)) is not None]
+    return bool(said) and all(kind.same(one, value) for one in said)

@@ -1,0 +1,63 @@
+"""Numerals of a base: "1011_2", "(1011)_{two}", "1011 in base 2"; the base may be left out."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.number_words import value_in_words
+from r3_openrlhf.rewards.answers.plain import plain
+
+Numeral = tuple[str, int | None]  # digits, base
+
+_NUMERAL = re.compile(
+    r"(?i)(?P<open>[(\[]?)(?P<digits>[-+]?[0-9a-z]{1,60}(?:\.[0-9a-z]+)?)[)\]]?"
+    r"(?:\s*_\s*\{?\s*(?P<base>\d{1,2}|[a-z]+)\s*\}?|,? (?:in )?base[ -](?P<said>\d{1,2}|[a-z]+)|\s*\(base (?P<also>\d{1,2})\))?"
+)
+
+
+def _read(text: str, problem: str) -> Numeral | None:
+    text = plain(text).removeprefix("0x")
+    said = _NUMERAL.fullmatch(text.replace(",", "").replace("\\_", "_"))
+    if said is None:
+        return None
+    base = said["base"] or said["said"] or said["also"]
+    number = None if base is None else int(base) if base.isdecimal() else value_in_words(base)
+    if base is not None and (number is None or not 2 <= number <= 36):
+        return None
+    digits = said["digits"].upper().lstrip("+0") or "0"
+    is_numeral = number is None or all(int(digit, 36) < number for digit in re.sub(r"[-.]", "", digits))
+    return (digits, None if number is None else int(number)) if is_numeral else None
+
+
+def _recognise(reference: str, problem: str) -> bool:
+    said = _read(reference, problem)
+    return said is not None and said[1] is not None and re.search(r"\d", said[0]) is not None
+
+
+def _same(said: Numeral, wanted: Numeral) -> bool:
+    if said[1] is None:
+        return said[0] == wanted[0]
+    if said[1] == wanted[1]:
+        return said[0] == wanted[0]
+    return False
+
+
+def _siblings(rng: random.Random) -> Siblings:
+    base = rng.randint(2, 9)
+    digits = "1" + "".join(str(rng.randrange(base)) for _ in range(rng.randint(3, 7))) + "1"
+    equal = [
+        f"{digits}_{base}", f"{digits}_{{{base}}}", f"({digits})_{base}", rf"{digits}\text{{ base }}{base}", digits,
+        rf"\text{{{digits} in base {base}}}", rf"{digits}_{{\text{{{base}}}}}",
+    ]  # fmt: skip
+    other = digits[:-1] + "0" + digits[-1]
+    return Siblings(
+        f"Write it in base {base}.",
+        f"{digits}_{base}",
+        equal,
+        [f"{digits}_{base + 1}", f"{other}_{base}", str(int(digits, base))],
+    )
+
+
+KIND = Kind(name="base", rank=27, recognise=_recognise, read=_read, same=_same, siblings=_siblings)

@@ -1,0 +1,105 @@
+r"""Chemical formulas and reactions: "H_2O", "\ce{H2O}", "SO4^{2-}", "2H2 + O2 -> 2H2O"."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.plain import plain
+
+_ELEMENTS = frozenset(
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo Tc Ru Rh Pd "
+    "Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At Rn Fr Ra Ac "
+    "Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og".split()
+)
+_TOKEN = re.compile(
+    r"(?P<element>[A-Z][a-z]?)|(?P<count>\d+)|(?P<bracket>[()\[\]])|(?P<charge>\^\S+|[-+]\d*$)|(?P<dot>[·.*])"
+)
+_ASKED = re.compile(
+    r"(?i)\b(?:compounds?|chemical|molecul\w*|ions?|elements?|acids?|gas(?:es)?|oxides?|salts?|reactions?|reagents?|catalysts?|atoms?"
+    r"|metals?|electrolysis|precipitates?|substances?|isotopes?|empirical formula|chemistry)\b"
+)
+_ARROW = re.compile(r"\\(?:long)?rightarrow|\\to|\\rightleftharpoons|-+>|→|⇌|=")
+_BRACES = re.compile(r"(?<=_)\{(\d+)\}|\\ce\s*\{")
+Species = tuple[int, tuple[str, ...], str]
+
+
+def _read(text: str, problem: str) -> list[list[Species]] | None:
+    text = re.sub(r"\\(?:cdot|bullet)", "·", plain(_BRACES.sub(r"\1", text).replace("\\mathrm", "\\text")))
+    sides = [_side(side) for side in _ARROW.split(text.replace("{", "").replace("}", ""))]
+    return None if len(text) > 200 or None in sides else [side for side in sides if side is not None]
+
+
+def _side(text: str) -> list[Species] | None:
+    species = [_species(part) for part in re.split(r"\s\+\s|(?<=[a-z\d)])\+(?=\d*[A-Z])", text.strip())]
+    return None if None in species else sorted(one for one in species if one is not None)
+
+
+def _species(text: str) -> Species | None:
+    text = re.sub(r"\((?:s|l|g|aq)\)$", "", text.replace(" ", "").replace("_", ""))
+    number = re.match(r"\d*", text)[0]  # type: ignore[index]
+    tokens, charge, position = [], "", len(number)
+    while position < len(text):
+        token = _TOKEN.match(text, position)
+        if token is None:
+            return None
+        if token["element"] and token["element"] not in _ELEMENTS:
+            if token["element"][0] not in _ELEMENTS:
+                return None
+            tokens.append(token["element"][0])
+            position += 1
+            continue
+        if token["charge"]:
+            signs = token["charge"].strip("^")
+            charge = f"{re.sub('[^0-9]', '', signs) or max(1, len(re.findall('[-+]', signs)))}{'-' if '-' in signs else '+'}"
+            if not re.fullmatch(r"\d*[-+]+\d*", signs):
+                return None
+        elif token["count"] != "1":
+            tokens.append(token[0])
+        position = token.end()
+    return (
+        (int(number or 1), tuple(tokens), charge) if tokens and tokens[0][0].isalpha() | (tokens[0] in "([") else None
+    )
+
+
+def _recognise(reference: str, problem: str) -> bool:
+    text = plain(reference)
+    if r"\ce" in reference:
+        return True
+    return (
+        _ASKED.search(problem) is not None
+        and re.search(r"[A-Z]", text) is not None
+        and not re.fullmatch(r"[A-E]", text)
+    )
+
+
+def _siblings(rng: random.Random) -> Siblings:
+    a, b = rng.choice([("H", "O"), ("C", "O"), ("N", "H"), ("Fe", "Cl"), ("S", "O"), ("Na", "S"), ("Al", "O")])
+    n, m = rng.randint(2, 5), rng.randint(6, 9)
+    equal = [
+        f"{a}_{n}{b}_{m}", rf"\ce{{{a}{n}{b}{m}}}", rf"\mathrm{{{a}_{n}{b}_{m}}}", f"{a}_{{{n}}}{b}_{{{m}}}",
+        rf"\text{{{a}}}_{n}\text{{{b}}}_{m}", rf"\text{{{a}{n}{b}{m}}}",
+    ]  # fmt: skip
+    unequal = [
+        f"{b}_{m}{a}_{n}",
+        f"{a}_{n + 1}{b}_{m}",
+        f"{a}_{n}",
+        f"{a}_{m}{b}_{n}",
+        f"{a.lower()}_{n}{b}_{m}",
+        f"{a}_{n}{b}_{m}^{{2-}}",
+    ]
+    return Siblings("Which compound is formed?", rng.choice(equal), equal, unequal)
+
+
+KIND = Kind(
+    name="chemical formula",
+    rank=20,
+    recognise=_recognise,
+    read=_read,
+    same=lambda said, wanted: said == wanted,
+    find=lambda sentence, problem: [
+        word for word in plain(sentence).split() if re.search(r"[A-Z]", word) and _species(word)
+    ][-1:],
+    siblings=_siblings,
+)

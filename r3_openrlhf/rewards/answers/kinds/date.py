@@ -1,0 +1,103 @@
+"""Dates: "2024-03-05", "March 5, 2024", "5.3.2024"; the year may be missing on one side."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.plain import plain
+
+Date = tuple[int | None, int, int]  # year, month, day
+
+_MONTHS = "january february march april may june july august september october november december".split()
+_MONTH = rf"(?P<month>{'|'.join(f'{name[:3]}(?:{name[3:]})?' for name in _MONTHS)}|sept)\.?"
+_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_YEAR = r"(?P<year>\d{4})"
+_SPELLED = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"{_MONTH} (?:the )?{_DAY}(?:,? (?:of )?{_YEAR})?",
+        rf"(?:the )?{_DAY} (?:of )?{_MONTH}(?:,? {_YEAR})?",
+        rf"{_YEAR},? {_MONTH} {_DAY}",
+        rf"{_DAY}-{_MONTH}-{_YEAR}",
+    )
+]
+_ISO = re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?:T[\d:.]+Z?)?")
+_NUMBERS = re.compile(r"(?P<first>\d{1,2})(?P<mark>[/.-])(?P<second>\d{1,2})(?:(?P=mark)(?P<year>\d{4}|\d\d))?")
+_CHINESE = re.compile(r"(?:(?P<year>\d{4})年)?(?P<month>\d{1,2})月(?P<day>\d{1,2})[日号]")
+_AROUND = re.compile(
+    r"(?i)^(?:(?:it is |it's )?(?:on|the|date|is|:) ?)+|^(?:mon|tues|wednes|thurs|fri|satur|sun)day,? "
+)
+_DAY_FIRST = re.compile(r"(?i)\bd{1,2}\s*[/.-]\s*m{1,2}|day\s*[/.-]\s*month")
+_ASKED = re.compile(
+    r"(?i)\b(?:on (?:what|which) (?:date|day)|what (?:is|was|will be) the date|which date|what date|date|day of the month"
+    r"|month\s*/\s*day|day\s*/\s*month|mm/dd|dd/mm|birthday|calendar)\b"
+)
+_IN_TEXT = re.compile(
+    "|".join(re.sub(r"\?P<\w+>", "?:", p.pattern) for p in (*_SPELLED, _ISO)) + r"|\d{1,2}/\d{1,2}(?:/\d{2,4})?",
+    re.IGNORECASE,
+)
+
+
+def _read(text: str, problem: str) -> Date | None:
+    text = _AROUND.sub("", plain(text))
+    for pattern in (*_SPELLED, _ISO, _CHINESE):
+        if said := pattern.fullmatch(text):
+            name = said["month"].lower()[:3]
+            month = int(name) if name.isdigit() else [month[:3] for month in _MONTHS].index(name) + 1
+            return _checked(said["year"], month, int(said["day"]))
+    if said := _NUMBERS.fullmatch(text):
+        first, second = int(said["first"]), int(said["second"])
+        day_first = first > 12 or said["mark"] == "." or _DAY_FIRST.search(problem) is not None
+        month, day = (second, first) if day_first else (first, second)
+        return _checked(said["year"], month, day)
+    return None
+
+
+def _checked(year: str | None, month: int, day: int) -> Date | None:
+    if not (1 <= month <= 12 and 1 <= day <= (29 if month == 2 else 30 if month in (4, 6, 9, 11) else 31)):
+        return None
+    return (2000 + int(year) if len(year) == 2 else int(year)) if year else None, month, day
+
+
+def _recognise(reference: str, problem: str) -> bool:
+    text = plain(reference)
+    if _NUMBERS.fullmatch(text):
+        return _ASKED.search(problem) is not None
+    return len(text) < 40 and (
+        _ISO.fullmatch(text) is not None or any(p.fullmatch(text) for p in (*_SPELLED, _CHINESE))
+    )
+
+
+def _same(said: Date, wanted: Date) -> bool:
+    return said[1:] == wanted[1:] and (said[0] == wanted[0] or None in (said[0], wanted[0]))
+
+
+def _siblings(rng: random.Random) -> Siblings:
+    year, month, day = rng.randint(1800, 2100), rng.randint(1, 12), rng.randint(13, 28)
+    name = _MONTHS[month - 1].capitalize()
+    equal = [
+        f"{name} {day}, {year}", rf"\text{{{name} {day}, {year}}}", f"{day} {name} {year}", f"{year}-{month:02}-{day}",
+        f"{name[:3]} {day}, {year}", f"{month}/{day}/{year}", f"{year}/{month}/{day}", f"the {day}th of {name} {year}",
+    ]  # fmt: skip
+    later = f"{name} {day - 1}, {year}"
+    unequal = [
+        later,
+        f"{year}-{month % 12 + 1:02}-{day}",
+        f"{year + 1}-{month:02}-{day}",
+        str(year - month - day),
+        name,
+    ]
+    return Siblings("On what date does it end?", rng.choice(equal), equal, [*unequal, str(year), f"{month}/{day + 1}"])
+
+
+KIND = Kind(
+    name="date",
+    rank=10,
+    recognise=_recognise,
+    read=_read,
+    same=_same,
+    find=lambda sentence, problem: _IN_TEXT.findall(plain(sentence)),
+    siblings=_siblings,
+)

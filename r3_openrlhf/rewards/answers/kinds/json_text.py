@@ -1,0 +1,46 @@
+"""JSON: the same content in any order of keys and with any white space."""
+
+from __future__ import annotations
+
+import json
+import random
+
+from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+
+_NAMES_OF_ANSWERS = frozenset("answer ground_truth final_answer target label solution reference".split())
+
+
+def _read(text: str, problem: str) -> str | None:
+    text = text.strip().removeprefix("```json").strip("`").strip()
+    if text[:1] not in "{[" or len(text) > 5000:
+        return None
+    try:
+        return json.dumps(json.loads(text.replace("\\{", "{").replace("\\}", "}")), sort_keys=True)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _recognise(reference: str, problem: str) -> bool:
+    content = json.loads(read) if (read := _read(reference, problem)) else None
+    if isinstance(content, dict):
+        return bool(content) and not (len(content) == 1 and content.keys() & _NAMES_OF_ANSWERS)
+    return isinstance(content, list) and any(isinstance(item, (str, dict)) for item in content)
+
+
+def _siblings(rng: random.Random) -> Siblings:
+    a, b = rng.randint(1, 99), rng.randint(100, 999)
+    equal = [f'{{"x": {a}, "y": {b}}}', f'{{"y":{b},"x":{a}}}', f'{{ "y" : {b} , "x": {a} }}']
+    return Siblings(
+        "As JSON?", equal[0], equal, [f'{{"x": {b}, "y": {a}}}', f'{{"x": {a}}}', f'{{"x": "{a}", "y": {b}}}', str(a)]
+    )
+
+
+KIND = Kind(
+    name="JSON",
+    rank=5,
+    recognise=_recognise,
+    read=_read,
+    same=lambda said, wanted: said == wanted,
+    find=lambda sentence, problem: [sentence[sentence.find("{") : sentence.rfind("}") + 1]],
+    siblings=_siblings,
+)

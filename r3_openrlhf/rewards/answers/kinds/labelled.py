@@ -1,0 +1,78 @@
+"""Answers of labelled parts: "(a) 3; (b) 5", "Part a: 3, part b: 5". Compared label by label."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.parts import split_parts
+from r3_openrlhf.rewards.answers.plain import plain
+
+_LABEL = re.compile(
+    r"(?:^|(?<=[\s,;.]))(?:part )?(?:\(([a-h]|i{1,3}|iv|v|[1-9])\)|([a-h]|i{1,3}|iv|v|[1-9])[).:](?!\d))\s*=?\s*",
+    re.IGNORECASE,
+)
+_ORDERS = ("abcdefgh", "123456789", ("i", "ii", "iii", "iv", "v"))
+
+
+def _read(text: str, problem: str) -> dict[str, str] | None:
+    words = plain(text)
+    marks = list(_LABEL.finditer(words))
+    labels = [(mark[1] or mark[2]).lower() for mark in marks]
+    if len(labels) < 2:
+        parts = split_parts(words)
+        values = parts[1] if parts and parts[0] in ("", "()") else []
+        return {str(i): value for i, value in enumerate(values)} if len(values) > 1 else None
+    if words[: marks[0].start()].strip() or len(set(labels)) < len(labels):
+        return None
+    return dict(_values(words, marks, labels))
+
+
+def _values(words: str, marks: list[re.Match], labels: list[str]) -> list[tuple[str, str]]:
+    ends = [mark.start() for mark in marks[1:]] + [len(words)]
+    texts = [
+        re.sub(r"[\s,;.]*(?:\band\b|;)?[\s,;.]*$", "", words[mark.end() : end])
+        for mark, end in zip(marks, ends, strict=True)
+    ]
+    return list(zip(labels, texts, strict=True))
+
+
+def _same(said: dict[str, str], wanted: dict[str, str]) -> bool:
+    from r3_openrlhf.rewards.answers.algebra import equal_texts  # math-verify, which no reader needs
+
+    if "0" in said and len(said) == len(wanted):  # without labels: in order
+        said = dict(zip(wanted, said.values(), strict=True))
+    return said.keys() == wanted.keys() and all(equal_texts(said[label], text) for label, text in wanted.items())
+
+
+def _recognise(reference: str, problem: str) -> bool:
+    marks = list(_LABEL.finditer(plain(reference)))
+    labels = [(mark[1] or mark[2]).lower() for mark in marks]
+    return len(labels) > 1 and any(labels == list(order[: len(labels)]) for order in _ORDERS) and marks[0].start() == 0
+
+
+def _siblings(rng: random.Random) -> Siblings:
+    a, b = rng.randint(2, 50), rng.randint(51, 99)
+    equal = [
+        f"(a) {a}; (b) {b}",
+        f"a) {a}, b) {b}",
+        f"(a) {a} (b) {b}",
+        rf"\text{{(a) }}{a},\ \text{{(b) }}{b}",
+        f"(b) {b}, (a) {a}",
+        f"{a}, {b}",
+    ]
+    unequal = [f"(a) {b}; (b) {a}", f"a) {a}, b) {b + 1}", str(a), f"(a) {a}", f"{b}, {a}", f"(a) {a}; (b) {b}; (c) 1"]
+    return Siblings("(a) How many? (b) And then?", rng.choice(equal[:3]), equal, unequal)
+
+
+KIND = Kind(
+    name="labelled parts",
+    rank=38,
+    recognise=_recognise,
+    read=_read,
+    same=_same,
+    find=lambda sentence, problem: [sentence.removeprefix("Answer: ").strip()],
+    describe=lambda value: ", ".join(value),
+    siblings=_siblings,
+)

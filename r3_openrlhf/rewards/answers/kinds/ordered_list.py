@@ -1,0 +1,94 @@
+"""Lists whose order the problem asks for: "from least to greatest", "respectively", "sort"."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.parts import split_parts
+from r3_openrlhf.rewards.answers.plain import plain
+
+ASKS_FOR_ORDER = re.compile(
+    r"(?i)\b(?:(?:least|smallest|lowest|lightest|shortest|greatest|largest|biggest|highest|earliest|latest|oldest|youngest|slowest|fastest"
+    r"|nearest|closest|weakest|strongest|longest|tallest|heaviest|best|worst|most|first|low|small|high|left|right|top|bottom) to (?:the )?"
+    r"(?:least|smallest|lowest|lightest|shortest|greatest|largest|biggest|highest|earliest|latest|oldest|youngest|slowest|fastest|farthest"
+    r"|furthest|strongest|weakest|longest|tallest|heaviest|most|worst|best|last|high|large|low|right|left|bottom|top)"
+    r"|(?:ascending|descending|increasing|decreasing|alphabetical|chronological|numerical|lexicographic\w*|respective) order"
+    r"|in (?:this|that|the given|the same|the following|the correct|the right|which) order|in order(?! to\b)|order (?:them|these|the following|the numbers)"
+    r"|respectively|(?:sort|arrange|rank)(?:ed|ing)? (?:the|these|them|from|by|in|all)|ordered (?:list|triple|pair|tuple)"
+    r"|order [A-Z](?:, [A-Z])*,? and [A-Z])\b"
+)
+_NO_ORDER = re.compile(
+    r"(?i)\b(?:in any order|any order|order (?:does|do) not matter|regardless of (?:the )?order|how many (?:ways|orders|arrangements))\b"
+)
+_DOWN = re.compile(
+    r"(?i)\b(?:(?:greatest|largest|biggest|highest|latest|oldest|longest|tallest|heaviest|most) to|descending|decreasing)\b"
+)
+_CHAIN = re.compile(r"\s*(?:<|>|\\(?:lt|gt|le|ge|leq|geq)(?![a-zA-Z])|≤|≥)\s*")
+_SEPARATOR = re.compile(
+    r"\s*;\s*|\s*,?\s*(?:\\text\s*\{\s*(?:and|then)\s*\}|(?<![a-zA-Z\\])(?:and|then)(?![a-zA-Z]))\s*,?\s*|\s*(?:\\to|→|->|\\rightarrow)\s*"
+)
+
+
+def _read(text: str, problem: str) -> list[str] | None:
+    text = text.strip().strip("$").rstrip(".")
+    if (links := _CHAIN.split(text))[1:]:
+        falls = re.search(r">|\\g|≥", text) is not None
+        return links if falls == (_DOWN.search(problem) is not None) else links[::-1]
+    parts = split_parts(_SEPARATOR.sub(",", text))
+    if parts is None or parts[0] not in ("", "()", "{}", "[]"):
+        return None
+    values = parts[1]
+    if len(values) == 1 and re.fullmatch(r"[A-Z]{2,10}|[a-z]{2,10}", plain(text)):
+        return list(plain(text))
+    return values if len(values) > 1 else None
+
+
+def _recognise(reference: str, problem: str) -> bool:
+    if (
+        not ASKS_FOR_ORDER.search(problem)
+        or _NO_ORDER.search(problem)
+        or re.search(r"\\(?:cup|cap|in|begin)(?![a-zA-Z])", reference)
+    ):
+        return False
+    if _CHAIN.search(reference):
+        return re.search(r"(?i)order|sort|arrange|rank", problem) is not None
+    parts = split_parts(_SEPARATOR.sub(",", reference.strip().strip("$")))
+    return parts is not None and len(parts[1]) > 1
+
+
+def _same(said: list[str], wanted: list[str]) -> bool:
+    from r3_openrlhf.rewards.answers.algebra import equal_texts  # math-verify, which no reader needs
+
+    return len(said) == len(wanted) and all(map(equal_texts, said, wanted))
+
+
+def _siblings(rng: random.Random) -> Siblings:
+    a, b, c = sorted(rng.sample(range(2, 60), 3))
+    equal = [
+        f"{a}, {b}, {c}", f"{a},{b},{c}", rf"{a}, {b}\text{{ and }}{c}", f"({a}, {b}, {c})", f"{a} < {b} < {c}", f"{c} > {b} > {a}",
+        rf"{a};\ {b};\ {c}",
+    ]  # fmt: skip
+    unequal = [
+        f"{c}, {b}, {a}",
+        f"{b}, {a}, {c}",
+        f"{a}, {b}",
+        f"{a}, {b}, {c + 1}",
+        f"{a}, {b}, {c}, {c}",
+        f"{c} < {b} < {a}",
+    ]
+    order = rng.choice(["from smallest to largest", "in increasing order", "from least to greatest"])
+    return Siblings(f"Write the numbers {order}.", rng.choice(equal[:2]), equal, unequal)
+
+
+KIND = Kind(
+    name="ordered list",
+    rank=33,
+    recognise=_recognise,
+    read=_read,
+    same=_same,
+    find=lambda sentence, problem: [sentence.removeprefix("Answer: ").strip()],
+    describe=lambda values: f"{len(values)} values, order counts",
+    siblings=_siblings,
+)

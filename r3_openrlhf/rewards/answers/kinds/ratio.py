@@ -1,0 +1,58 @@
+"""Ratios: "3:2", "3 to 2", "6:4"; a fraction says the same of two."""
+
+from __future__ import annotations
+
+import random
+import re
+from fractions import Fraction
+
+from r3_openrlhf.rewards.answers.arithmetic import exact_value
+from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.plain import plain
+
+Ratio = tuple[list[Fraction], list[Fraction]]  # shares of the whole; the parts, where they may not be reduced
+
+_PART = r"[\d.,/]+"
+_RATIO = re.compile(rf"(?:(?:the )?ratio (?:is )?)?{_PART}(?: ?: ?{_PART}| to {_PART})+")
+_ASKED = re.compile(r"(?i)\b(?:ratio|proportions?|odds|scale)\b")
+_MAY_BE_A_TIME = re.compile(r"\d{1,2}:[0-5]\d")
+_FRACTION = re.compile(r"\\frac ?\{(\d+)\} ?\{(\d+)\}|(\d+) ?/ ?(\d+)")
+
+
+def _read(text: str, problem: str) -> Ratio | None:
+    text = plain(text).rpartition("=")[2].strip()
+    if fraction := _FRACTION.fullmatch(text):
+        text = " : ".join(part for part in fraction.groups() if part)
+    if not _RATIO.fullmatch(text):
+        return None
+    parts = [exact_value(part) for part in re.split(r" ?: ?| to ", text.removeprefix("the ").removeprefix("ratio "))]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts) or not sum(known):
+        return None
+    return [part / sum(known) for part in known], known if _MAY_BE_A_TIME.fullmatch(text) and not _ASKED.search(
+        problem
+    ) else []
+
+
+def _same(said: Ratio, wanted: Ratio) -> bool:
+    """Equal as ratios; where the problem asks for none, as they are written: 4:30 may be a time."""
+    return said[0] == wanted[0] and (said[1] == wanted[1] or not (said[1] and wanted[1]))
+
+
+def _siblings(rng: random.Random) -> Siblings:
+    a, b = rng.sample((2, 3, 5, 7, 11), 2)
+    equal = [f"{a}:{b}", f"{3 * a}:{3 * b}", rf"{a}\text{{ to }}{b}", rf"\frac{{{a}}}{{{b}}}", f"{a} : {b}"]
+    return Siblings(
+        "What is the ratio of red to blue?", f"{a}:{b}", equal, [f"{b}:{a}", f"{a + 1}:{b}", f"{a}", f"{a}:{b}:1"]
+    )
+
+
+KIND = Kind(
+    name="ratio",
+    rank=16,
+    recognise=lambda reference, problem: re.fullmatch(rf"{_PART}(?: ?: ?{_PART})+", plain(reference)) is not None,
+    read=_read,
+    same=_same,
+    find=lambda sentence, problem: re.findall(rf"{_PART} ?: ?{_PART}(?: ?: ?{_PART})*|\d+ to \d+", plain(sentence)),
+    siblings=_siblings,
+)

@@ -1,0 +1,74 @@
+r"""Residue classes: "x \equiv 3 \pmod{10}", "x = 10k + 3" for a free integer k, "3 mod 10"."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.plain import plain
+
+Residue = tuple[str, int, frozenset[int]]  # the name of the number, if it is said, modulus, classes
+
+_MODULUS = r"\(?,?\s*\\?[pb]?mod(?:ulo)?\s*\{?\s*(\d+)\s*\}?\s*\)?"
+_CLASS = re.compile(rf"(?:([a-z])\s*(?:\\equiv|≡|=)\s*)?((?:-?\d+(?:\s*(?:,|\\text|or|and|\\pm)\s*)*)+?)\s*{_MODULUS}")
+_LINEAR = re.compile(r"([a-z])\s*=\s*(?:(-?\d*)([jklmnt])\s*([+-]\s*\d+)?|(-?\d+)\s*([+-]\s*\d*)([jklmnt]))")
+_DOMAIN = re.compile(
+    r"(?:,|;|\\q?quad|\s|\\text\s*\{)*(?:\(?\s*(?:where |for (?:some |any |all )?|with )?(?:(?:an )?integers? ?[a-z]?|[a-z] (?:is|any) .*integer.*"
+    r"|[a-z]\s*(?:\\in|∈)\s*\\mathbb\s*\{?[ZN]\}?.*)\s*\)?\}?)$"
+)
+
+
+def _read(text: str, problem: str) -> Residue | None:
+    text = _DOMAIN.sub("", plain(text.replace("≡", r"\equiv").replace("∈", r"\in")))
+    if len(text) > 120:
+        return None
+    if said := _CLASS.fullmatch(text):
+        modulus = int(said[3])
+        if not 0 < modulus < 10**12:
+            return None
+        return said[1] or "", modulus, frozenset(int(number) % modulus for number in re.findall(r"-?\d+", said[2]))
+    if said := _LINEAR.fullmatch(text.replace(r"\cdot", "")):
+        factor = (said[2] if said[3] else (said[6] or "").replace(" ", "")) or "1"
+        factor = factor + "1" if factor in ("+", "-", "") else factor
+        shift = (said[4] or "0") if said[3] else said[5]
+        modulus = abs(int(factor))
+        return (said[1], modulus, frozenset([int(shift.replace(" ", "")) % modulus])) if 0 < modulus < 10**12 else None
+    return None
+
+
+def _recognise(reference: str, problem: str) -> bool:
+    if re.search(r"\\?[pb]?mod(?![a-z])", reference):
+        return True
+    said = _LINEAR.fullmatch(_DOMAIN.sub("", plain(reference)))
+    letter = (said[3] or said[7]) if said else None
+    return (
+        letter is not None
+        and re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", problem) is None
+        and said[1] != letter
+    )
+
+
+def _same(said: Residue, wanted: Residue) -> bool:
+    return said[1:] == wanted[1:] and (said[0] == wanted[0] or "" in (said[0], wanted[0]))
+
+
+def _siblings(rng: random.Random) -> Siblings:
+    m = rng.randint(5, 30)
+    r, letter = rng.randint(1, m - 1), rng.choice("jkn")
+    equal = [
+        rf"x\equiv {r}\pmod{{{m}}}", rf"x \equiv {r} \bmod {m}", f"x={m}{letter}+{r}", f"x={r}+{m}{letter}", rf"{r}\pmod{{{m}}}",
+        rf"x\equiv {r + m}\pmod{{{m}}}", rf"x\equiv {r - m}\pmod {m}", rf"x={m}k+{r}, k\in\mathbb{{Z}}",
+    ]  # fmt: skip
+    unequal = [
+        rf"x\equiv {r + 1}\pmod{{{m}}}",
+        rf"x\equiv {r}\pmod{{{m + 1}}}",
+        f"x={m + 1}k+{r}",
+        f"x={r}",
+        str(m + r),
+        f"x={m}k",
+    ]
+    return Siblings("Solve the congruence.", rng.choice(equal[:4]), equal, unequal)
+
+
+KIND = Kind(name="residue class", rank=25, recognise=_recognise, read=_read, same=_same, siblings=_siblings)

@@ -1,0 +1,88 @@
+"""Times of day, and times of a race: "2:15", "2:15 p.m.", "14:15", "noon"."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.plain import plain
+
+Time = tuple[int, str]  # seconds since noon or midnight; which half of the day: "a", "p", or "" if that is not said
+
+_TIME = re.compile(
+    r"(?i)(?:at |it is |it's |about |exactly |the time is )*(?P<hour>\d{1,2})(?:[:.h](?P<minute>\d\d)(?::(?P<second>\d\d))?)?"
+    r" ?(?P<half>[ap]\.? ?m\.?|o'?clock|h(?:ours)?|in the (?:morning|afternoon|evening)|at night)?"
+)
+_NAMED = {"noon": "p", "12 noon": "p", "midday": "p", "midnight": "a", "12 midnight": "a"}
+_ASKED = re.compile(
+    r"(?i)\b(?:what|which) time\b|\bo'?clock\b|\bclock\b|\b[ap]\.?m\b\.?|\btime (?:of day|is it|was it|will it|does|did)\b"
+    r"|\bwhen (?:do|does|did|will|should|must|is|was)\b|\bnoon\b|\bmidnight\b"
+)
+_ASKED_FOR_RATIO = re.compile(r"(?i)\b(?:ratio|proportions?|odds|scale)\b")
+_AS_CLOCK = re.compile(r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?")
+_SAID = re.compile(r"(?i)[ap]\.? ?m\.?\b|o'?clock")
+
+
+def _read(text: str, problem: str) -> Time | None:
+    text = plain(text).strip(". ")
+    name = re.sub(r"^(?:at|exactly|about) ", "", text.lower())
+    if name in _NAMED:
+        return 0, _NAMED[name]
+    said = _TIME.fullmatch(text) or _TIME.fullmatch(text + ".")
+    if said is None or not (said["minute"] or said["half"]):
+        return None
+    hour, minute, second = int(said["hour"]), int(said["minute"] or 0), int(said["second"] or 0)
+    half = _half(said["half"] or "")
+    if hour > 24 or minute > 59 or second > 59 or half and hour > 12:
+        return None
+    if hour > 12 or hour == 0:
+        half = "p" if 12 < hour < 24 else "a"
+    return hour % 12 * 3600 + minute * 60 + second, half
+
+
+def _half(words: str) -> str:
+    words = words.lower().replace(" ", "").replace(".", "")
+    return {"am": "a", "inthemorning": "a", "pm": "p", "intheafternoon": "p", "intheevening": "p", "atnight": "p"}.get(
+        words, ""
+    )
+
+
+def _recognise(reference: str, problem: str) -> bool:
+    text = plain(reference)
+    if _AS_CLOCK.fullmatch(text):
+        return _ASKED.search(problem) is not None and not _ASKED_FOR_RATIO.search(problem)
+    return text.lower() in _NAMED or len(text) < 20 and _SAID.search(text) is not None
+
+
+def _same(said: Time, wanted: Time) -> bool:
+    return said[0] == wanted[0] and (said[1] == wanted[1] or not (said[1] and wanted[1]))
+
+
+def _siblings(rng: random.Random) -> Siblings:
+    hour, minute, half = rng.randint(1, 11), rng.randint(11, 29), rng.choice("ap")
+    time = f"{hour}:{minute}"
+    equal = [
+        time, f"{time} {half}.m.", rf"{time}\text{{ {half}m}}", rf"\text{{{time} {half.upper()}M}}", f"{hour}{{:}}{minute}",
+        f"at {time}", f"{hour + 12 * (half == 'p')}:{minute}",
+    ]  # fmt: skip
+    unequal = [
+        f"{2 * hour}:{2 * minute}", f"{hour}:{minute + 1}", f"{hour % 11 + 1}:{minute}", f"{hour}/{minute}", f"{hour}:7{minute % 10}",
+        rf"\frac{{{hour}}}{{{minute}}}", str(hour), f"{time} {'pa'['ap'.index(half)]}.m.", f"{minute}:{hour}",
+    ]  # fmt: skip
+    reference = rng.choice([f"{time} {half}.m.", rf"{time}\text{{ {half}.m.}}"])
+    return Siblings("At what time does the train arrive?", reference, equal, unequal)
+
+
+KIND = Kind(
+    name="time of day",
+    rank=12,
+    recognise=_recognise,
+    read=_read,
+    same=_same,
+    find=lambda sentence, problem: [
+        match[0]
+        for match in re.finditer(r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b", plain(sentence))
+    ],
+    siblings=_siblings,
+)

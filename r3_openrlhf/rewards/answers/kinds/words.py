@@ -1,0 +1,79 @@
+r"""Words: "east", "\text{the function is even}", "Evelyn"; articles, case and punctuation aside."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.number_words import value_in_words
+from r3_openrlhf.rewards.answers.patterns import table
+from r3_openrlhf.rewards.answers.plain import normal_words, plain
+
+_LETTERS = re.compile(r"(?=.*[a-z])[^\W\d_]+(?:[ '’.-]+[^\W\d_]+)*")
+_FORMULA = re.compile(
+    r"(?i)\b(?:sin|cos|tan|log|ln|exp|sqrt|pi|infinity|mod|max|min|gcd|lcm|only|oo)\b|\b[ivx]+\b(?=.*\bonly\b)"
+)
+_MEANINGS = frozenset(word for words in table("spelling.toml")["words"].values() for word in words.split(", "))
+_CONNECTIVES = frozenset(("and", "the", "only", "one", "all"))
+_IN_DOLLARS = re.compile(r"\$[a-zA-Z]\$")
+_IS_WORD = re.compile(r"[^\W\d_]{4,}|(?=[^\W\d_]*[aeiou])(?![abcd]{3}$)[^\W\d_]{3}", re.IGNORECASE)
+
+
+def _recognise(reference: str, problem: str) -> bool:
+    text = plain(reference)
+    if (
+        not _LETTERS.fullmatch(text)
+        or _FORMULA.search(text)
+        or text.lower() in _MEANINGS
+        or "\\" in text
+        or _IN_DOLLARS.search(reference)
+    ):
+        return False
+    return value_in_words(text) is None and any(
+        _IS_WORD.fullmatch(word) and word.lower() not in _CONNECTIVES for word in re.split(r"[ '’.-]+", text)
+    )
+
+
+def _read(text: str, problem: str) -> str | None:
+    return normal_words(text) or None if len(text) < 400 else None
+
+
+def _find(sentence: str, problem: str) -> list[str]:
+    return [re.split(r"(?<=[.!?])\s+|\n", sentence.strip())[-1].removeprefix("Answer: ")]
+
+
+def word_f1(said: str, wanted: str) -> float:
+    """F1 of the words that two texts share, as for SQuAD: articles, case and punctuation aside."""
+    a, b = (
+        [word for word in re.findall(r"\w+", plain(text).lower()) if word not in ("a", "an", "the")]
+        for text in (said, wanted)
+    )
+    shared = sum(min(a.count(word), b.count(word)) for word in set(a))
+    return 2 * shared / (len(a) + len(b)) if shared else 0.0
+
+
+def _siblings(rng: random.Random) -> Siblings:
+    word, other = rng.sample(
+        ["even", "Monday", "east", "circle", "Evelyn", "parallel", "ellipse", "increasing", "Paris"], 2
+    )
+    equal = [
+        word, rf"\text{{{word}}}", word.upper(), rf"\text{{{word}.}}", rf"\textbf{{{word}}}", rf"\text{{the {word}}}", f"**{word}**",
+        rf"\text{{The answer is {word}}}", rf"\text{{It is {word}}}",
+    ]  # fmt: skip
+    unequal = [
+        other, rf"\text{{not {word}}}", rf"\text{{{word} or {other}}}", rf"\text{{It is not {word}}}", f"{word}{word}", "7",
+        rf"\text{{{other} {word}}}", word[1:] + word[0],
+    ]  # fmt: skip
+    return Siblings("Which?", rng.choice(equal[:2]), equal, unequal)
+
+
+KIND = Kind(
+    name="words",
+    rank=45,
+    recognise=_recognise,
+    read=_read,
+    same=lambda said, wanted: said == wanted,
+    find=_find,
+    siblings=_siblings,
+)

@@ -1,0 +1,60 @@
+"""Texts without the commands of LaTeX and marks of type around them, for kinds that are no mathematics."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+TEXT_COMMAND = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
+_LETTERS_ALIKE = (
+    "АВЕКМНОРСТХУасеорхуіѕјΑΒΕΖΗΙΚΜΝΟΡΤΥΧ٫٬",
+    "ABEKMHOPCTXYaceopxyisjABEZHIKMNOPTYX.,",
+)
+_SIGNS = str.maketrans(*_LETTERS_ALIKE)
+_DIGIT = re.compile(r"[^\W0-9a-zA-Z_]")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻–—−‑’∶", "01234567890123456789+-----':")
+_SPACES = re.compile(r"(?:\s|\\[,;:! ]|~|\\q?quad(?![a-zA-Z]))+")
+_MARKS = re.compile(r"\\left|\\right|\\displaystyle|\\!|\*\*|__|[`\"“”]|(?<!\\)\$|\\[()\[\]]")
+_OTHER_TEXT = re.compile(
+    r"\\(?:operatorname|emph|mathsf|mathit|boldsymbol|underline|textsc|textsf|texttt|bf|rm)\*?\s*\{([^{}]*)\}"
+)
+
+
+def in_ascii_signs(text: str) -> str:
+    """Digits of any script as 0 to 9, and Greek and Cyrillic letters that look like Latin ones."""
+    if text.isascii():
+        return text
+    return _DIGIT.sub(_digit, text).translate(_SIGNS)
+
+
+def _digit(match: re.Match) -> str:
+    value = unicodedata.decimal(match[0], None)
+    return match[0] if value is None else str(value)
+
+
+def plain(text: str) -> str:
+    r"""A text without \text{}, dollar signs, bold type and the full stop; spaces as one space."""
+    text = in_ascii_signs(text).translate(_SUBSCRIPTS).replace("{,}", ",").replace("{:}", ":")
+    for _ in range(2):
+        text = _OTHER_TEXT.sub(r"\1", TEXT_COMMAND.sub(r"\1", text))
+    return _SPACES.sub(" ", _MARKS.sub("", text)).strip(" .,;:!")
+
+
+_ASIDE = re.compile(r"\s*\((?!or\b|not\b)[^()]*\)$")
+_LEAD = re.compile(
+    r"^(?:(?:the|an?|it|its|this|that|to|on|in|at|due|of|by|called|named|towards?|is|are|was|will be|must be|answer|option)[ :]+)+"
+)
+_PREDICATE = re.compile(r"^(?P<subject>.*\b(?:is|are|was|were|will be|must be|equals)|[a-z ]{0,30}[:=])\s+")
+_HEDGE = re.compile(
+    r"\b(?:or|not|no|never|neither|nor|maybe|perhaps|except|unless|if|possibly|either|but|than|whether|wrong|false|incorrect|unlikely)\b|n't\b"
+)
+
+
+def normal_words(text: str) -> str:
+    """Words for comparison: "due east" and "The wind is to the east." are "east"."""
+    words = unicodedata.normalize("NFKD", plain(text)).casefold()
+    words = _ASIDE.sub("", "".join(letter for letter in words if not unicodedata.combining(letter)))
+    if (said := _PREDICATE.match(words)) and not _HEDGE.search(said["subject"]):
+        words = words[said.end() :]
+    words = _LEAD.sub("", words) or words
+    return re.sub(r"[\s\-_,;:.!?'\"]+", "", words)

@@ -1,0 +1,384 @@
+"""Parsed formulas, compared by their values at points. Every step has a bounded cost.
+
+Two formulas are equal if their values agree at all points where both have one. Nothing is
+simplified or solved. Numbers have 50 digits; what is beyond 10^(10^12) has no value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import mpmath
+import sympy
+from latex2sympy2_extended import is_expr_of_only_symbols
+from latex2sympy2_extended.logic import And
+from sympy import Basic, Expr
+from sympy.core.function import AppliedUndef
+from sympy.core.relational import Relational
+from sympy.matrices import MatrixBase
+from sympy.matrices.expressions import MatrixExpr
+
+MAX_NODES = 2_000
+MAX_SYMBOLS = 8
+_MAX_LOG = 1e12  # of a value's decimal logarithm
+_MAX_ARGUMENT = 1e15  # of a function that grows or turns
+_CLOSE = mpmath.mpf(10) ** -30  # relative: the same value
+_CLOSE_FLOAT = mpmath.mpf(10) ** -6  # where a decimal is in a formula
+_NOISE = mpmath.mpf(10) ** -42  # relative to the largest term: a sum is zero
+_TINY = 1e-15  # an exponent next to 0
+_PRIMES = (7, 13, 19, 29, 37, 43, 53, 61)
+
+_MATRICES = (MatrixBase, MatrixExpr)
+_HUNDREDTH = sympy.Rational(1, 100)
+mp = mpmath.MPContext()
+mp.dps = 50
+Point = dict[str, object]
+
+
+class NoValue(Exception):
+    """The formula has no value at a point, or one that is too large to be computed."""
+
+
+def _bounded(function: Callable) -> Callable:
+    def call(*values: object) -> object:
+        if any(abs(value) > _MAX_ARGUMENT for value in values):
+            raise NoValue
+        return function(*values)
+
+    return call
+
+
+def _power(base: object, exponent: object) -> object:
+    if base == 1 or exponent == 0:
+        return mp.mpf(1)
+    if base == 0:
+        if mp.re(exponent) < 0:
+            raise NoValue
+        return mp.mpf(0)
+    if not _TINY < abs(exponent) < _MAX_ARGUMENT or abs(exponent * mp.log(base)) > _MAX_LOG:
+        raise NoValue
+    return mp.power(base, exponent)
+
+
+def _logarithm(value: object, base: object = None) -> object:
+    if value == 0 or base in (0, 1):
+        raise NoValue
+    return mp.log(value) if base is None else mp.log(value) / mp.log(base)
+
+
+_FUNCTIONS: dict[str, Callable] = {
+    name: _bounded(getattr(mp, name))
+    for name in (
+        "sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh coth asinh acosh atanh gamma "
+        "factorial binomial floor exp sign re im conjugate erf"
+    ).split()
+} | {
+    "factorial2": _bounded(mp.fac2),
+    "log": _logarithm,
+    "ceiling": _bounded(mp.ceil),
+    "Abs": abs,
+    "Pow": _power,
+    "UnevaluatedExpr": lambda value: value,
+    "Mod": lambda value, modulus: value - modulus * mp.floor(value / modulus),
+    "Max": max,
+    "Min": min,
+}
+_CONSTANTS = {sympy.pi: mp.pi, sympy.E: mp.e, sympy.I: mp.j, sympy.EulerGamma: mp.euler}
+
+
+def value_at(node: Basic, point: Point) -> object:
+    """The value of a formula, each symbol with its value of `point`. NoValue: there is none."""
+    if node.is_Rational:
+        return mp.mpf(node.p) / node.q
+    if node.is_Float:
+        return mp.mpf(str(node))
+    if node in _CONSTANTS:
+        return +_CONSTANTS[node]
+    if node.is_Symbol:
+        return point[_name(node)]
+    if node.is_Pow and value_at(node.base, point) == 1:
+        return mp.mpf(1)  # whatever the exponent
+    values = [value_at(argument, point) for argument in node.args]
+    if node.is_Add or node.is_Mul:
+        total = mp.fsum(values) if node.is_Add else mp.fprod(values)
+        if not mp.isfinite(total) or mp.mag(total) > 4 * _MAX_LOG:
+            raise NoValue
+        is_noise = node.is_Add and abs(total) < _NOISE * max(map(abs, values))
+        return mp.mpf(0) if is_noise else total
+    if isinstance(node, AppliedUndef):  # any function: another number for other arguments
+        return mp.sin(sum(map(ord, node.func.__name__)) + mp.fsum(i * v for i, v in enumerate(values, 2)))
+    function = _FUNCTIONS.get(type(node).__name__)
+    if function is None:
+        raise NoValue
+    return function(*values)
+
+
+def _value(node: Basic, point: Point) -> object | None:
+    try:
+        value = value_at(node, point)
+        return value if mp.isfinite(value) else None
+    except (NoValue, ValueError, TypeError, ZeroDivisionError, OverflowError, KeyError, AttributeError):
+        return None
+    except (NotImplementedError, mpmath.libmp.libhyper.NoConvergence):
+        return None
+
+
+def real_value(node: object) -> object | None:
+    """The value of a formula without letters, if it is real; else None."""
+    if not isinstance(node, Expr) or node.free_symbols or is_too_large(node):
+        return None
+    value = _value(node, {})
+    return None if value is None or abs(mp.im(value)) > abs(value) * _CLOSE else mp.re(value)
+
+
+def is_too_large(node: object) -> bool:
+    """Whether it has too many parts to be evaluated, or is a number too large to have a value."""
+    if not isinstance(node, Basic):
+        return False
+    if sum(1 for _ in zip(_nodes(node), range(MAX_NODES + 1), strict=False)) > MAX_NODES:
+        return True
+    return any(
+        part.func.__name__ in ("Pow", "factorial", "factorial2", "gamma", "binomial")
+        and not part.free_symbols
+        and _is_huge(part)
+        for part in _nodes(node)
+    )
+
+
+def _is_huge(node: Basic) -> bool:
+    try:
+        value = value_at(node, {})
+    except NoValue:
+        return True
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError, KeyError, AttributeError):
+        return False
+    return bool(mp.isfinite(value)) and mp.mag(value) > 350_000  # 100,000 digits
+
+
+def _nodes(node: Basic) -> Iterator[Basic]:
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        if not (part.is_Pow and part.base == 1):
+            waiting.extend(argument for argument in part.args if isinstance(argument, Basic))
+
+
+def _name(symbol: Basic) -> str:
+    return str(symbol)
+
+
+def _points(a: Basic, b: Basic) -> list[Point]:
+    """Points for two formulas: whole ones for factorials, positive ones for roots of letters."""
+    names = sorted({_name(symbol) for symbol in a.free_symbols | b.free_symbols})
+    if len(names) > MAX_SYMBOLS:
+        return []
+    if a.has(*_OF_WHOLE) or b.has(*_OF_WHOLE):
+        values = [[mp.mpf((start + 5 * i) % 9 + 2) for i in range(len(names))] for start in (7, 3, 5, 2)]
+    else:
+        values = [
+            [mp.mpf(_PRIMES[(i + turn) % 8]) / scale for i in range(len(names))]
+            for turn, scale in ((0, 71), (3, 17), (5, 31))
+        ]
+        if not (_has_root(a) or _has_root(b)) or a.has(sympy.Abs) or b.has(sympy.Abs):
+            values += [[-value for value in values[1]], [v * (-1) ** i for i, v in enumerate(values[2])]]
+    return [dict(zip(names, row, strict=True)) for row in values]
+
+
+_OF_WHOLE = (sympy.factorial, sympy.binomial, sympy.factorial2, sympy.gamma, sympy.Mod)
+
+
+def _has_root(formula: Basic) -> bool:
+    """Whether letters are under a root, in a logarithm or in an exponent."""
+    return any(power.free_symbols and not power.exp.is_Integer for power in formula.atoms(sympy.Pow)) or any(
+        logarithm.free_symbols for logarithm in formula.atoms(sympy.log)
+    )
+
+
+def _agree(x: object, y: object, tolerance: object = _CLOSE) -> bool:
+    return bool(abs(x - y) <= tolerance * max(abs(x), abs(y)))
+
+
+def same_value(a: Expr, b: Expr) -> bool:
+    """Whether two formulas have one value at every point where both have one, and at two."""
+    if is_too_large(a) or is_too_large(b):
+        return False
+    tolerance = _CLOSE_FLOAT if a.has(sympy.Float) or b.has(sympy.Float) else _CLOSE
+    is_whole = a.has(*_OF_WHOLE) or b.has(*_OF_WHOLE)
+    points = _points(a, b)
+    agreed = 0
+    for point in points:
+        x, y = _value(a, point), _value(b, point)
+        if x is None and y is None or is_whole and None in (x, y):
+            continue
+        if x is None or y is None:
+            return False
+        if not _agree(x, y, tolerance):
+            return False
+        agreed += 1
+    return agreed > 1 or agreed == 1 and not points[0] or not agreed and _shape(a) == _shape(b)
+
+
+def _shape(node: object) -> object:
+    """A formula without values: what it is made of, the terms of sums and products in any order."""
+    if not isinstance(node, Basic) or not node.args:
+        return str(node)
+    parts = [_shape(argument) for argument in node.args]
+    return (type(node).__name__, sorted(parts, key=str) if node.is_Add or node.is_Mul else parts)
+
+
+def same(gold: object, said: object) -> bool:
+    """Whether a reading of an answer is a reading of the reference."""
+    if isinstance(gold, str) or isinstance(said, str):
+        return isinstance(gold, str) and isinstance(said, str) and bool(gold.strip()) and gold.strip() == said.strip()
+    gold, said = _sides(gold, said)
+    if gold in (sympy.nan, sympy.zoo):
+        return False
+    if gold == said:
+        return True
+    if isinstance(gold, (Relational, And)) or isinstance(said, (Relational, And)):
+        return _same_relation(gold, said)
+    if isinstance(gold, (sympy.Set, sympy.Tuple)) or isinstance(said, (sympy.Set, sympy.Tuple)):
+        return _same_set(gold, said)
+    if isinstance(gold, _MATRICES) and isinstance(said, _MATRICES):
+        return _same_matrix(gold, said)
+    if isinstance(gold, sympy.Symbol) or isinstance(said, sympy.Symbol):
+        return _letters(gold) == _letters(said) != ""
+    if not isinstance(gold, Expr) or not isinstance(said, Expr):
+        return False
+    return same_value(gold, said) or same_value(_without_percent(gold), _without_percent(said))
+
+
+def _without_percent(node: Expr) -> Expr:
+    """x of the x% that the parser makes of it."""
+    is_percent = node.is_Mul and len(node.args) == 2 and node.args[1] == sympy.UnevaluatedExpr(_HUNDREDTH)
+    return node.args[0] if is_percent else node
+
+
+def _letters(node: object) -> str:
+    """ "abc" of the symbol abc and of the product of a, b and c; "" of other formulas."""
+    if isinstance(node, sympy.Symbol):
+        return node.name if len(node.name) == 1 else node.name.lower()
+    if node == sympy.E:
+        return "e"
+    if isinstance(node, sympy.Mul) and all(arg == sympy.E or isinstance(arg, sympy.Symbol) for arg in node.args):
+        return "".join("e" if arg == sympy.E else arg.name for arg in node.args).lower()
+    return ""
+
+
+def _parts(node: object) -> Sequence:
+    return getattr(node, "_unsorted_args", getattr(node, "args", ()))
+
+
+def _first(node: object) -> object:
+    return _first(_parts(node)[0]) if isinstance(node, And) and _parts(node) else node
+
+
+def _last(node: object) -> object:
+    return _last(_parts(node)[-1]) if isinstance(node, And) and _parts(node) else node
+
+
+def _is_equation(node: object) -> bool:
+    if isinstance(node, And):
+        return bool(_parts(node)) and all(isinstance(part, sympy.Eq) for part in _parts(node))
+    return isinstance(node, sympy.Eq)
+
+
+def _is_assignment(node: object) -> bool:
+    return _is_equation(node) and is_expr_of_only_symbols(_first(node).lhs)
+
+
+def _sides(gold: object, said: object) -> tuple[object, object]:
+    """The values of both, where one says the name of a value and the other does not."""
+    named = _is_assignment(gold)
+    chains = [_is_assignment(gold), _is_assignment(said)]
+    gold, said = (
+        sympy.Eq(_first(node).lhs, _last(node).rhs, evaluate=False) if chain and isinstance(node, And) else node
+        for node, chain in zip((gold, said), chains, strict=True)
+    )
+    if _is_equation(said) and not _is_equation(gold):
+        said = _last(said).rhs
+    elif named and not _is_equation(said):
+        gold = _last(gold).rhs
+    return gold, said
+
+
+_TURNED = {sympy.Ge: sympy.Le, sympy.Le: sympy.Ge, sympy.Gt: sympy.Lt, sympy.Lt: sympy.Gt}
+
+
+def _same_relation(gold: object, said: object) -> bool:
+    if isinstance(gold, And) and isinstance(said, And):
+        return len(_parts(gold)) == len(_parts(said)) and all(map(_same_relation, _parts(gold), _parts(said)))
+    if not isinstance(gold, Relational) or not isinstance(said, Relational):
+        return False
+    try:
+        a, b = gold.lhs - gold.rhs, said.lhs - said.rhs
+    except TypeError:
+        return False
+    ratios = _ratios(a, b)
+    if len(ratios) < 2 or not all(_agree(ratio, ratios[0]) for ratio in ratios) or ratios[0] == 0:
+        return False
+    if type(gold) is type(said) and type(gold) not in _TURNED:
+        return True
+    is_real = abs(mp.im(ratios[0])) < _CLOSE * abs(ratios[0])
+    wanted = type(gold) if mp.re(ratios[0]) > 0 else _TURNED.get(type(gold))
+    return is_real and type(said) is wanted
+
+
+def _ratios(a: Expr, b: Expr) -> list:
+    """b / a at the points where both have values; [] if one is zero where the other is not."""
+    found = []
+    for point in _points(a, b):
+        x, y = _value(a, point), _value(b, point)
+        if x is None or y is None:
+            continue
+        if x == 0 or y == 0:
+            return []
+        found.append(y / x)
+    return found
+
+
+def _as_tuple(node: object) -> sympy.Tuple | None:
+    if isinstance(node, sympy.Interval) and node.left_open and node.right_open:
+        return sympy.Tuple(node.start, node.end)
+    return node if isinstance(node, sympy.Tuple) else None
+
+
+def _same_set(gold: object, said: object) -> bool:
+    if isinstance(gold, sympy.Interval) and isinstance(said, sympy.Interval):
+        ends = (gold.left_open, gold.right_open) == (said.left_open, said.right_open)
+        return ends and same(gold.start, said.start) and same(gold.end, said.end)
+    finite = [node if isinstance(node, sympy.FiniteSet) else None for node in (gold, said)]
+    if isinstance(gold, Expr):
+        finite[0] = sympy.FiniteSet(gold)
+    if isinstance(said, Expr):
+        finite[1] = sympy.FiniteSet(said)
+    tuples = [_as_tuple(node) for node in (gold, said)]
+    if tuples[0] is not None and (tuples[1] is not None or finite[1] is not None):
+        other = tuples[1].args if tuples[1] is not None else _parts(finite[1])
+        return len(tuples[0]) == len(other) and all(map(same, tuples[0].args, other))
+    if finite[0] is not None and (finite[1] is not None or tuples[1] is not None):
+        return match(finite[0].args, (tuples[1] if finite[1] is None else finite[1]).args, same)
+    if type(gold) is type(said) and gold.args:
+        return match(gold.args, said.args, same)
+    return False
+
+
+def _same_matrix(gold: object, said: object) -> bool:
+    gold, said = (node.doit() if isinstance(node, MatrixExpr) else node for node in (gold, said))
+    return (
+        isinstance(gold, MatrixBase)
+        and isinstance(said, MatrixBase)
+        and gold.shape == said.shape
+        and all(map(same, gold.flat(), said.flat()))
+    )
+
+
+def match(some: Sequence, others: Sequence, agree: Callable) -> bool:
+    """Whether each of some goes with another one of the others, and none is left."""
+    left = list(others)
+    for one in some:
+        partner = next((i for i, other in enumerate(left) if agree(one, other)), None)
+        if partner is None:
+            return False
+        del left[partner]
+    return not left

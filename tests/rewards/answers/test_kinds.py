@@ -1,0 +1,178 @@
+"""Laws of every kind of answers, on problems that the kinds make up: equal and unequal siblings, in any wrapping, and sentences that
+deny, scale or go on. A new kind is tested by being there."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from r3_openrlhf import grade
+from r3_openrlhf.rewards.answers.kinds import kind_of, kinds
+
+WRAPPINGS = [
+    r"\boxed{%s}",
+    r"So it is $\boxed{%s}$.",
+    r"\[\boxed{%s}\]",
+    "<answer>%s</answer>",
+    "Thus.\n#### %s",
+    r"\fbox{%s}",
+]
+SECTIONS = [
+    "<response>\n%s\n</response>", "<think>hm \\boxed{0}</think>%s", "<reasoning>\\boxed{0}</reasoning>\n%s",
+    "<|START_THINKING|>0<|END_THINKING|>%s", "<|channel>thought\n\\boxed{0}<channel|>%s", "<scratchpad>0</scratchpad> %s",
+    "<|channel|>analysis<|message|>\\boxed{0}<|end|><|start|>assistant<|channel|>final<|message|>%s", r"Fill in \boxed{?} first. %s",
+    "%s", "%s\n\nQuestion: What is 3+4?\nAnswer: \\boxed{7654321}", "%s<|im_end|>\n<|im_start|>user\nAnd 5+4?<|im_end|>\n\\boxed{9876}",
+    "%s\n\nProblem 2. Compute 14/2.\nSolution. \\boxed{9876}", "%s\nLet me check: this answer is correct.",
+]  # fmt: skip
+DENIED = [
+    "It is false that the answer is %s.", "The answer is not %s.", "I doubt that the answer is %s.", r"\boxed{%s} is wrong.",
+    r"Option 1: \boxed{%s} Option 2: \boxed{987654}", "If the answer is %s, we get a contradiction.", "It is not true that the answer is %s.",
+    r"One reading gives \boxed{%s}, another reading gives \boxed{987654}.", "<think>It is \\boxed{%s}", r"\boxed{?}",
+    "<reasoning>\\boxed{%s}", "Suppose the answer is %s.", "\\boxed{987654}\n\nQuestion: How heavy are fish?\nAnswer: \\boxed{%s}",
+]  # fmt: skip
+SCALED = [
+    "%d million",
+    "%d times 3",
+    "%d hundred",
+    "%d plus one",
+    "%d dozen",
+    "%d squared",
+    "%d or more",
+    "half of %d",
+    "at least %d",
+]
+SEEDS = st.integers(0, 10**6)
+
+
+def verdict(response, reference, problem):
+    return grade(response, reference, problem=problem).verdict
+
+
+@pytest.mark.parametrize("name", kinds())
+@given(seed=SEEDS)
+@settings(max_examples=6, deadline=None)
+def test_equal_siblings_are_right_and_neighbours_wrong_in_any_wrapping(name, seed):
+    rng = random.Random(seed)
+    made = kinds()[name].siblings(rng)
+    kind, _ = kind_of(made.reference, made.problem)
+    assert kind.name == name, made
+    wrapping, section = rng.choice(WRAPPINGS), rng.choice(SECTIONS)
+    for answer in [made.reference, *made.equal]:
+        assert verdict(section % (wrapping % answer), made.reference, made.problem) == "correct", (
+            answer,
+            section,
+            wrapping,
+        )
+    for answer in made.unequal:
+        assert verdict(section % (wrapping % answer), made.reference, made.problem) == "wrong", (
+            answer,
+            section,
+            wrapping,
+        )
+
+
+@pytest.mark.parametrize("name", kinds())
+@given(seed=SEEDS)
+@settings(max_examples=6, deadline=None)
+def test_what_denies_an_answer_or_belongs_to_another_question_is_not_it(name, seed):
+    rng = random.Random(seed)
+    made = kinds()[name].siblings(rng)
+    form, answer = (
+        rng.choice(DENIED),
+        rng.choice([text for text in [made.reference, *made.equal] if "answer" not in text]),
+    )
+    response = form.replace("%s", answer)
+    assert verdict(response, made.reference, made.problem) == "wrong", response
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    value=st.integers(2, 99),
+    form=st.sampled_from(SCALED),
+    wrapping=st.sampled_from(["The answer is %s.", r"\boxed{\text{%s}}"]),
+)
+def test_a_scaled_number_is_another_one(value, form, wrapping):
+    assert verdict(wrapping % (form % value), str(value), "How many?") == "wrong"
+    assert verdict(wrapping % value, str(value), "How many?") == "correct"
+
+
+@settings(max_examples=60, deadline=None)
+@given(top=st.integers(1, 200), bottom=st.integers(2, 97), digits=st.integers(4, 9), off=st.integers(-2, 2))
+def test_a_decimal_of_four_digits_is_what_rounds_to_it(top, bottom, digits, off):
+    from fractions import Fraction
+
+    value = Fraction(top, bottom)
+    rounded = round(value, digits) + Fraction(off, 10**digits)
+    error = abs(rounded - value)
+    half = Fraction(1, 2 * 10**digits)
+    text = f"{rounded.numerator * 10**digits // rounded.denominator:0{digits + 1}d}"
+    decimal = f"{text[:-digits]}.{text[-digits:]}"
+    enough = len(text.lstrip("0")) >= 3
+    expected = "correct" if error <= half and enough or error == 0 else "wrong"
+    assert verdict(rf"\boxed{{{decimal}}}", f"{top}/{bottom}", "") == expected
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    value=st.integers(2, 500),
+    nouns=st.sampled_from(["cars came in", "trucks are needed for", "people left within", "boats sank during"]),
+)
+def test_the_number_of_the_subject_answers_a_sentence(value, nouns):
+    assert verdict(f"{value} {nouns} the first {value + 7} minutes.", str(value), "") == "correct"
+    assert verdict(f"{value} {nouns} the first {value + 7} minutes.", str(value + 7), "") == "wrong"
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    rate=st.sampled_from([("dollars", "cents", 100), ("hours", "minutes", 60), ("meters", "cm", 100)]),
+    value=st.integers(2, 90),
+)
+def test_another_unit_than_the_problem_asks_for_is_another_amount(rate, value):
+    unit, small, factor = rate
+    problem = f"How many {unit} is it?"
+    assert verdict(rf"\boxed{{{value}\text{{ {small}}}}}", str(value), problem) == "wrong"
+    assert verdict(rf"\boxed{{{value * factor}\text{{ {small}}}}}", str(value), problem) == "correct"
+    assert verdict(rf"\boxed{{{value}\text{{ {unit}}}}}", str(value), problem) == "correct"
+
+
+ATOMS = st.sampled_from(["n", "x", "2", "10", "7", "99", r"\pi", "e", "i", "0", "0.5"])
+FORMULAS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        inner.map("({})!".format), inner.map("({})!!".format), inner.map(r"\Gamma({})".format), inner.map(r"\sqrt{{{}}}".format),
+        st.tuples(inner, inner).map("{%s}^{%s}".__mod__), st.tuples(inner, inner).map(r"\frac{%s}{%s}".__mod__),
+        st.tuples(inner, inner).map(r"\binom{%s}{%s}".__mod__), st.tuples(inner, inner).map("%s+%s".__mod__),
+        inner.map(r"\sin({})".format), inner.map(r"\log({})".format), st.tuples(inner, inner).map("(%s,%s)".__mod__),
+        st.tuples(inner, inner).map("%s=%s".__mod__), st.tuples(inner, inner).map(r"%s\cdot %s".__mod__),
+        inner.map(r"|{}|".format), inner.map(r"\lfloor {}\rfloor".format), inner.map(r"\{{ {} \}}".format),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+REFERENCES = st.one_of(
+    FORMULAS,
+    st.builds(
+        lambda name, seed: kinds()[name].siblings(random.Random(seed)).reference, st.sampled_from(list(kinds())), SEEDS
+    ),
+)
+
+
+@given(answer=FORMULAS, reference=REFERENCES)
+@settings(max_examples=60, deadline=None)
+def test_any_answer_is_graded_within_a_second_and_always_alike(answer, reference):
+    verdicts = []
+    for _ in range(2):
+        begin = time.process_time()
+        verdicts.append(grade(rf"\boxed{{{answer}}}", reference))
+        assert time.process_time() - begin < 1.0, (answer, reference)
+    assert verdicts[0] == verdicts[1]
+
+
+@given(formula=FORMULAS)
+@settings(max_examples=40, deadline=None)
+def test_a_reference_equals_itself(formula):
+    assert (
+        grade(rf"\boxed{{{formula}}}", formula).verdict == "correct"
+        or grade(r"\boxed{1}", formula).verdict == "ungraded"
+    )
