@@ -1,0 +1,322 @@
+"""What enters the loss: for every algorithm, group size, kind of group and layout the advantages, old log-probs, masks and
+denominators of the real experience maker, replay buffer and update loop, against written_out.py."""
+
+import math
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+
+from openrlhf.models.loss import PolicyLoss  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience import balance_experiences  # noqa: E402
+
+from r3_openrlhf.config.algorithms import ALGORITHMS, overlong_penalty  # noqa: E402
+from r3_openrlhf.config.loading import load_config  # noqa: E402
+from r3_openrlhf.method.errors import ConfigError  # noqa: E402
+from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
+from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
+from r3_openrlhf.stack.policy_update import R3ActorTrainer, R3ReplayBuffer  # noqa: E402
+from tests.method.core.test_losses import written_out as loss_of_row  # noqa: E402
+from tests.stack import written_out  # noqa: E402
+from tests.stack.test_baselines import ValuedRecording  # noqa: E402
+from tests.stack.test_experience_maker import Ours, arguments, maker, sample  # noqa: E402
+
+pytestmark = pytest.mark.stack
+C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
+GAP, MAX_TOKENS, NUM_GROUPS = 0.05, 24, 4  # the actor's log-probs are above the engine's
+OWN = {  # what is tried of R³: the settings, and their reading in written_out.r3
+    "r3": (["algo=r3"], dict(estimator="group_norm", weight=1.0)),
+    "r3 weighed": (["algo=r3", "advantage.success_scale=3"], dict(estimator="group_norm", weight=3.0)),
+    **{
+        f"r3 {name}": (["algo=r3", f"advantage.function={name}"], dict(estimator=name, weight=1.0))
+        for name in ("rloo", "dr_grpo", "maxrl", "gpg")
+    },
+    **{
+        f"r3 {name}": (["algo=r3", f"advantage.function={name}", "ranking.enabled=false"], dict(estimator=name, weight=1.0))
+        for name in ("nsr", "w_reinforce")
+    },
+}  # fmt: skip
+STOCK = [name for name, one in ALGORITHMS.items() if not one.own_advantages]
+KINDS = ("graded", "ungraded", "partial", "truncated", "recalled", "reflection", "rehearsed", "short")
+LAYOUTS = {  # ranks, dynamic, packed
+    "one rank": (1, False, False),
+    "two ranks": (2, False, False),
+    "packed": (1, False, True),
+    "dynamic": (2, True, True),
+}
+
+
+class Rollouts:
+    """Rollouts of a kind; each token occurs in one response alone, so that a row of the loss is known by its tokens."""
+
+    def __init__(self, kind, g):
+        self.kind, self.g, self.token = kind, g, 100
+        self.samples, self.stored, self.rehearsed = [], [], []
+        for number in range(NUM_GROUPS if kind != "short" else 2):
+            self._group(number)
+        if kind in ("recalled", "reflection", "truncated"):
+            for number, verdict in ((0, W), (1, C), (1, C)):
+                self.stored.append(self.one(verdict, 3 + number, uid=number, step=2).r3_rollout)
+        if kind == "rehearsed":
+            found = self.one(C, 4, uid=9, step=2).r3_rollout
+            self.stored = [found, *(self.one(W, 4, uid=9, step=2).r3_rollout for _ in range(3))]
+            self.rehearsed = [found]
+
+    def _group(self, number):
+        """All right, all wrong, and mixed ones, of unequal length."""
+        for i in range(self.g):
+            right = {0: True, 1: False}.get(number, (i + number) % 3 == 0)
+            paid = (0.8 - 0.1 * i if self.kind in ("partial", "truncated") and i % 2 else 0.0) if not right else None
+            length = MAX_TOKENS - 1 - i if self.kind == "truncated" and not right else 2 + (5 * i + number) % 11
+            verdict = U if self.kind == "ungraded" and i % 2 and i < self.g - 1 else C if right else W
+            context = Context.REFLECTION if self.kind == "reflection" else Context.PLAIN
+            truncated = self.kind == "truncated" and not right
+            self.samples.append(self.one(verdict, length, uid=number, context=context, paid=paid, truncated=truncated))
+
+    def one(self, verdict, length, *, uid, context=Context.PLAIN, paid=None, truncated=False, step=5):
+        tokens = tuple(range(self.token, self.token + length))
+        self.token += length
+        reward = None if verdict is U else 1.0 + 1 / length if verdict is C else paid or 0.0
+        name = f"problem {uid}" + (" again" if context is Context.REFLECTION else "")
+        made = sample(verdict, prompt=name, tokens=tokens, reward=reward, truncated=truncated, step=step)
+        prompt = [1 + (context is Context.REFLECTION), 10 + uid]
+        made.sequences[0, :2] = torch.tensor(prompt)
+        made.rollout_log_probs = torch.tensor([[0.0, *map(sampled_logprob, tokens)]])
+        made.scores = None if reward is None else torch.tensor([float(verdict is C)])
+        rollout = made.r3_rollout
+        rollout.uid, rollout.context, rollout.prompt_ids = f"problem {uid}", context, np.array(prompt, dtype=np.int32)
+        rollout.response_logprobs = made.rollout_log_probs[0, 1:].numpy()
+        return made
+
+
+def sampled_logprob(token):
+    return -0.1 * (token % 7 + 1)
+
+
+def current_logprob(token):
+    """At the update: beyond the clip, in both directions, for some tokens."""
+    return sampled_logprob(token) + GAP + (token % 5 - 2) * 0.15
+
+
+def config_of(settings, g):
+    off = [] if "algo=r3" in settings else [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    sizes = [
+        f"rollout.n_samples_per_prompt={g}",
+        f"rollout.batch_size={NUM_GROUPS}",
+        f"rollout.max_new_tokens={MAX_TOKENS}",
+    ]
+    return load_config(
+        "cpu_smoke", [*settings, *sizes, *off, "reward.max_ungraded_rate=0.9", "train.micro_batch_size=2"]
+    )
+
+
+def entering(config, rollouts, *, ranks, dynamic, packed, monkeypatch):
+    """The rows that reach the loss, by their tokens, with the whole loss and denominators of each rank."""
+    algorithm = config.algorithm
+    store = HistoryStore.open(":memory:")
+    store.commit_step(3, 1, rollouts.stored)
+    made = maker(Ours if algorithm.own_advantages else ValuedRecording, config=config, history=store, ranks=ranks)
+    made.gap, made.args = GAP, args_of(config, ranks, dynamic=dynamic, packed=packed)
+    made.strategy.args, made.advantage_estimator = made.args, algorithm.estimator
+    experiences = made.make_experience_batch(rollouts.samples)
+    if dynamic:
+        experiences = balance_experiences(experiences, made.args)
+    together = Together(ranks, monkeypatch)
+    chunk = len(experiences) // ranks
+    return together.run(
+        lambda rank: one_rank(config, made.args, experiences[rank * chunk : (rank + 1) * chunk], together)
+    )
+
+
+def args_of(config, ranks, *, dynamic, packed):
+    args = arguments(ranks)
+    rollout, train = config.rollout, config.train
+    args.rollout.batch_size, args.rollout.n_samples_per_prompt = rollout.batch_size, rollout.n_samples_per_prompt
+    args.rollout.max_new_tokens = rollout.max_new_tokens
+    args.train.batch_size, args.train.dynamic_batch_enable, args.train.seed = config.rows_per_step, dynamic, 1
+    args.train.max_tokens_per_gpu, args.train.max_epochs, args.ds.packing_samples = 64, 1, packed
+    args.algo.advantage.estimator = config.algorithm.estimator
+    args.algo.kl.use_loss, args.algo.kl.init_coef = False, 0
+    args.actor.entropy_coef, args.actor.dual_clip = None, config.dual_clip
+    args.actor.eps_clip_low_high = (train.eps_clip_low, train.eps_clip_high)
+    args.actor.loss_agg_mode = str(train.loss_aggregation)
+    if config.algorithm.overlong_penalty:
+        args.reward.overlong_buffer_len, args.reward.overlong_penalty_factor = int(0.2 * MAX_TOKENS), 0.5
+    return args
+
+
+class Together:
+    """Collectives of ranks that are threads of this process."""
+
+    def __init__(self, ranks, monkeypatch):
+        self.ranks, self.barrier, self.given, self.local = ranks, threading.Barrier(ranks), {}, threading.local()
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: ranks)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda group=None: self.local.rank)
+        monkeypatch.setattr(torch.distributed, "all_reduce", self.in_place)
+
+    def reduced(self, value, op="sum"):
+        if isinstance(value, dict):
+            return {key: self.reduced(one, op) for key, one in sorted(value.items())}
+        self.given[self.local.rank] = torch.as_tensor(value, dtype=torch.float64).clone()
+        self.barrier.wait()
+        every = torch.stack([self.given[rank] for rank in range(self.ranks)])
+        self.barrier.wait()
+        found = {"sum": every.sum, "max": every.amax, "min": every.amin}[op](0)
+        return found.to(value.dtype) if isinstance(value, torch.Tensor) else found.item()
+
+    def in_place(self, tensor, op=torch.distributed.ReduceOp.SUM, group=None):
+        word = {torch.distributed.ReduceOp.SUM: "sum", torch.distributed.ReduceOp.MIN: "min"}[op]
+        tensor.copy_(self.reduced(tensor, word))
+
+    def run(self, of_rank):
+        results, errors = {}, []
+
+        def work(rank):
+            self.local.rank = rank
+            try:
+                results[rank] = of_rank(rank)
+            except Exception as error:
+                errors.append(error)
+                self.barrier.abort()
+
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return [results[rank] for rank in range(self.ranks)]
+
+
+class Engine(SimpleNamespace):
+    """What the update asks DeepSpeed for."""
+
+    global_steps, dp_world_size = 0, 1
+
+    def __call__(self, sequences, action_mask, **_):
+        self.sequences = sequences
+        known = sequences[:, 1:].double()
+        logprobs = (-0.1 * (known % 7 + 1) + GAP + (known % 5 - 2) * 0.15).float()
+        return logprobs.requires_grad_(), None
+
+    def train(self):
+        pass
+
+    def train_micro_batch_size_per_gpu(self):
+        return 1
+
+    def set_train_batch_size(self, size):
+        pass
+
+    def set_gradient_accumulation_boundary(self, is_end):
+        pass
+
+
+def one_rank(config, args, experiences, together):
+    """Run the real update of these experiences on a model of known log-probs."""
+    trainer = R3ActorTrainer.__new__(R3ActorTrainer)
+    engine = Engine(optimizer=SimpleNamespace())
+    engine.model = engine
+    trainer._micro_batches_per_window = None
+    seen, losses = [], []
+    trainer.args, trainer.actor, trainer.aux_loss, trainer.ema_model, trainer.max_epochs = args, engine, False, None, 1
+    trainer.micro_train_batch_size, trainer.dataloader_pin_memory, trainer.actor_optim = 2, False, None
+    trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
+    trainer.strategy = SimpleNamespace(
+        args=args, ring_attn_group=None, stage=2, accumulated_gradient=1, all_reduce=together.reduced,
+        ds_device_mesh={"dp": SimpleNamespace(get_group=lambda: None)}, is_rank_0=lambda: False,
+        backward=lambda loss, *_: losses.append(loss.item()), optimizer_step=lambda *_, **__: None, get_grad_norm=lambda _: 0.0,
+    )  # fmt: skip
+    trainer.replay_buffer = R3ReplayBuffer(1, 0, True, args.ds.packing_samples, args.train.dynamic_batch_enable)
+    low, high = args.actor.eps_clip_low_high
+    of_flags = dict(token_level_loss=args.actor.loss_agg_mode == "token-mean", dual_clip=args.actor.dual_clip)
+    trainer.actor_loss_fn = PolicyLoss(
+        low, high, policy_loss_type=config.flag("actor.policy_loss_type") or "ppo", **of_flags
+    )
+    trainer.use_loss(config.loss, config.loss_settings)
+    loss_fn = trainer.actor_loss_fn
+
+    def spy(log_probs, old, advantages, action_mask, **others):
+        loss_fn.recalled_B = spy.recalled_B
+        for i, mask in enumerate(action_mask.bool()):
+            if mask.any():
+                sequence = engine.sequences[i]
+                start = int(mask.int().argmax()) + 1
+                tokens = sequence[start : start + int(mask.sum())].tolist()
+                prompt = sequence[:start][sequence[:start] > 0].tolist()
+                seen.append((tuple(tokens), prompt, advantages[i][mask], old[i][mask]))
+        return loss_fn(log_probs, old, advantages, action_mask=action_mask, **others)
+
+    trainer.actor_loss_fn = spy
+    for experience in experiences:
+        trainer.replay_buffer.append(experience)
+    trainer.ppo_train(0.0)
+    windows = 1 if args.train.dynamic_batch_enable else trainer.strategy.accumulated_gradient
+    return seen, math.fsum(losses) / windows / together.ranks  # as DeepSpeed divides
+
+
+def expected_rows(name, rollouts):
+    every = [one.r3_rollout for one in rollouts.samples]
+    if name in OWN:
+        return written_out.r3(every, rollouts.stored, rehearsed=rollouts.rehearsed, **OWN[name][1])
+    algorithm = ALGORITHMS[name]
+    penalty = (lambda n: overlong_penalty(n, max_tokens=MAX_TOKENS)) if algorithm.overlong_penalty else (lambda n: 0.0)
+    critic = lambda one: [math.cos(7 * logprob) for logprob in one.response_logprobs.tolist()]  # noqa: E731
+    return written_out.stock(every, estimator=algorithm.estimator, penalty=penalty, values_of=critic)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [*OWN, *STOCK])
+def test_what_enters_the_loss_is_what_the_page_says(name, kind, monkeypatch):
+    settings = OWN[name][0] if name in OWN else [f"algo={name}"]
+    if name not in OWN and kind in ("recalled", "reflection", "rehearsed"):
+        pytest.skip("nothing is recalled")
+    for g in (3, 8, 16):
+        config = config_of([*settings, *["replay.rehearse.share=0.25"] * (kind == "rehearsed")], g)
+        for layout, (ranks, dynamic, packed) in LAYOUTS.items():
+            with monkeypatch.context() as patch:
+                rollouts = Rollouts(kind, g)
+                rows = {tuple(row.tokens): row for row in expected_rows(name, rollouts)}
+                found = entering(config, rollouts, ranks=ranks, dynamic=dynamic, packed=packed, monkeypatch=patch)
+            seen = [row for of_rank, _ in found for row in of_rank]
+            where = f"G {g}, {layout}"
+            assert sorted(tokens for tokens, *_ in seen) == sorted(rows), where  # the masks: all, and each once
+            for tokens, prompt, advantages, old in seen:
+                row = rows[tokens]
+                assert prompt == row.prompt, where
+                torch.testing.assert_close(advantages, torch.tensor(row.advantages), rtol=3e-6, atol=2e-6)
+                before = [sampled_logprob(token) + (0.0 if row.stored else GAP) for token in tokens]
+                torch.testing.assert_close(old, torch.tensor(before), rtol=1e-6, atol=1e-6)
+            total = math.fsum(loss for _, loss in found)
+            assert total == pytest.approx(whole_loss(config, rows.values()), rel=1e-4, abs=1e-6), (
+                where
+            )  # the denominators
+
+
+def whole_loss(config, rows):
+    """A mean over the step's tokens, or over its responses."""
+    kind = config.flag("actor.policy_loss_type") or "ppo"
+    of_rows = []
+    for row in rows:
+        old = [sampled_logprob(token) + (0.0 if row.stored else GAP) for token in row.tokens]
+        now = list(map(current_logprob, row.tokens))
+        per_token = [
+            loss_of_row(kind, now, old, advantage, False, *config.loss_settings)[t]
+            for t, advantage in enumerate(row.advantages)
+        ]
+        of_rows.append((math.fsum(per_token), len(row.tokens)))
+    if config.train.loss_aggregation == "token-mean":
+        return math.fsum(total for total, _ in of_rows) / sum(count for _, count in of_rows)
+    return math.fsum(total / count for total, count in of_rows) / len(of_rows)
+
+
+@pytest.mark.parametrize("algo", ["r3", *STOCK])
+def test_a_group_of_one_is_refused(algo):
+    with pytest.raises(ConfigError, match="rollout.n_samples_per_prompt is 1; advantages compare"):
+        config_of([f"algo={algo}"], 1)
