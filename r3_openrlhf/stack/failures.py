@@ -19,7 +19,6 @@ DIED = {"ActorDiedError", "ActorUnavailableError", "LocalRayletDiedError", "Node
         "WorkerCrashedError", "ActorLost"}  # fmt: skip
 PARTS = {
     "R3PolicyActor": "the policy",
-    "StockPolicyActor": "the policy",
     "R3RolloutActor": "the rollout engine",
     "R3Trainer": "the controller",
 }

@@ -43,7 +43,6 @@ from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import is_import_path, load_object
 from r3_openrlhf.problems.files import is_on_the_hub
 from r3_openrlhf.problems.held_out import held_out_data
-from r3_openrlhf.problems.training_file import PreparedData
 from r3_openrlhf.runs import checkpoint_record, lock
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.first_page import FirstPage, num_steps
@@ -110,7 +109,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
                 console.announce(Phase.CONVERTING)
                 other_ranks.convert(run)
             try:
-                _run_upstream(config, arguments, platform, console, short_batches=has_short_batches(config, data))
+                _run_upstream(config, arguments, platform, console)
             except Exception as error:
                 found = r3_error(error, run, killed_before=killed_before)
                 if not isinstance(found, RunInterrupted):
@@ -233,27 +232,14 @@ def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
     return replace(config, data=replace(config.data, template_date=began.isoformat()))
 
 
-def has_short_batches(config: R3Config, data: PreparedData) -> bool:
-    """True if an epoch may end with fewer groups than a batch has."""
-    varies = config.filters_groups or config.exploration.rrl.ratio > 0  # states replace problems
-    return varies or data.num_problems % config.rollout.batch_size > 0
-
-
-def _run_upstream(
-    config: R3Config,
-    arguments: list[str],
-    platform: str,
-    console: Console,
-    *,
-    short_batches: bool,
-) -> None:
+def _run_upstream(config: R3Config, arguments: list[str], platform: str, console: Console) -> None:
     console.announce(Phase.LIBRARIES)
     if not ray_address():
         os.environ.update(of_this_machine())
         os.environ.update(hidden_gpus(config, platform))
     if platform == "cpu":
         cpu_platform.install()
-    _replace_names(config, short_batches=short_batches)
+    _replace_names(config)
     gc.enable()
     options = ray_options(config, platform)
     console.announce(Phase.RAY)
@@ -275,7 +261,7 @@ def _run_upstream(
                 console.announce(Phase.STOPPING)
 
 
-def _replace_names(config: R3Config, *, short_batches: bool) -> None:
+def _replace_names(config: R3Config) -> None:
     from openrlhf.trainer import ppo_trainer
     from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
 
@@ -293,8 +279,4 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
 
         ppo_critic.CriticModelActor = critic_actor.CriticModelActor
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
-    # stock algorithms keep the stock update, except where it loses gradients (R3ActorTrainer), or
-    # the loss is not upstream's
-    ours = config.algorithm.own_advantages or config.train.dynamic_batch or short_batches
-    ours = ours or not config.loss.of_openrlhf
-    ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor if ours else policy_actor.StockPolicyModelActor
+    ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor

@@ -174,4 +174,3 @@ def logprobs_and_entropy(actor, sequences_BT, action_mask_BA, attention_mask_BT,
 
 
 PolicyModelActor = ray.remote(num_gpus=1)(R3PolicyActor)
-StockPolicyModelActor = ray.remote(num_gpus=1)(StockPolicyActor)

@@ -5,7 +5,7 @@ B rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from r3_openrlhf.method.core.losses import LossSettings, TokenLoss
 from r3_openrlhf.stack.batching import micro_batches, num_tight, num_windows, tight_micro_batches
 
+NO_ROWS = 1e-12  # upstream divides by the counts of a micro-batch (ppo_actor.py:219)
 RECALLED = "recalled"  # info of a row: 1 from the history, else 0; only where the loss asks for it
 
 
@@ -177,7 +178,7 @@ class OwnLoss:
     The mean over tokens or responses is upstream's (models/loss.py:11). `recalled_B`: the rows from the
     history of the micro-batch that comes next."""
 
-    recalled_B: torch.Tensor | None = None
+    recalled_B: Sequence[float] | None = None
 
     def __init__(self, loss: TokenLoss, settings: LossSettings, *, token_level_loss: bool) -> None:
         self.loss, self.settings, self.token_level_loss = loss, settings, token_level_loss
@@ -187,7 +188,7 @@ class OwnLoss:
         denominators.pop("rollout_log_probs")  # for OpenRLHF's importance sampling
         recalled_B1 = torch.zeros(len(log_probs), 1, dtype=torch.bool, device=log_probs.device)
         if self.recalled_B is not None:
-            recalled_B1 = self.recalled_B.bool().to(log_probs.device).unsqueeze(-1)
+            recalled_B1[:, 0] = torch.tensor([bool(recalled) for recalled in self.recalled_B])
         loss_BA, clipped_BA = self.loss.of(
             log_probs, old_log_probs, advantages, action_mask, settings=self.settings, recalled=recalled_B1
         )
@@ -226,7 +227,8 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
             forget_fillers(experience, real_B)
         status = super().training_step(experience, kl_ctl, step, loss_batch_info)
         status["num_samples"] = float(real_B.sum().item())
-        if not real_B.any():  # nothing but fillers: means over no token are not numbers
+        if not real_B.any():  # nothing but rows without action: means over no token are not numbers
+            status["num_samples"] = status["num_action_tokens"] = NO_ROWS
             status["metrics"] = {
                 key: value if status["weights"][key] is None else torch.zeros(())
                 for key, value in status["metrics"].items()

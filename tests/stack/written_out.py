@@ -12,12 +12,14 @@ K, R_MAX, MARGIN = 2, 0.5, 0.1  # rows recalled for a group; rankings
 
 @dataclass
 class Entering:
-    """One row of the loss: its prompt and tokens, the advantage of each token, and whether the ratio is one to stored log-probs."""
+    """One row of the loss: its prompt and tokens, the advantage of each token, whether the ratio is one to stored log-probs, and
+    whether it is from the history."""
 
     prompt: list
     tokens: list
     advantages: list
     stored: bool = False
+    recalled: bool = False
 
 
 def grouped(rollouts):
@@ -27,7 +29,7 @@ def grouped(rollouts):
     return list(groups.values())
 
 
-def of_estimator(name, rewards, correct, differing):
+def of_estimator(name, rewards, correct, differing, alpha=1.0):
     """One advantage per row of a group."""
     mean, n = math.fsum(rewards) / len(rewards), len(rewards)
     if name in ("nsr", "w_reinforce"):
@@ -35,7 +37,7 @@ def of_estimator(name, rewards, correct, differing):
     if len(set(rewards)) == 1:
         return [0.0] * n
     scale = {
-        "group_norm": lambda: 1 / statistics.stdev(rewards),
+        "group_norm": lambda: 1 / (alpha * statistics.stdev(rewards)),
         "dr_grpo": lambda: 1.0,
         "rloo": lambda: n / (n - 1),
         "maxrl": lambda: 1 / mean if mean > 0 else 0.0,
@@ -44,7 +46,7 @@ def of_estimator(name, rewards, correct, differing):
     return [(reward - mean) * scale for reward in rewards]
 
 
-def r3(rollouts, stored, *, estimator, weight, rehearsed=()):
+def r3(rollouts, stored, *, estimator="group_norm", weight=1.0, alpha=1.0, rehearsed=()):
     """Algorithm 1 between grading and the update, as METHOD sections 4, 6 and 11 have it."""
     groups = [[one for one in group if one.verdict is not U] for group in grouped(rollouts)]
     groups = [group for group in groups if len(group) > 1]
@@ -66,7 +68,7 @@ def r3(rollouts, stored, *, estimator, weight, rehearsed=()):
         if ranked and not any(correct):
             values = of_estimator("dr_grpo", rewards, correct, differing)
         else:
-            values = of_estimator(estimator, rewards, correct, differing)
+            values = of_estimator(estimator, rewards, correct, differing, alpha if recalled else 1.0)
         right = [value for value, is_right in zip(values, correct, strict=True) if is_right]
         extra = (weight - 1) * max(0.0, math.fsum(right) / len(right)) if 0 < len(right) < len(rows) else 0.0
         values = [value + extra * is_right for value, is_right in zip(values, correct, strict=True)]
@@ -78,12 +80,13 @@ def r3(rollouts, stored, *, estimator, weight, rehearsed=()):
         prompt = group[0].prompt_ids.tolist()
         for one, value in zip(rows, values, strict=True):
             is_recalled = not any(one is fresh for fresh in group)
-            row = Entering(prompt, one.response_ids.tolist(), [value] * one.num_tokens)
+            row = Entering(prompt, one.response_ids.tolist(), [value] * one.num_tokens, recalled=is_recalled)
             row.stored = is_recalled and one.prompt_ids.tolist() == prompt
             (of_recalled if is_recalled else entering).append(row)
     entering += of_recalled
     return entering + [
-        Entering(one.prompt_ids.tolist(), one.response_ids.tolist(), [1.0] * one.num_tokens) for one in rehearsed
+        Entering(one.prompt_ids.tolist(), one.response_ids.tolist(), [1.0] * one.num_tokens, recalled=True)
+        for one in rehearsed
     ]
 
 
