@@ -10,12 +10,12 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import ALGORITHMS
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
-from r3_openrlhf.method.core.replay import choose
+from r3_openrlhf.method.core.replay import Candidate, choose
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import load_object, looking_only
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import RankingSettings, ReplaySettings
-from tests.method.test_r3 import C, W, rollout, settings_of
+from tests.method.test_r3 import W, rollout, settings_of
 
 MODULE = """
 from r3_openrlhf.config.algorithms import Algorithm
@@ -86,9 +86,7 @@ def test_a_score_that_names_entropies_gets_them_measured(mine):
 
 
 def test_the_highest_reward_first(mine):
-    stored = [rollout(C, number=i, step=i) for i in range(4)]
-    for one, reward in zip(stored, (1.2, 1.9, 1.5, 1.0), strict=True):
-        one.reward = reward
+    stored = [Candidate(i, i, reward, 2, bytes([i])) for i, reward in enumerate((1.2, 1.9, 1.5, 1.0))]
     chosen = choose(stored, k=2, order=mine("best"), rng=random.Random(0))
     assert [one.reward for one in chosen] == [1.9, 1.5]
 

@@ -79,49 +79,35 @@ def test_what_is_recalled_follows_the_section_replay(history):
     assert recalled(W) == recalled(enabled=False) == []
 
 
+def of_rows(rows):
+    return sorted((int(row.response_ids[1]), row.policy_step) for row in rows)
+
+
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("old_logprobs", ["behaviour", "recompute"])
 def test_no_response_is_recalled_twice_and_no_failure_without_a_bound(include, old_logprobs):
     """Of each verdict one response from both prompts and from two shown errors, and one from an error alone."""
+    errors = dict(context=Context.REFLECTION, prompt=(1, 2, 4))
     with HistoryStore.open(":memory:") as store:
         for verdict, number in ((C, 7), (W, 17)):
-            shown = dict(context=Context.REFLECTION, step=3)
-            store.commit_step(number, 1, [
-                rollout(verdict, number=number, step=1),
-                rollout(verdict, number=number, prompt=(1, 2, 3), **shown | {"step": 2}),
-                *(rollout(verdict, number=n, prompt=(1, 2, 4), **shown) for n in (number, number + 1)),
-            ])  # fmt: skip
+            made = [rollout(verdict, number=n, step=3, **errors) for n in (number, number + 1)]
+            made += [rollout(verdict, number=number, step=2, context=Context.REFLECTION, prompt=(1, 2, 3))]
+            store.commit_step(number, 1, [rollout(verdict, number=number, step=1), *made])
         settings = settings_of(replay__k=9, replay__include_reflection=include, replay__old_logprobs=old_logprobs)
-        for verdict, number in ((W, 7), (C, 17)):  # a group all wrong asks for successes
-            fresh = [
-                rollout(verdict, number=i, context=context) for context in ("plain", "reflection") for i in range(2)
-            ]
+        for state, number in ((W, 7), (C, 17)):  # all wrong: a success joins
+            fresh = [rollout(state, number=i, context=where) for where in ("plain", "reflection") for i in range(2)]
             batch = R3(settings, history=store).recall(fresh, step=30)
-            whole = (
-                [(number, 1), (number + 1, 3)]
-                if include and (verdict == W or old_logprobs == "recompute")
-                else [(number, 1)]
-            )
-            assert [
-                sorted(
-                    (int(row.rollout.response_ids[1]), row.rollout.policy_step)
-                    for row in batch.rows
-                    if row.recalled and row.group == g
-                )
-                for g in (0, 1)
-            ] == [whole, whole if verdict == W else []]
-            elsewhere = RecallFate.RECALLED if verdict == W else RecallFate.STARTS_ELSEWHERE
-            assert [group.replay for group in batch.groups] == [RecallFate.RECALLED, elsewhere]
-            assert batch_metrics(batch, step=30)["r3/replay/starts_elsewhere"] == (verdict == C)
-            if old_logprobs == "behaviour":
-                assert all(
-                    row.old_logprobs is not None for row in batch.rows if row.recalled and row.rollout.verdict == W
-                )
-        behind_errors = store.recall("a", C, k=9, step=30, max_policy_lag=30, contexts=(Context.REFLECTION,))
-        assert sorted((int(one.rollout.response_ids[1]), one.rollout.policy_step) for one in behind_errors) == [
-            (7, 3),
-            (8, 3),
-        ]
+            plain, reflection = ([batch.rows[i] for i in group.recalled] for group in batch.groups)
+            both = include and (state == W or old_logprobs == "recompute")
+            whole = [(number, 1), (number + 1, 3)] if both else [(number, 1)]
+            assert of_rows(row.rollout for row in plain) == whole
+            assert of_rows(row.rollout for row in reflection) == (whole if state == W else [])
+            assert (batch.groups[1].replay is RecallFate.STARTS_ELSEWHERE) == (state == C)
+            assert batch_metrics(batch, step=30)["r3/replay/starts_elsewhere"] == (state == C)
+            if state == C and old_logprobs == "behaviour":
+                assert all(row.old_logprobs is not None for row in plain)
+        found = store.recall("a", C, k=9, step=30, max_policy_lag=30, contexts=(Context.REFLECTION,))
+        assert of_rows(one.rollout for one in found) == [(7, 3), (8, 3)]
 
 
 def test_what_a_step_remembers_is_recalled_in_the_next_and_forgotten_when_it_is_rolled_back(history):

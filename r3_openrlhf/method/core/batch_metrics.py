@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, pstdev
 
 from r3_openrlhf.method.core.groups import GroupState, RecallFate
-from r3_openrlhf.method.core.mixed_batch import MixedBatch, verified_difference
+from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 
 
@@ -21,7 +21,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     unverified = sum(
         abs(row.advantage)
         for group in groups
-        if not verified_difference([rows[i] for i in group.rows])
+        if group.collapsed_after  # all verdicts are equal
         for row in (rows[i] for i in group.rows)
         if row.trained
     )

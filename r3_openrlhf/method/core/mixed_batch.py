@@ -380,11 +380,6 @@ class MixedBatch:
             row.reward = reward
 
 
-def verified_difference(rows: Sequence[Row]) -> bool:
-    """True if the verdicts in the group differ (a grader distinguished its rows)."""
-    return len({row.rollout.verdict for row in rows}) > 1
-
-
 def topk_decides(rows: Sequence[Row], bounds: Callable[[Row], EntropyBounds | None]) -> bool:
     """True if the bounds from the engine's top-k log-probs decide the ranking of these rows."""
     found = [bound for row in rows if (bound := bounds(row)) is not None]

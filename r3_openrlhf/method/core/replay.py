@@ -11,56 +11,38 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from r3_openrlhf.method.core.checks import whole_number
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import Name, OpenTable, check_signature, tried
 
 
-class Candidate(Protocol):
-    """A stored rollout as an order sees it."""
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored rollout as a recall order sees it."""
 
-    @property
-    def policy_step(self) -> int:
-        """Optimizer steps of the weights that sampled it."""
-
-    @property
-    def reward(self) -> float | None:
-        """Its outcome reward."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the response."""
+    row: int  # id in the store
+    policy_step: int  # optimizer steps of the weights that sampled it
+    reward: float  # of its outcome
+    num_tokens: int  # of the response
+    key: bytes  # digest of its content: equal contents have equal keys, in every store
 
 
-CandidateT = TypeVar("CandidateT", bound=Candidate)
-RecallOrder = Callable[[Sequence[Any], int, random.Random], Sequence[Any]]
+RecallOrder = Callable[[Sequence[Candidate], int, random.Random], Sequence[Candidate]]
 
 
-def response_bytes(candidate: Any) -> bytes:
-    """Stable key of a Rollout: its token ids. Rows of equal key and step are interchangeable."""
-    return candidate.response_ids.tobytes()
-
-
-def choose(
-    candidates: Sequence[CandidateT],
-    *,
-    k: int,
-    order: Name,
-    rng: random.Random,
-    key: Callable[[CandidateT], Any] = response_bytes,
-) -> list[CandidateT]:
+def choose(candidates: Sequence[Candidate], *, k: int, order: Name, rng: random.Random) -> list[Candidate]:
     """Up to k distinct candidates, as `order` chooses them.
 
-    The order sees the candidates sorted by falling policy_step, then by `key`, so that the result
+    The order sees the candidates sorted by falling policy_step, then by key, so that the result
     depends on which rollouts there are and on `rng`, never on how they were stored.
 
     ValueError: k below 1, or an order of a user that gives something else than up to k of the
     candidates. ConfigError: an order that does not exist.
     """
     k = whole_number("k", k, minimum=1)
-    newest_first = sorted(candidates, key=lambda candidate: (-candidate.policy_step, key(candidate)))
+    newest_first = sorted(candidates, key=lambda candidate: (-candidate.policy_step, candidate.key))
     chosen = list(RECALL_ORDERS[order](newest_first, k, rng))
     known = {id(candidate) for candidate in newest_first}
     if len(chosen) > k or len({id(one) for one in chosen} & known) != len(chosen):
@@ -70,30 +52,20 @@ def choose(
     return chosen
 
 
-def newest(candidates: Sequence[CandidateT], k: int, _rng: random.Random) -> list[CandidateT]:
+def newest(candidates: Sequence[Candidate], k: int, _rng: random.Random) -> list[Candidate]:
     """Keep the rollouts of the latest weights."""
     return list(candidates[:k])
 
 
-def uniform(candidates: Sequence[CandidateT], k: int, rng: random.Random) -> list[CandidateT]:
+def uniform(candidates: Sequence[Candidate], k: int, rng: random.Random) -> list[Candidate]:
     """Drawn without replacement, each alike."""
     return rng.sample(list(candidates), min(k, len(candidates)))
-
-
-@dataclass(frozen=True, slots=True)
-class MadeUp:
-    """A candidate that a user's order is tried on."""
-
-    policy_step: int
-    reward: float
-    num_tokens: int
-    response_ids: bytearray
 
 
 def _order_of_user(path: str, function: Any) -> RecallOrder:
     """ConfigError: no function of (candidates, k, rng), or it fails on three made-up ones."""
     check_signature("replay.order", path, function, [], 1, random.Random(0))
-    candidates = [MadeUp(step, 1.0 + step / 10, 5 - step, bytearray([step])) for step in range(3)]
+    candidates = [Candidate(step, step, 1.0 + step / 10, 5 - step, bytes([step])) for step in range(3)]
     made_up = "three made-up candidates"
     found = tried("replay.order", path, lambda: list(function(candidates, 2, random.Random(0))), on=made_up)
     if len(found) > 2 or any(not any(one is other for other in candidates) for one in found):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,17 +33,6 @@ _JOINS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A recallable row as a recall order sees it (core.replay)."""
-
-    row: int
-    policy_step: int  # optimizer steps of the weights that sampled it
-    reward: float
-    num_tokens: int  # of the response
-    key: bytes  # digest of its content: equal contents have equal keys, in every store
-
-
 def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int) -> list[int]:
     """Ids of the rows that answer a request, at most k, each with another response.
 
@@ -60,13 +48,13 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
         "ORDER BY r.context DESC, r.policy_step, r.content",  # the last of equal ones stays
         (request.uid, VERDICT_CODES[request.verdict], *codes, oldest),
     )
-    candidates = list({(response, turns): Candidate(*row) for response, turns, *row in rows}.values())
+    candidates = list({(response, turns): replay.Candidate(*row) for response, turns, *row in rows}.values())
     of_request = digest(
         str(seed).encode(), str(int(request.step)).encode(), request.uid.encode(), request.verdict.value.encode()
     )
     rng = random.Random(int.from_bytes(of_request, "big"))
     try:
-        chosen = replay.choose(candidates, k=request.k, order=request.order, rng=rng, key=lambda one: one.key)
+        chosen = replay.choose(candidates, k=request.k, order=request.order, rng=rng)
     except R3Error:
         raise
     except Exception as error:  # of an order that a user has written

@@ -1,24 +1,16 @@
 import random
 from collections import Counter
-from dataclasses import dataclass
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists, sampled_from
 
-from r3_openrlhf.method.core.replay import choose, rows_to_replace
+from r3_openrlhf.method.core.replay import Candidate, choose, rows_to_replace
 from r3_openrlhf.method.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Stored:
-    policy_step: int
-    ids: tuple[int, ...]
-
-    @property
-    def response_ids(self):
-        return np.array(self.ids, np.int32)
+def Stored(step, ids):
+    return Candidate(0, step, 1.0, len(ids), bytes(ids))
 
 
 CANDIDATES = lists(integers(0, 3), max_size=10).map(
