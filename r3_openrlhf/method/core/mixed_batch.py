@@ -330,9 +330,8 @@ class MixedBatch:
         (`ranked_rewards`). No ranked failure has an advantage above a success of its group.
 
         Args:
-            alpha: damps groups that recalled something, as eq. 3 is written for; any other group
-                has eq. 1. Applied to every group it would be a factor on the learning rate.
-            lam: see `group_advantages`.
+            alpha: damps groups that recalled something, the others have eq. 1. lam: see
+                `group_advantages`.
             scope: of such a group, all rows (mixed_groups) or the recalled ones (off_policy_only).
             guard: for ranked groups without a correct row. "no_std": R_i - mean, not divided by
                 the std. "centred": also shifts the rankings to mean 0, what a failure that is not

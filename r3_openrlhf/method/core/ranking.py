@@ -101,11 +101,9 @@ def ranked_rewards(
         R_i = o_i + f p_i      p_i = ranking_i, with `centred` less the mean ranking; 0 if not ranked
         f = min(1, 0.9 min((s - o_j) / p_j))      over ranked j with p_j > 0; s: the least success
 
-    o_i is the row's own reward, partial credit included; f is below 1 only where a ranking would
-    take a row more than 0.9 of the way to s. Failures of which a ranked one is paid more than
-    s - 0.1 are lowered together first. So every ranked row is below s, and rows of equal o_i keep
-    the order of the ranking. Against failures that are not ranked, p_i is 0 on average with
-    `centred`, so that being truncated is worth nothing, and 0 or more without."""
+    o_i is the row's own reward, partial credit included. Failures of which a ranked one is paid more
+    than s - 0.1 are lowered together first. So every ranked row is below s, and rows of equal o_i
+    keep the order of the ranking. p_i of a failure that is not ranked is the mean with `centred`."""
     marks = [part is not None for part in ranking]
     own = below_successes(outcome, marks, correct, gap=MARGIN)
     middle = fmean(part for part in ranking if part is not None) if centred else 0.0
@@ -119,8 +117,7 @@ def ranked_rewards(
 def below_successes(
     values: Sequence[float], ranked: Sequence[bool], correct: Sequence[bool], *, gap: float = 0.0
 ) -> list[float]:
-    """Lower a group's failures together until the best ranked one is at least `gap` below the least
-    success. Nothing changes where it is, and without a success."""
+    """Lower a group's failures together until the best ranked one is `gap` below the least success."""
     least = min((value for value, right in zip(values, correct, strict=True) if right), default=math.inf)
     best = max(value for value, mark in zip(values, ranked, strict=True) if mark)
     if best <= least - gap:
