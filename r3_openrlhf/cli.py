@@ -45,7 +45,6 @@ EXTRAS = {
     "compare": "notebook",
     "config": "config",
     "eval": "eval",
-    "history": "view",
     "plan": "cluster",
     "report": "view",
     "serve-rewards": "serve",

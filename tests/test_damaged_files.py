@@ -122,7 +122,6 @@ COMMANDS = {
     "train": ["train", "experiment=cpu_smoke", "run_dir={run}"],
     "history stats": ["history", "stats", "{run}"],
     "history show": ["history", "show", "{run}", "p"],
-    "history export": ["history", "export", "{run}", "--output", "{run}/out.parquet"],
     "history verify": ["history", "verify", "{run}"],
     "history compact": ["history", "compact", "{run}"],
 }

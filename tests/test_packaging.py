@@ -303,7 +303,6 @@ def test_the_smallest_installation_has_every_help_and_says_what_is_missing(small
         "compare": ["x"],
         "config": [],
         "eval": ["x", "--benchmark", "math500"],
-        "history": ["export", "history.sqlite", "--output", "x.parquet"],
         "plan": ["experiment=quickstart"],
         "report": ["x", "--out", "x.html"],
         "serve-rewards": [],
@@ -335,7 +334,6 @@ def test_view_is_enough_to_read_a_run(installed_with, tmp_path):
     assert heads.startswith("uid\tcontext\t") and len(groups) == 8
     code = "import r3_openrlhf; r3_openrlhf.HistoryStore.open('history.sqlite').close()"
     run(place / "python", "-c", code, cwd=tmp_path)
-    run(place / "r3", "history", "export", "history.sqlite", "--output", "rollouts.parquet", cwd=tmp_path)
     with server(place / "r3", "view", "run", "--no-browser", cwd=tmp_path, said_by="stdout") as address:
         page = answer_of(address)
         links = set(re.findall(r'href="(/[^"#]+)"', page))

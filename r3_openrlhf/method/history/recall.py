@@ -93,15 +93,6 @@ def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> l
     return stored
 
 
-def read_between(connection: sqlite3.Connection, codec: Codec, *, after: int, limit: int) -> list[StoredRollout]:
-    """Up to `limit` rows with ids above `after`, by id; evicted ones included if there."""
-    prompts: dict[int, tuple[np.ndarray, str]] = {}
-    found = connection.execute(
-        f"SELECT {_COLUMNS} {_JOINS} WHERE r.id > ? ORDER BY r.id LIMIT ?", (after, limit)
-    ).fetchall()
-    return [_stored(connection, codec, row, prompts) for row in found]
-
-
 def _stored(
     connection: sqlite3.Connection, codec: Codec, found: tuple[Any, ...], prompts: dict[int, tuple[np.ndarray, str]]
 ) -> StoredRollout:

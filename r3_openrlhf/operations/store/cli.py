@@ -1,4 +1,4 @@
-"""`r3 history`: look into a run's history store, export, check. Only `compact` changes it."""
+"""`r3 history`: look into a run's history store, check it. Only `compact` changes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.connection import CONTENT_ERRORS
 from r3_openrlhf.method.history.numbers import attempts, statistics
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.operations.store.export import FORMATS, export
 from r3_openrlhf.operations.store.verification import verify
 
 STORE_NAME = "history.sqlite"
@@ -25,7 +24,7 @@ STORE_NAME = "history.sqlite"
 
 @click.group()
 def history() -> None:
-    """Inspect, export and check the history store of a run.
+    """Inspect and check the history store of a run.
 
     RUN is a run directory, or the store itself. All but `compact` are safe while it runs.
 
@@ -83,17 +82,6 @@ def show(store: Path, as_json: bool, uid: str) -> None:
     Rows with a step under `evicted` cannot be recalled any more; they wait until no checkpoint
     needs them."""
     _print(attempts(store, uid), as_json, _show_lines)
-
-
-@_command("export")
-@click.option("--format", "format_", type=click.Choice(FORMATS), default="parquet", show_default=True)
-@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
-def export_(store: Path, as_json: bool, format_: str, output: Path) -> None:
-    """Write every recallable rollout to a file that `datasets` loads."""
-    rows = export(store, output, format=format_, progress=_counter("exported"))
-    _print(
-        {"rows": rows, "format": format_, "output": str(output)}, as_json, lambda r: [f"{rows} rollouts in {output}"]
-    )
 
 
 @_command("verify")

@@ -88,34 +88,6 @@ def test_show(run_dir):
     assert sorted(row["evicted_at"] or 0 for row in first) == [0, 2]
 
 
-@pytest.mark.parametrize("format_", ["parquet", "jsonl"])
-def test_an_export_loads_with_datasets(run_dir, tmp_path, format_):
-    datasets = pytest.importorskip("datasets")
-    output = tmp_path / f"rows.{format_}"
-    assert as_json("export", run_dir, "--format", format_, "--output", output)["rows"] == 4
-    loader = {"parquet": "parquet", "jsonl": "json"}[format_]
-    rows = datasets.load_dataset(loader, data_files=str(output), cache_dir=str(tmp_path / "cache"), split="train")
-    by_ids = {tuple(row["response_ids"]): row for row in rows}
-    assert set(by_ids) == {(3,), (4,), (5,)} | ({(1,), (2,)} & set(by_ids)) and len(rows) == 4
-    row = by_ids[4,]
-    assert (row["uid"], row["verdict"], row["reward"], row["step"], row["epoch"]) == ("p", "correct", 1.5, 3, 1)
-    assert np.float32(row["response_logprobs"][0]) == np.float32(-0.1)
-    assert by_ids[5,]["prompt_ids"] == [1, 2, 3] and by_ids[5,]["context"] == "reflection"
-
-
-def test_an_export_keeps_every_bit(tmp_path):
-    import pyarrow.parquet as pq
-
-    odd = np.array([0xFE000000, 0xBDCCCCCD, 0x80000000, 0x80000001], dtype=np.uint32).view(np.float32)  # -0, denormal
-    with HistoryStore.open(tmp_path / "history.sqlite") as store:
-        store.commit_step(1, 1, [make_rollout(ids=[1, 2, 3, 4], logprobs=odd)])
-    r3_history("export", tmp_path, "--output", tmp_path / "rows.parquet")
-    r3_history("export", tmp_path, "--output", tmp_path / "rows.jsonl", "--format", "jsonl")
-    column = pq.read_table(tmp_path / "rows.parquet")["response_logprobs"].combine_chunks().flatten()
-    assert np.array(column).tobytes() == odd.tobytes()
-    assert json.loads((tmp_path / "rows.jsonl").read_text())["response_logprobs"] == odd.tolist()
-
-
 def test_compact_gives_space_back(tmp_path):
     rng = np.random.default_rng(0)
     with HistoryStore.open(
@@ -135,7 +107,6 @@ def test_all_but_compact_work_while_a_run_writes(run_dir, tmp_path):
         assert numbers["writer"]["state"] == "running" and f"process {os.getpid()}" in numbers["writer"]["holder"]
         as_json("show", run_dir, "p")
         as_json("verify", run_dir)
-        as_json("export", run_dir, "--output", tmp_path / "rows.parquet")
         refused = r3_history("compact", run_dir)
         assert refused.exit_code == 1 and f"is being written by process {os.getpid()}" in refused.output
         store.commit_step(4, 2, [make_rollout(ids=[6])])
@@ -183,8 +154,6 @@ def test_reading_again_and_again_while_another_process_commits(quick_path):
         (["stats", "{run}/nowhere"], "there is no history store at"),
         (["show", "{run}", "pp"], "has no problem 'pp'. Did you mean 'p'?"),
         (["show", "{run}", "zzz"], "has no problem 'zzz'. It has 2 problems, for example p, q."),
-        (["export", "{run}", "--output", "{run}/history.sqlite"], "exists already"),
-        (["export", "{run}", "--output", "{run}/no/where"], "its directory does not exist"),
     ],
 )
 def test_a_mistake_is_one_sentence(run_dir, arguments, sentence):
@@ -205,6 +174,6 @@ def test_an_unsound_store_is_exit_code_1(run_dir):
 
 
 def test_every_command_has_help():
-    for command in ("stats", "show", "export", "verify", "compact"):
+    for command in ("stats", "show", "verify", "compact"):
         assert "RUN" in r3_history(command, "--help").output
     assert "r3 history stats" in r3_history("--help").output

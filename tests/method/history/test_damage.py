@@ -59,15 +59,10 @@ def said(*arguments):
 
 
 def every_command(run_dir):
-    output = run_dir / "export.jsonl"
     said("history", "stats", run_dir)
     said("history", "stats", run_dir, "--json")
     said("history", "show", run_dir, "p")
     said("history", "show", run_dir, "p", "--json")
-    said("history", "export", run_dir, "--format", "jsonl", "--output", output)
-    output.unlink(missing_ok=True)
-    said("history", "export", run_dir, "--output", output)
-    output.unlink(missing_ok=True)
     return said("history", "verify", run_dir)
 
 

@@ -16,7 +16,7 @@ from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import HistoryStore, RecallRequest
 from r3_openrlhf.method.history.codec import digest
 from r3_openrlhf.method.history.drafts import CONTEXT_CODES, content_digest
-from r3_openrlhf.method.history.recall import read_between
+from r3_openrlhf.method.history.recall import read
 from r3_openrlhf.method.history.trajectories import draft_turns
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
@@ -209,7 +209,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 if of == uid
             }
         with self.store._reading() as connection:
-            rows = read_between(connection, self.store._codec, after=0, limit=999)
+            ids = [row for (row,) in connection.execute("SELECT id FROM rollouts ORDER BY id")]
+            rows = read(connection, self.store._codec, ids)
         live = [row for row in rows if row.evicted_at is None]
         buckets = Counter((row.rollout.uid, row.rollout.verdict) for row in live)
         assert max(buckets.values(), default=0) <= self.limits.max_per_problem_and_verdict
