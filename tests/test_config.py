@@ -27,6 +27,7 @@ from r3_openrlhf.config.loading import (
 from r3_openrlhf.config.retired import RETIRED
 from r3_openrlhf.method.checks import Bounds
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.runs.directory import RunDirectory
 
 SMOKE = "cpu_smoke"
 
@@ -382,6 +383,51 @@ def test_a_file_of_a_run_reads_no_environment(monkeypatch):
     text = config_to_yaml(load_config(SMOKE, [])).replace("arm: null", "arm: ${oc.env:SECRET}")
     with pytest.raises(ConfigError, match=re.escape("x.yaml holds an interpolation, '${oc.env:SECRET}'")):
         config_from_yaml(text, source="x.yaml")
+
+
+# key -> its text on the command, and a value of the environment with which that is valid
+TEXTS = {key: ("'${oc.env:TEXT}'", "hunter2") for key, _, field in fields_of()
+         if field.type in ("str", "str | None") and "words" not in field.metadata} | {
+    "data.chat_template_kwargs.x": ("'${data.system_prompt}'", "hunter2"),
+    "data.few_shot": ("[{problem: '${oc.env:TEXT}', response: b}]", "hunter2"),
+    "data.path": ("'${oc.env:TEXT}'", "reasoning_gym:hunter2"),
+    "data.prompt_template": ("'${oc.env:TEXT} {problem}'", "hunter2"),
+    "data.sources": ("['${oc.env:TEXT}']", "hunter2.jsonl"),
+    "data.template_date": ("'${oc.env:TEXT}'", "2026-01-31"),
+    "openrlhf": ("{logger: {wandb: {key: '${oc.env:TEXT}', project: p}}}", "hunter2"),
+    "reward.code.url": ("'http://me:${oc.env:TEXT}@host'", "hunter2"),
+    "reward.urls": ("['${oc.env:TEXT}', 'http://host']", "http://me:hunter2@host"),
+    "rollout.stop": ("['${oc.env:TEXT}']", "hunter2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "key", sorted(TEXTS.keys() - {"agents.environment", "reward.function", "data.task"})
+)  # imported
+def test_what_comes_from_the_environment_stays_there(tmp_path, monkeypatch, key):
+    """Law, over all texts: the run has the value, its files have the name, and its user may continue."""
+    typed, value = TEXTS[key]
+    monkeypatch.setenv("TEXT", value)
+    overrides = {
+        "run_dir": str(tmp_path),
+        "data.system_prompt": "'${oc.env:TEXT}'",
+        "held_out.max_samples": "8",
+        key: typed,
+    }
+    config = load_config(SMOKE, [f"{name}={text}" for name, text in overrides.items()])
+    run = RunDirectory(config.run_dir if key == "run_dir" else tmp_path / "run")
+    run.create(config)
+    run.append_metrics({"step": 1})
+    run.mark_finished()
+    monkeypatch.delenv("TEXT")
+    assert value not in run.config.read_text() and value not in run.finished.read_text()
+    read = run.load_config()
+    assert config.typed.items() <= flatten(read).items() and "${oc.env:TEXT}" in str(
+        config.typed[key.removesuffix(".x")]
+    )
+    assert value in str(flatten(config)) and value not in str(flatten(read))
+    assert run.is_finished(config) and run.check(config) is None
+    assert config_to_yaml(read) == run.config.read_text()
 
 
 def test_flatten_has_one_entry_per_key_and_keeps_free_dictionaries_whole():

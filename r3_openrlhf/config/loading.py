@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,14 @@ from r3_openrlhf.config.between_sections import check_given
 from r3_openrlhf.config.retired import RETIRED, RETIRED_VALUES
 from r3_openrlhf.config.sources import SOURCES
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import is_import_path, nearest
+from r3_openrlhf.method.open_table import IMPORT_KEYS, is_import_path, nearest
 
 MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
 EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
+_INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{")  # one that OmegaConf resolves; \${ is text
+RESOLVER = re.compile(r"\$\{[\w.]+:")  # ${oc.env:NAME}: a value from outside the configuration
+# The name of a text that says where something is sent, or with what right
+_ADDRESS = re.compile(r"(?:[._]|^)(?:url|uri|address|endpoint|host|server|proxy|token|password)(?:e?s)?$")
 # Hydra's own configuration is not used: its eight files would be read for each of ours.
 UNUSED = [
     f"~hydra/{group}" for group in "output launcher sweeper help hydra_help hydra_logging job_logging env".split()
@@ -105,6 +110,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
     check_given(config, given if chosen is not None else given | _keys_beside_algo(experiment), defaults=_defaults())
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # for Ray's workers
+    config.typed = _typed(values, config)
     return config
 
 
@@ -135,8 +141,9 @@ def _defaults() -> dict[str, Any]:
 
 
 def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str) -> R3Config:
-    """`values`, an R3Config's sections as dictionaries, "key=value" on top; as load_config."""
-    composed = OmegaConf.create(values)
+    """`values`, an R3Config's sections as dictionaries, "key=value" on top; as load_config. What
+    looks like an interpolation in `values` is text, of a run of others perhaps."""
+    composed = OmegaConf.create(_as_text(values))
     for override in overrides:
         _check_override(override)
         parsed = OverridesParser.create().parse_override(override)
@@ -144,6 +151,7 @@ def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str)
     config = _checked(_container(composed), source=source)
     given = {OverridesParser.create().parse_override(override).key_or_group for override in overrides}
     check_given(config, given, defaults=_defaults())
+    config.typed = _typed(_container(composed), config)
     return config
 
 
@@ -154,17 +162,22 @@ def config_to_json(config: R3Config) -> str:
 
 def config_from_json(text: str) -> R3Config:
     """The configuration that `config_to_json` wrote. Raises ConfigError as `load_config` does."""
-    return _checked(json.loads(text), source="the stored configuration")
+    return _checked(_as_text(json.loads(text)), source="the stored configuration")
 
 
 def config_to_yaml(config: R3Config) -> str:
-    """Every key with its value, as config.yaml holds it."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    """Every key with its value, as config.yaml holds it: what the user took from the environment
+    stays as typed, with a backslash, so that no reader resolves it."""
+    values = dataclasses.asdict(config)
+    for key, typed in config.typed.items():
+        _section_of(values, key)[key.rpartition(".")[2]] = typed
+    return OmegaConf.to_yaml(OmegaConf.create(_as_text(values)))
 
 
-def config_from_yaml(text: str, *, source: str) -> R3Config:
+def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Config:
     """The configuration in `text`; `source` names it in a ConfigError. Keys of `RETIRED` are passed
-    over.
+    over; `lenient`: all that this version does not have, which `passed_over` then names. What its
+    user took from the environment is a text, which is checked by nothing.
 
     Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote."""
     _check_yaml(text, source)
@@ -174,12 +187,41 @@ def config_from_yaml(text: str, *, source: str) -> R3Config:
         raise ConfigError(f"{source} cannot be read: {_one_line(error)}; restore it from a copy") from error
     if not isinstance(values, DictConfig):
         raise ConfigError(f"{source} holds no configuration; restore it from a copy")
+    of_file = _container(values)
+    old_values = [key for key, old in RETIRED_VALUES.items() if (key, old) in _leaves(of_file, R3Config)]
+    passed_over = _taken_out(of_file, [*_retired_in(of_file), *old_values])
+    passed_over |= _taken_out(of_file, [key for key in _unknown_in(of_file) if lenient or of_file.get(key) == {}])
+    unchecked = _taken_out(of_file, _unchecked_in(of_file))
     try:
-        return _checked(_without_retired(_container(values)), source=source)
+        config = _checked(of_file, source=source)
     except ConfigError as error:
         if source in str(error):
             raise
         raise ConfigError(f"{source}: {error}") from error
+    for key, value in unchecked.items():
+        section, _, name = key.rpartition(".")
+        holder = functools.reduce(getattr, section.split("."), config) if section else config
+        setattr(holder, name, _container(OmegaConf.create({name: value}), resolve=True)[name])
+    config.passed_over = [key for key, value in passed_over.items() if value != {}]
+    return config
+
+
+def _unknown_in(values: dict[str, Any]) -> list[str]:
+    """The keys that the code does not have."""
+    known = fields_of()
+    return [key for key, _ in _leaves(values, R3Config) if not any(f"{name}.".startswith(f"{key}.") for name in known)]
+
+
+def _unchecked_in(values: dict[str, Any]) -> list[str]:
+    """The keys whose value is an environment's, which is not read, and what may depend on it."""
+    typed = [key for key, value in _leaves(values, R3Config) if "${" in str(value)]
+    return [key for key in (*typed, "data.task") if typed and fields_of()[key].default != MISSING]
+
+
+def _taken_out(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Remove these keys from the sections. Returns those that were there, with their values."""
+    sections = {key: (_section_of(values, key), key.rpartition(".")[2]) for key in keys}
+    return {key: section.pop(name) for key, (section, name) in sections.items() if name in section}
 
 
 def _retired_in(values: dict[str, Any]) -> list[str]:
@@ -187,14 +229,51 @@ def _retired_in(values: dict[str, Any]) -> list[str]:
     return [key for key in RETIRED if key.rpartition(".")[2] in _section_of(values, key)]
 
 
-def _without_retired(values: dict[str, Any]) -> dict[str, Any]:
-    """The sections of a run's file without keys and values that the code no longer has."""
-    for key in [*RETIRED, *RETIRED_VALUES]:
-        section, name = _section_of(values, key), key.rpartition(".")[2]
-        if key in RETIRED or section.get(name) == RETIRED_VALUES[key]:
-            section.pop(name, None)
-    sections = {field.name for field in dataclasses.fields(R3Config)}
-    return {name: value for name, value in values.items() if name in sections or value != {}}
+def _each(value: Any, change: Callable[[str], str]) -> Any:
+    """The same with every text in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _each(part, change) for key, part in value.items()}
+    return [_each(part, change) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def _as_text(value: Any) -> Any:
+    """The same for OmegaConf, which then resolves nothing in it."""
+    return _each(value, lambda text: re.sub(r"(\\*)\$\{", r"\1\1\\${", text))
+
+
+def _typed(values: dict[str, Any], config: R3Config) -> dict[str, Any]:
+    """The keys that hold texts from outside the configuration, as they were typed. Numbers, words
+    of a list and what decides about other keys are no secrets, and readers need them."""
+    if not RESOLVER.search(str(values)):
+        return {}
+
+    def typed(text: str) -> str:
+        return _as_text(text) if RESOLVER.search(text) else text
+
+    defaults = OmegaConf.create(_container(_schema()))
+    kept = _container(OmegaConf.merge(defaults, _each(values, typed)), resolve=True)
+    resolved = flatten(config)
+    fields = fields_of()
+    texts = {
+        key: _texts_of(value, resolved[key])
+        for key, value in _leaves(kept, R3Config)
+        if RESOLVER.search(str(value)) and not fields[key].metadata.get("words") and key != "agents.environment"
+    }
+    if "data.sources" in texts:  # whose paths data.path repeats
+        texts["data.path"] = SOURCES
+    return texts
+
+
+def _texts_of(typed: Any, value: Any) -> Any:
+    """`value` with the texts in it that came from outside as they were typed."""
+    if isinstance(typed, dict) and isinstance(value, dict) and typed.keys() == value.keys():
+        return {key: _texts_of(part, value[key]) for key, part in typed.items()}
+    if isinstance(typed, list) and isinstance(value, list) and len(typed) == len(value):
+        return [_texts_of(*parts) for parts in zip(typed, value, strict=True)]
+    is_text = isinstance(value, (str, dict, list)) and RESOLVER.search(str(typed))
+    return typed if is_text else value
 
 
 def _section_of(values: dict[str, Any], key: str) -> dict[str, Any]:
@@ -217,7 +296,7 @@ def _check_yaml(text: str, source: str) -> None:
             if isinstance(event, yaml.AliasEvent) or depth > MAX_YAML_DEPTH:
                 what = "an alias" if isinstance(event, yaml.AliasEvent) else f"more than {MAX_YAML_DEPTH} levels"
                 raise ConfigError(f"{source} holds {what}, which no run writes; restore it from a copy")
-            if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
+            if isinstance(event, yaml.ScalarEvent) and _INTERPOLATION.search(event.value):
                 raise ConfigError(f"{source} holds an interpolation, {quoted(event.value)}; write the value itself")
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{source} is not YAML: {_one_line(error)}; restore it from a copy") from error
@@ -227,6 +306,11 @@ def flatten(config: R3Config | dict[str, Any]) -> dict[str, Any]:
     """{"replay.k": 2, ...}: one entry per key of the configuration."""
     values = config if isinstance(config, dict) else dataclasses.asdict(config)
     return {key: value for key, value in _leaves(values, R3Config)}
+
+
+def settings_of(config: R3Config) -> dict[str, Any]:
+    """`flatten`, with what came from the environment as it was typed: to keep and to compare."""
+    return {**flatten(config), **config.typed}
 
 
 def _checked(values: dict[str, Any], *, source: str) -> R3Config:
@@ -255,8 +339,8 @@ def _schema() -> DictConfig:
     return OmegaConf.structured(R3Config)
 
 
-def _container(composed: Any) -> dict[str, Any]:
-    return typing.cast("dict[str, Any]", OmegaConf.to_container(composed))
+def _container(composed: Any, *, resolve: bool = False) -> dict[str, Any]:
+    return typing.cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=resolve))
 
 
 def _with_given_options(values: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
@@ -320,16 +404,25 @@ def _hints_of(schema: Any) -> dict[str, Any]:
     return typing.get_type_hints(schema)
 
 
-def _known_keys(schema: type, prefix: str = "") -> list[str]:
-    keys = []
-    hints = _hints_of(schema)
+def _known_keys(schema: type) -> list[str]:
+    return list(fields_of(schema))
+
+
+@functools.cache
+def fields_of(schema: type = R3Config, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
+    """The field of each key."""
+    found, hints = {}, _hints_of(schema)
     for field in dataclasses.fields(schema):
         name = f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(hints[field.name]):
-            keys += _known_keys(hints[field.name], f"{name}.")
-        else:
-            keys.append(name)
-    return keys
+        inner = hints[field.name]
+        found |= fields_of(inner, f"{name}.") if dataclasses.is_dataclass(inner) else {name: field}
+    return found
+
+
+def of_others() -> dict[str, str]:
+    """What no command takes from a run of others: key -> "code" or "an address"."""
+    addresses = [key for key, field in fields_of().items() if _ADDRESS.search(key) and "str" in str(field.type)]
+    return dict.fromkeys(IMPORT_KEYS, "code") | dict.fromkeys(addresses, "an address")
 
 
 def _free_keys() -> list[str]:

@@ -19,6 +19,7 @@ from r3_openrlhf.method.checks import check_fields, word
 from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.losses import LOSSES, LossSettings, TokenLoss
 from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.open_table import is_looking, looking_only
 from r3_openrlhf.method.settings import R3Settings
 
 
@@ -47,6 +48,10 @@ class R3Config(R3Settings):
     openrlhf: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # keys -> their texts with ${oc.env:...}, where the user took them from the environment
+        self.typed: dict[str, Any] = {}
+        self.is_of_a_run = is_looking()  # read from its file: code that it names is never imported
+        self.passed_over: list[str] = []  # keys of a run's file that this version does not have
         check_fields(self)
         check_sections(self)
         # OpenRLHF splits the data path, which is in run_dir, at commas and at "@".
@@ -56,7 +61,8 @@ class R3Config(R3Settings):
     @property
     def algorithm(self) -> Algorithm:
         """The record of `algo`. ConfigError: there is none."""
-        return ALGORITHMS[self.algo]
+        with looking_only(self.is_of_a_run):
+            return ALGORITHMS[self.algo]
 
     def flag(self, name: str) -> Any:
         """One of OpenRLHF's own flags that this configuration passes on, or that `algo` is made of;

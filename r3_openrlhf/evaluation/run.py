@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import BenchmarkConfig, R3Config
-from r3_openrlhf.config.loading import load_config, with_overrides
+from r3_openrlhf.config.loading import RESOLVER, flatten, load_config, of_others, with_overrides
 from r3_openrlhf.evaluation.benchmarks import ProblemSet, load_problem_set
 from r3_openrlhf.evaluation.grading import Grading, grade_file, graded
 from r3_openrlhf.evaluation.model_source import PROMPT_KEYS, ModelSource, find_model, fingerprint, values_of
@@ -21,7 +21,6 @@ from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchm
 from r3_openrlhf.evaluation.sample_file import SampleFile, cut
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
-from r3_openrlhf.method.open_table import is_import_path
 from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.rewards.thinking import response_text
@@ -164,9 +163,9 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
     if request.experiment and source.config:
         raise ConfigError(f"--experiment is {request.experiment}, but the run {source.name} has its own configuration")
     base = load_config(request.experiment, []) if request.experiment else source.config
-    if source.config:
-        _refuse_code_of_the_run(source.config, request.overrides, run=source.output.parents[1])
     values = values_of(base, request.benchmarks) if base else {}
+    if source.config:
+        _refuse_what_only_the_run_says(flatten(values), request.overrides, run=source.output.parents[1])
     for override in request.overrides:
         section = override.partition(".")[0]
         if (section not in SECTIONS or override.startswith("data.path=")) and not override.startswith(SINGLE_KEYS):
@@ -179,22 +178,37 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
     return with_overrides(values, list(request.overrides), source="the configuration of the evaluation")
 
 
-def _refuse_code_of_the_run(config: R3Config, overrides: Sequence[str], *, run: Path) -> None:
-    """ConfigError: the run's settings name code, the command does not. Runs may be anybody's."""
-    given = {override.partition("=")[0] for override in overrides}
-    named: dict[str, list[str]] = {
-        "reward.function": [config.reward.function] if config.reward.function else [],
-        "reward.functions": config.reward.functions,
-    }
-    for key, paths in named.items():
-        paths = [function_path(path, run) for path in paths]
-        code = [path for path in paths if is_import_path(path) or path.endswith(".py")]
-        if code and key not in given:
-            value = f"[{','.join(paths)}]" if key.endswith("s") else code[0]
+def _refuse_what_only_the_run_says(settings: dict[str, Any], overrides: Sequence[str], *, run: Path) -> None:
+    """ConfigError: the run's settings name code, an address, or a variable of the environment, and
+    the command does not. Runs may be anybody's."""
+    given, kinds = {override.partition("=")[0].lstrip("+") for override in overrides}, of_others()
+    for key, value in settings.items():
+        if key in given or not value:
+            continue
+        if RESOLVER.search(str(value)):
+            raise ConfigError(
+                f"the run's {key} is {quoted(value)}, which only its user's environment knows; add {key}=... to the command"
+            )
+        value = _on_the_command(value, lambda path: function_path(path, run))
+        if kinds.get(key) == "code" and (":" in value or ".py" in value):
             raise ConfigError(
                 f"the run's {key} is {value}, and what grades is code that the run's directory names; if you trust it, "
                 f"add {key}={value} to the command"
             )
+        if kinds.get(key) == "an address":
+            raise ConfigError(
+                f"the run's {key} is {value}, and it would get your prompts and your token; if you trust it, add {key}={value} "
+                f"to the command; {key}={'[]' if value.startswith('[') else 'null'} grades on this machine"
+            )
+
+
+def _on_the_command(value: Any, change: Callable[[str], str]) -> str:
+    """A setting in Hydra's grammar, with its texts changed."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{change(str(part))!r}' for key, part in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(change(str(part)) for part in value)}]"
+    return change(value) if isinstance(value, str) else str(value)
 
 
 def function_path(path: str, run: Path) -> str:
@@ -205,7 +219,7 @@ def function_path(path: str, run: Path) -> str:
 
 def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> dict[str, Any]:
     """The settings that a file's samples share. The model's path and the hardware may differ."""
-    return {
+    shared = {
         "weights": weights,
         "n_samples": options.n_samples,
         "temperature": options.temperature,
@@ -217,6 +231,7 @@ def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> 
         "rollout.stop": config.rollout.stop or None,
         "data.template_date": config.data.template_date,
     }
+    return {key: config.typed.get(key, value) for key, value in shared.items()}
 
 
 def _problem_sets(request: Request, config: R3Config) -> list[ProblemSet]:

@@ -29,13 +29,28 @@ if TYPE_CHECKING:
     Name: TypeAlias = str | Callable[..., Any]
 else:
     Name: TypeAlias = str  # a file of settings holds texts alone
+# Every key that may hold an import path: those of the tables, and of what calls `load_object`
+IMPORT_KEYS = (
+    "agents.environment",
+    "algo",
+    "data.path",
+    "data.sources",
+    "data.task",
+    "held_out.path",
+    "model.path",
+    "ranking.score",
+    "replay.order",
+    "reward.code.languages",
+    "reward.function",
+    "reward.functions",
+)
 _LOOKING: ContextVar[bool] = ContextVar("looking", default=False)
 
 
 @contextlib.contextmanager
-def looking_only() -> Iterator[None]:
+def looking_only(looking: bool = True) -> Iterator[None]:
     """In the block no key's value is imported: settings of others are read, not run."""
-    token = _LOOKING.set(True)
+    token = _LOOKING.set(looking or is_looking())
     try:
         yield
     finally:

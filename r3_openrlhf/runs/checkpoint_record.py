@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from r3_openrlhf.config import R3Config
-from r3_openrlhf.config.loading import flatten
+from r3_openrlhf.config import R3Config, loading
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.history.witness import StoreRecord
 from r3_openrlhf.runs.files import read_bytes, replacing
@@ -107,8 +106,8 @@ def read(folder: Path) -> CheckpointRecord | None:
 
 
 def settings_of(config: R3Config) -> dict[str, Any]:
-    """`flatten`, as JSON gives it back."""
-    return msgspec.json.decode(msgspec.json.encode(flatten(config)))
+    """The settings to keep, as JSON gives them back."""
+    return msgspec.json.decode(msgspec.json.encode(loading.settings_of(config)))
 
 
 def check(folder: Path, *, force: bool) -> CheckpointRecord | None:

@@ -6,8 +6,10 @@ history.sqlite, train.log, data/, tensorboard/, checkpoints/, final_model/."""
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
+import logging
 import math
 import os
 import re
@@ -17,13 +19,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config.loading import config_from_yaml, config_to_yaml
+from r3_openrlhf.config.loading import config_from_yaml, config_to_yaml, flatten, settings_of
 from r3_openrlhf.method.errors import ConfigError, R3Error, quoted, without_secrets
 from r3_openrlhf.method.open_table import looking_only
 from r3_openrlhf.runs import checkpoint_record, rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, check_line, read_lines, read_text, replacing
 
+logger = logging.getLogger(__name__)
 # Keys that may differ when a run continues: they change how long or where it runs, and its memory
 # and disk, not what a step computes. Micro-batches do not change a gradient, nor engine limits a
 # response. The history's size says what may be recalled; the number of GPUs divides the rows.
@@ -184,12 +187,16 @@ class RunDirectory:
         if not self.finished.is_file():
             return False
         with looking_only():
-            return config_from_yaml(read_text(self.finished), source=str(self.finished)) == config
+            ended = config_from_yaml(read_text(self.finished), source=str(self.finished), lenient=True)
+        return settings_of(ended) == settings_of(config)
 
     def load_config(self) -> R3Config:
         """The checked settings of config.yaml; code they name is not imported. ConfigError."""
         with looking_only():
-            return config_from_yaml(read_text(self.config), source=str(self.config))
+            config = config_from_yaml(read_text(self.config), source=str(self.config), lenient=True)
+        if config.passed_over:
+            _say_passed_over(self.config, tuple(config.passed_over))
+        return config
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         """One line of metrics.jsonl, on disk when this returns. Needs "step".
@@ -265,7 +272,8 @@ class RunDirectory:
         saved = checkpoint_record.read(folder) if folder is not None else None
         if saved is not None:  # its own settings; config.yaml may be another start's
             before |= {key: saved.settings[key] for key in now.keys() & saved.settings}
-        changed = sorted(key for key in now if before.get(key) != now[key])
+        values = flatten(config)  # an earlier version wrote values where the user had typed ${oc.env:...}
+        changed = sorted(key for key in now if before.get(key) not in (now[key], values[key]))
         differ = [key for key in changed if not key.startswith(MAY_CHANGE)]
         if differ:
             shown = ", ".join(
@@ -293,6 +301,12 @@ class RunDirectory:
         before = read_text(self.code_state) if self.code_state.is_file() else ""
         if not before.endswith(state):
             write_whole(self.code_state, before + state)
+
+
+@functools.cache
+def _say_passed_over(file: Path, keys: tuple[str, ...]) -> None:
+    """Once for a file, however often it is read."""
+    logger.warning("%s sets %s, which this version does not know; passed over", file, quoted(", ".join(keys)))
 
 
 def describe_code() -> str:

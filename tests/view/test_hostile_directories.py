@@ -1,6 +1,9 @@
 """Directories of somebody who means harm: files that never end, or that unpack to more than there is memory."""
 
+import functools
+import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -8,18 +11,23 @@ import subprocess
 import sys
 import threading
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from click.testing import CliRunner
 from omegaconf import OmegaConf
 from starlette.testclient import TestClient
 
+import r3_openrlhf
 from r3_openrlhf.cli import main as cli
-from r3_openrlhf.config.loading import config_from_yaml, load_config
+from r3_openrlhf.comparison import frames
+from r3_openrlhf.config.loading import load_config, of_others
 from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.open_table import IMPORT_KEYS, load_object
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
@@ -85,11 +93,17 @@ def test_a_file_without_an_end_is_a_sentence(run, tmp_path, make, name):
             assert str(path) in str(error)  # noqa: PT017
 
 
-def test_a_sentence_steers_no_terminal(run):
-    run.config.write_text('"\\e]0;title\\a' + "x" * 500 + '": 1\n')
+def test_a_key_that_is_none_any_more_is_passed_over_and_told(run):
+    """Of an earlier or a later version; and the sentence steers no terminal."""
+    config = OmegaConf.to_container(OmegaConf.load(run.config))
+    config["replay"]["gone"] = config["\x1b]0;title\a" + "x" * 500] = 1
+    run.config.write_text(yaml.safe_dump(config))
     done = subprocess.run([R3, "config", "--diff", run.path, run.path], capture_output=True, text=True)
-    assert done.returncode == 1 and "\\x1b]0;title\\x07xxx" in done.stderr and "x" * 81 not in done.stderr
+    assert done.returncode == 0 and "the same settings" in done.stdout, done.stderr
+    assert "config.yaml sets '\\x1b]0;title\\x07xx" in done.stderr or "config.yaml sets 'replay.gone" in done.stderr
+    assert "which this version does not know" in done.stderr and "x" * 81 not in done.stderr
     assert "\x1b" not in done.stderr
+    run.check(load_config("cpu_smoke", [f"run_dir={run.path}"]))  # and its user may continue
 
 
 def test_an_evaluation_without_its_samples_and_a_number_without_an_end(run):
@@ -190,31 +204,79 @@ def test_a_page_that_takes_long_holds_up_no_other_run(run, tmp_path):
             holding.join()
 
 
-@pytest.mark.parametrize("key", ["data.task", "ranking.score", "replay.order", "reward.function", "algo"])
-def test_looking_at_a_run_runs_no_code_that_it_names(run, tmp_path, key):
-    canary, code = tmp_path / "canary", tmp_path / "theirs.py"
+def test_every_key_that_is_imported_is_known():
+    """IMPORT_KEYS against the calls in the code: all tables, and all other places that import."""
+    calls = re.compile(r"""(?:OpenTable\(|load_object\(|reward_function\()\s*"([\w.]+)"(?: if .* else "([\w.]+)")?""")
+    files = Path(r3_openrlhf.__file__).parent.rglob("*.py")
+    named = {key for file in files for found in calls.finditer(file.read_text()) for key in found.groups() if key}
+    like_data_path = {"data.sources", "held_out.path"}
+    assert named - {"language"} | {"reward.code.languages"} | like_data_path == set(IMPORT_KEYS)
+
+
+@pytest.mark.parametrize("key", IMPORT_KEYS)
+def test_looking_at_a_run_runs_no_code_that_it_names(run, tmp_path, key, monkeypatch):
+    canary, code, problems = tmp_path / "canary", tmp_path / "theirs.py", tmp_path / "sums.jsonl"
     code.write_text(f"open({str(canary)!r}, 'w')\n\ndef f(*_, **__):\n    return 0.0\n")
-    config = OmegaConf.load(run.config)
-    OmegaConf.update(config, key, f"{code}:f")
+    problems.write_text(
+        json.dumps({"problem": "Add.", "answer": {"inputs": ["1"], "outputs": ["1"], "language": "c"}}) + "\n"
+    )
+    value = f"{code}:f"
+    RunDirectory(tmp_path / "agents").create(load_config("agent_smoke", [f"run_dir={tmp_path}/agents"]))
+    config = OmegaConf.load(tmp_path / "agents/config.yaml" if key == "agents.environment" else run.config)
+    shapes = {"reward.functions": [value], "data.sources": [value], "reward.code.languages": {"c": value}}
+    OmegaConf.update(config, key, shapes.get(key, value))
+    for path in {"agents.environment": ("data.path", "held_out.path"), "data.sources": ("data.path",)}.get(key, ()):
+        OmegaConf.update(config, path, "sources" if key == "data.sources" else f"environment:{value}")
     OmegaConf.save(config, run.config)
-    (run.final_model).mkdir()
-    (run.final_model / "config.json").write_text("{}")
+    shutil.copytree(resolve_model("tiny"), run.final_model)
+    monkeypatch.setattr("r3_openrlhf.evaluation.engine.Engine", lambda *_, **__: None)
     page = TestClient(create_app(Library([run.path]))).get("/", headers={"host": "127.0.0.1"}, follow_redirects=True)
     assert page.status_code == 200
     # the attack itself: whoever reads these settings to train with them runs the code
     commands = (["show", run.path], ["history", run.path], ["compare", run.path, run.path], ["status", run.path],
-                ["eval", run.path, "--benchmark", "aime24", "--data-dir", tmp_path])  # fmt: skip
+                ["report", run.path, "--out", tmp_path / "report.html"], ["config", "--diff", run.path, run.path],
+                ["eval", run.path, "--benchmark", problems, "data.task=code"])  # fmt: skip
     for command in commands:
         done = CliRunner().invoke(cli, [str(part) for part in command])
-        assert "unexpected" not in done.output, done.output
-        if command[0] == "eval" and key == "reward.function":
-            assert done.exit_code == 1 and f"add reward.function={code}:f to the command" in done.output
-        if command[0] == "show":
+        assert "unexpected" not in done.output or command[0] == "eval", done.output
+        if command[0] == "eval" and key.startswith("reward."):
+            typed = {"reward.functions": f"[{value}]", "reward.code.languages": f"{{c:'{value}'}}"}.get(key, value)
+            assert done.exit_code == 1 and f"add {key}={typed} to the command" in done.output, done.output
+        if command[0] in ("show", "config"):
             assert done.exit_code == 0, done.output
-    assert not canary.exists()
     with suppress(R3Error):
-        config_from_yaml(run.config.read_text(), source="config.yaml")
+        frames.Run(run.path).config.flag("actor.eps_clip")
+    assert not canary.exists()
+    load_object(key, value)
     assert canary.exists()
+
+
+ADDRESSES = [key for key, kind in of_others().items() if kind == "an address"]
+
+
+@pytest.mark.parametrize("key", [*ADDRESSES, "data.system_prompt"])
+@pytest.mark.parametrize("text", ["http://host/${oc.env:SECRET}", r"http://host/\${oc.env:SECRET}", "http://host/"])
+def test_a_run_gets_no_request_and_no_variable_of_its_reader(run, tmp_path, monkeypatch, key, text):
+    secret = os.urandom(8).hex()  # code_state.txt has the text of this file
+    monkeypatch.setenv("SECRET", secret)
+    config = OmegaConf.to_container(OmegaConf.load(run.config))
+    *sections, name = key.split(".")
+    functools.reduce(dict.get, sections, config)[name] = [text] if name.endswith("s") else text
+    run.config.write_text(yaml.safe_dump(config))
+    run.final_model.mkdir()
+    (run.final_model / "config.json").write_text("{}")
+    with TestClient(create_app(Library([run.path])), base_url="http://localhost") as client:
+        shown = [client.get(page).text for page in ("/run", "/run/files")]
+    commands = (["show", run.path], ["compare", run.path, run.path], ["status", run.path], ["config", "--diff", run.path, run.path],
+                ["report", run.path, "--out", tmp_path / "page.html"], ["eval", run.path, "--benchmark", "aime24", "--data-dir", tmp_path])  # fmt: skip
+    shown += [CliRunner().invoke(cli, [*map(str, command)]).output for command in commands]
+    with suppress(R3Error):
+        shown.append(str(frames.Run(run.path).config))
+    assert not any(secret in page for page in shown)
+    if "/$" in text:
+        assert "holds an interpolation" in shown[7]
+    elif "$" in text or key in ADDRESSES:
+        assert f"the run's {key} is" in shown[7] and f"add {key}=" in shown[7]
 
 
 def test_a_link_shows_no_line_of_its_target(run, tmp_path):

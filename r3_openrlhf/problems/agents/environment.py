@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 
 from r3_openrlhf.method.core.checks import finite_value
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import nearest
+from r3_openrlhf.method.open_table import load_object, nearest
 
 ENVIRONMENTS = {
     "vault": "r3_openrlhf.problems.agents.vault:Vault",
@@ -75,16 +74,16 @@ def environment_class(name: str) -> type:
     Raises:
         ConfigError: no such name, module or class, or a package that it needs is missing.
     """
-    path = ENVIRONMENTS.get(name, name)
-    module_name, colon, attribute = path.partition(":")
-    if not colon:
+    if name not in ENVIRONMENTS and ":" not in name:
         known = nearest(name, list(ENVIRONMENTS))
         raise ConfigError(f"agents.environment is {quoted(name)}; {known}, or package.module:Class of your own")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        remedy = REMEDIES.get(name, "") if isinstance(error, ModuleNotFoundError) else ""
-        raise ConfigError(f"agents.environment is {quoted(name)}, which cannot be loaded: {error}{remedy}") from error
+        found = load_object("agents.environment", ENVIRONMENTS.get(name, name))
+    except ConfigError as error:
+        remedy = REMEDIES.get(name, "") if isinstance(error.__cause__, ModuleNotFoundError) else ""
+        raise ConfigError(
+            f"agents.environment is {quoted(name)}, which cannot be loaded: {error.__cause__ or error}{remedy}"
+        ) from error
     missing = [method for method in ("reset", "step", "close") if not callable(getattr(found, method, None))]
     if not callable(found) or missing:
         raise ConfigError(
