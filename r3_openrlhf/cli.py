@@ -250,7 +250,7 @@ def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -
         click.echo(str(interrupted), err=True)
         sys.exit(GO_ON)
     except R3Error as error:
-        with contextlib.suppress(OSError):  # a full disk
+        with contextlib.suppress(OSError, R3Error):  # a full disk, or a directory of others
             note_error(run, str(error))
         raise
 

@@ -408,6 +408,7 @@ def test_what_comes_from_the_environment_stays_there(tmp_path, monkeypatch, key)
     """Law, over all texts: the run has the value, its files have the name, and its user may continue."""
     typed, value = TEXTS[key]
     monkeypatch.setenv("TEXT", value)
+    monkeypatch.chdir(tmp_path)
     overrides = {
         "run_dir": str(tmp_path),
         "data.system_prompt": "'${oc.env:TEXT}'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from r3_openrlhf.evaluation.sample_file import SampleFile
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import write_whole
+from r3_openrlhf.runs.files import no_link, not_ours
 
 
 class EvaluationDirectory:
@@ -47,6 +49,8 @@ class EvaluationDirectory:
         Raises ConfigError when it was sampled with other settings (the differing ones are named),
         when the directory holds other files, cannot be written, or is being written by another
         process."""
+        if (why := not_ours(self.path, uid=os.geteuid())) is not None:
+            raise ConfigError(f"--output {self.path} is not ours alone: {why}; choose another --output")
         if self.settings.is_file():
             self._check_same(settings)
         elif self.path.is_dir() and any(self.path.iterdir()):
@@ -55,7 +59,7 @@ class EvaluationDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             write_whole(self.settings, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
             self.samples.touch()
-            lock = self.log.open("ab")  # no other file here is never replaced
+            lock = open(self.log, "ab", opener=no_link)  # no other file here is never replaced
         except OSError as error:
             raise ConfigError(f"--output {self.path} cannot be written: {error.strerror}") from error
         with lock:

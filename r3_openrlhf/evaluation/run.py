@@ -68,6 +68,8 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     model = resolve_model(source.path)
     check_own_code(config.model, model)
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
+    if request.output is None and (source.output.is_symlink() or source.output.parent.is_symlink()):
+        raise ConfigError(f"{source.output} is a link, and an evaluation is written there; use --output DIR")
     directory = EvaluationDirectory(request.output or source.output)
     dates = "strftime_now" in str(tokenizer.chat_template or "")
     if dates and config.data.template_date is None:  # the same command continues on another day

@@ -20,6 +20,7 @@ import numpy as np
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.exchange import Grade
+from r3_openrlhf.runs.files import no_link
 
 NOT_YET = "not graded yet"
 # Reasons that say nothing about a response: it is graded by the next call.
@@ -101,12 +102,12 @@ class SampleFile:
 
     def drop_torn_line(self) -> None:
         """Make the file end with a whole line."""
-        with self.path.open("rb+") as file:
+        with open(self.path, "rb+", opener=no_link) as file:
             file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
 
     def append(self, problem: SampledProblem) -> None:
         """Write a problem, which is on disk when this returns."""
-        with self.path.open("ab") as file:
+        with open(self.path, "ab", opener=no_link) as file:
             file.write(_encode(problem))
             file.flush()
             os.fsync(file.fileno())
@@ -114,7 +115,7 @@ class SampleFile:
     def replace(self, problems: Iterable[SampledProblem]) -> None:
         """Let the file hold these problems, maybe of its own lines; a kill leaves the old ones."""
         new = self.path.with_suffix(".new")
-        with new.open("wb") as file:
+        with open(new, "wb", opener=no_link) as file:
             file.writelines(map(_encode, problems))
         new.replace(self.path)
 

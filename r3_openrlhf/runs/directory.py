@@ -24,7 +24,16 @@ from r3_openrlhf.method.errors import ConfigError, R3Error, quoted, without_secr
 from r3_openrlhf.method.open_table import looking_only
 from r3_openrlhf.runs import checkpoint_record, rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
-from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, check_line, read_lines, read_text, replacing
+from r3_openrlhf.runs.files import (
+    EvaluationLine,
+    MetricsLine,
+    check_line,
+    no_link,
+    not_ours,
+    read_lines,
+    read_text,
+    replacing,
+)
 
 logger = logging.getLogger(__name__)
 # Keys that may differ when a run continues: they change how long or where it runs, and its memory
@@ -161,7 +170,8 @@ class RunDirectory:
             raise ConfigError(f"run_dir {self.path} cannot be written: {error.strerror}") from error
 
     def check_place(self) -> None:
-        """Raise ConfigError where no run can be: a part of the path is a file or not writable."""
+        """Raise ConfigError where no run can be: a part of the path is a file or not writable, or in
+        the directory are links or files of others. The directory itself may be a link."""
         place = next(path for path in (self.path, *self.path.parents) if os.path.lexists(path))
         if not place.is_dir():
             raise ConfigError(
@@ -172,11 +182,18 @@ class RunDirectory:
                 f"run_dir {self.path} cannot be written: {place} is not ours to write; choose another run_dir"
             )
         try:  # permissions do not tell of places such as /proc, least of all root
-            os.rmdir(tempfile.mkdtemp(prefix=".r3-", dir=place))
+            trial = tempfile.mkdtemp(prefix=".r3-", dir=place)
+            uid = os.lstat(trial).st_uid  # which a server may have mapped
+            os.rmdir(trial)
         except OSError as error:
             raise ConfigError(
                 f"run_dir {self.path} cannot be written: nothing can be made in {place} ({error.strerror}); choose another run_dir"
             ) from error
+        if (why := not_ours(self.path, uid=uid)) is not None:
+            raise ConfigError(
+                f"run_dir {self.path} is not ours alone: {why}, and a run writes and deletes there; choose another run_dir, or a "
+                "copy (cp -rL)"
+            )
 
     def mark_finished(self) -> None:
         """Training came to its end with the configuration that is here."""
@@ -333,7 +350,7 @@ def _append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
         if "step" not in line:
             raise ValueError(f"a line of {path.name} needs a step, got the keys {sorted(line)}")
         encoded.append(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-    with path.open("ab+") as file:
+    with open(path, "ab+", opener=no_link) as file:
         _drop_torn_line(file)
         file.writelines(encoded)
         file.flush()

@@ -103,6 +103,29 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     sync_directory(path.parent)
 
 
+def no_link(name: str, flags: int) -> int:
+    """An `opener` for open(): it fails where the file is a link."""
+    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+
+def not_ours(top: Path, *, uid: int) -> str | None:
+    """Describe what makes writing below `top` dangerous: a link, a file that has another name
+    elsewhere too, or one of another user than `uid`. None: nothing."""
+    for folder, folders, files in os.walk(top):
+        for path in (Path(folder), *(Path(folder, name) for name in (*folders, *files))):
+            try:
+                found = path.stat() if path == top else path.lstat()
+            except FileNotFoundError:  # of a process that is writing
+                continue
+            if stat.S_ISLNK(found.st_mode):
+                return f"{path} is a link"
+            if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+                return f"{path} is a hard link"
+            if found.st_uid != uid:
+                return f"{path} belongs to another user"
+    return None
+
+
 def sync_directory(path: Path) -> None:
     """Make the list of its files durable before this returns."""
     handle = os.open(path, os.O_RDONLY)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.lease import Lease, last_holder
-from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory, write_whole
 
 TOKEN = "R3_RUN_LEASE_TOKEN"  # environment variable
 
@@ -47,11 +47,12 @@ def held(run: RunDirectory) -> Iterator[None]:
 
 def note_error(run: RunDirectory, sentence: str) -> None:
     """Keep why a start failed for `r3 status`, in error.txt, which the next start removes. Nothing
-    where there is neither a run nor a job, or where somebody else trains."""
+    where there is neither a run nor a job, or where somebody else trains. ConfigError: not ours."""
     if not (run.config.is_file() or run.cluster.is_dir()):
         return
     if _is_our_agents(run) or not last_holder(run.lock)[1]:
-        run.error.write_text(sentence + "\n", encoding="utf-8")
+        run.check_place()
+        write_whole(run.error, sentence + "\n")
 
 
 def _is_our_agents(run: RunDirectory) -> bool:

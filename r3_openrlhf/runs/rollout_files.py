@@ -287,7 +287,7 @@ def _check_tokens(key: str, values: Any, row: dict[str, Any]) -> None:
 
 def forget_after(directory: Path, step: int) -> None:
     """Delete the files of every step after `step`, unread, and what a killed writer left."""
-    if not directory.is_dir():
+    if directory.is_symlink() or not directory.is_dir():
         return
     for unfinished in directory.glob(".step_*.parquet.new"):
         unfinished.unlink()

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.runs.files import no_link
 
 # Saved, and to be started again: what HTCondor calls the exit code of a self-checkpointing job.
 GO_ON = 85
@@ -64,11 +65,12 @@ class StopRequest:
 
     def clear(self) -> None:
         """Forget what was asked."""
-        self.path.write_text("", encoding="utf-8")
+        self.ask("")
 
     def ask(self, why: str) -> None:
         """The run is to end after its current step; the last `why` counts."""
-        self.path.write_text(why, encoding="utf-8")
+        with open(self.path, "w", encoding="utf-8", opener=no_link) as file:
+            file.write(why)
 
     def reason(self) -> str | None:
         """Why the run is to end; None when there was no request."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import LAST, Display, Outputs, duration, to_go_s
+from r3_openrlhf.runs.files import no_link
 from r3_openrlhf.stack.phases import Phase, announce
 
 
@@ -68,7 +69,7 @@ class Console:
     def attach(self, run: RunDirectory, *, first_phase: Phase) -> None:
         """Send the output to the log of `run`, which exists; show its processes' events."""
         self._outputs.flush()
-        with run.log.open("ab") as log:
+        with open(run.log, "ab", opener=no_link) as log:
             self._log_position = log.tell()
             with self._early_output.open("rb") as early:
                 shutil.copyfileobj(early, log)

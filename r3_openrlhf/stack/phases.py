@@ -53,7 +53,7 @@ def announce(
     """A phase begins, now or then. One write of one line, so that processes do not mix."""
     event = {"time": round(time.time() if at is None else at, 3), "phase": phase, "step": step}
     line = json.dumps(event | ({} if warning is None else {"warning": warning})) + "\n"
-    file = os.open(run.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    file = os.open(run.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         written = os.write(file, line.encode())
         if written < len(line.encode()):  # a full disk took a part

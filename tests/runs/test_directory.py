@@ -3,14 +3,18 @@
 import json
 import math
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.method.types import Verdict
@@ -195,3 +199,49 @@ def test_an_evaluations_rollouts_are_rows_like_those_of_a_step(run):
     (row,) = run.read_rollouts(held_out=True)
     assert (row["step"], row["uid"], row["verdict"], row["num_tokens"]) == (0, "p", "correct", right.num_tokens)
     assert row["advantage"] is None and row["recalled_from"] is None
+
+
+FILES = sorted(name for name, path in vars(RunDirectory("run")).items() if name not in ("path", "config"))
+BELOW = ("held_out/step_000001.parquet", "checkpoints/_actor/latest", "rollouts/.step_000001.parquet.new")
+
+
+def make_strange(path, theirs, kind):
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "belongs to another user":
+        path.touch()
+        os.chown(path, 12345, -1)
+    elif kind == "is a hard link":
+        path.hardlink_to(theirs.metrics)
+    else:
+        path.symlink_to(theirs.held_out_rollouts if path.suffix == "" else theirs.metrics)
+
+
+@pytest.mark.parametrize("name", [*FILES, *BELOW])
+def test_nothing_outside_of_a_run_is_written_or_deleted(tmp_path, name):
+    """Law, over all that a run directory has: the run is refused, and what a link names is as it was."""
+    run, theirs = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "theirs")
+    for one in (run, theirs):
+        one.create(config_at(one.path))
+    theirs.append_metrics({"step": 1})
+    theirs.write_held_out(1, [rollout(step=1)])
+    path = getattr(run, name, run.path / name)
+    before = {path: path.is_file() and path.read_bytes() for path in theirs.path.rglob("*")}
+    for kind in ["is a link", "is a hard link", *(["belongs to another user"] if os.geteuid() == 0 else [])]:
+        make_strange(path, theirs, kind)
+        with pytest.raises(ConfigError, match=f"is not ours alone: {re.escape(str(path))} {kind}"):
+            run.create(config_at(run.path))
+    if name in ("error", "log", "held_out_rollouts"):
+        make_strange(path, theirs, "is a link")
+        done = CliRunner().invoke(main, ["train", "experiment=cpu_smoke", f"run_dir={run.path}"])
+        assert done.exit_code == 1 and f"{path} is a link" in done.output, done.output
+    assert {path: path.is_file() and path.read_bytes() for path in theirs.path.rglob("*")} == before
+
+
+def test_the_directory_itself_may_be_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    RunDirectory(tmp_path / "run").create(config_at(tmp_path / "run"))
+    assert (tmp_path / "disk" / "config.yaml").is_file()

@@ -304,7 +304,7 @@ class Agent:
             psutil.wait_procs(children, timeout=TIDY_S)
         for logs in self.temp_dir.glob("session_20*/logs"):
             kept = self.run.cluster / "ray_logs" / self.start / self.node
-            shutil.copytree(logs, kept, dirs_exist_ok=True, symlinks=True)
+            shutil.copytree(logs, kept, dirs_exist_ok=True, ignore=_links)  # which a run may not have
         ray_temporary.sweep(self.temporary)  # of a command that was killed
         shared_memory.sweep()
         if self.lease is not None:
@@ -334,7 +334,11 @@ class Agent:
                 "again. A smaller checkpoint.save_minutes or a longer --time lets it get further; the log above "
                 "says how each start ended",
             )
-        log.write_text("\n".join([*before, checkpoint, ""]))
+        write_whole(log, "\n".join([*before, checkpoint, ""]))
+
+
+def _links(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_symlink()]
 
 
 def _answers(host: str, port: int) -> bool:

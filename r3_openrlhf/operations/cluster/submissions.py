@@ -16,7 +16,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from msgspec import Meta
 
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.files import Count, read_lines
+from r3_openrlhf.runs.files import Count, no_link, read_lines
 
 FILE = "submitted.jsonl"
 SlurmId = Annotated[str, Meta(pattern=r"\A\d+(_\d+)?\Z")]
@@ -84,5 +84,5 @@ def still_queued(run_dirs: Iterable[str | Path]) -> list[str]:
 def _append(run_dir: str | Path, line: dict[str, Any]) -> None:
     folder = RunDirectory(run_dir).cluster
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / FILE).open("a") as file:
+    with open(folder / FILE, "a", opener=no_link) as file:
         file.write(json.dumps(line) + "\n")
