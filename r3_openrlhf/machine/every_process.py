@@ -18,6 +18,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
+MODEL_CODE = "R3_MODEL_CODE"  # environment variable of a run: "0" where no code of its model may run
 _installed = False
 
 
@@ -31,10 +32,37 @@ def install() -> None:
     global _installed
     if not _installed:
         _installed = True
-        patch_after_import({"openrlhf.trainer.ray.launcher": _patch_free_port})
+        patch_after_import(
+            {
+                "openrlhf.trainer.ray.launcher": _patch_free_port,
+                "transformers.dynamic_module_utils": _refuse_model_code,
+            }
+        )
 
 
 def _patch_free_port(module) -> None:
     """trainer/ray/launcher.py:45 asks the kernel for an ephemeral port and closes it; another
     process can get it before it is used. Ports below the ephemeral range are never handed out."""
     module.BaseDistributedActor._get_free_port = staticmethod(free_port)
+
+
+def _refuse_model_code(module) -> None:
+    """OpenRLHF says trust_remote_code=True for everybody (models/actor.py:151, models/model.py:69 and
+    :113, utils/utils.py:45, :59 and :70, trainer/ray/vllm_engine.py:232), and Transformers passes it
+    on to the base model that an adapter names (models/auto/auto_factory.py:322). Here is where
+    Transformers decides about it, and where it runs code for whoever had imported that before."""
+    resolve, run = module.resolve_trust_remote_code, module.get_class_in_module
+
+    def resolved(trust_remote_code, *arguments, **more):
+        return resolve(bool(trust_remote_code) and _may_run(), *arguments, **more)
+
+    def run_if_trusted(class_name, module_path, **more):
+        if not _may_run():
+            raise ValueError(f"{module_path} is a model's own code; model.trust_remote_code=true would run it")
+        return run(class_name, module_path, **more)
+
+    module.resolve_trust_remote_code, module.get_class_in_module = resolved, run_if_trusted
+
+
+def _may_run() -> bool:
+    return os.environ.get(MODEL_CODE) != "0"

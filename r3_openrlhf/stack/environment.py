@@ -7,6 +7,7 @@ import os
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import config_from_json, config_to_json
+from r3_openrlhf.machine.every_process import MODEL_CODE
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
 
@@ -19,7 +20,8 @@ THREADS = "R3_ACTORS_PER_NODE"
 def environment_of(config: R3Config, platform: str = "cuda") -> dict[str, str]:
     """The variables that a process of the job needs for `config_from_environment` and `on_cpu`."""
     recorded = {name: os.environ[name] for name in (RECORD, PLAYBACK) if name in os.environ}
-    return {VARIABLE: config_to_json(config), PLATFORM: platform, **recorded}
+    trusted = str(int(config.model.trust_remote_code))
+    return {VARIABLE: config_to_json(config), PLATFORM: platform, MODEL_CODE: trusted, **recorded}
 
 
 def on_cpu() -> bool:

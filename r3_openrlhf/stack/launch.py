@@ -237,8 +237,8 @@ def _run_upstream(config: R3Config, arguments: list[str], platform: str, console
     if not ray_address():
         os.environ.update(of_this_machine())
         os.environ.update(hidden_gpus(config, platform))
-    if platform == "cpu":
-        cpu_platform.install()
+    os.environ[every_process.MODEL_CODE] = str(int(config.model.trust_remote_code))
+    (cpu_platform if platform == "cpu" else every_process).install()
     _replace_names(config)
     gc.enable()
     options = ray_options(config, platform)

@@ -58,6 +58,7 @@ class R3RolloutActor(UpstreamRolloutActor):
         config = config_from_environment()
         kwargs["logprobs_mode"] = "processed_logprobs"
         kwargs["max_logprobs"] = TOP_LOGPROBS
+        kwargs["trust_remote_code"] = config.model.trust_remote_code  # upstream: True
         kwargs |= engine_limits(config, cpu=on_cpu())
         if on_cpu():
             kwargs["worker_extension_cls"] = os.environ.get("R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION)

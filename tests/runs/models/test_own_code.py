@@ -1,15 +1,22 @@
 """A model's own Python code runs only where a person said so."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from r3_openrlhf.config import BenchmarkConfig, ModelConfig
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.evaluation.run import Request, run_evaluation
+from r3_openrlhf.machine import every_process
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.operations.doctor.checks import paths
 from r3_openrlhf.runs.models.checks import check_own_code
+from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.stack.launch import plan
 
 REFUSED = r"brings code of its own \(auto_map in .*json\).*set model.trust_remote_code=true"
@@ -75,3 +82,57 @@ def test_a_word_in_a_vocabulary_is_no_code(tmp_path):
     (tmp_path / "vocab.json").write_text('{"auto_map": 7}')
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"merges": ["auto_map"]}}))
     check_own_code(ModelConfig(path="m"), str(tmp_path))
+
+
+LOAD = """
+import sys
+from r3_openrlhf.machine import every_process
+if sys.argv[2] == "unguarded":
+    every_process._refuse_model_code = lambda module: None
+from r3_openrlhf.machine.cpu import cpu_platform
+cpu_platform.install()
+from openrlhf.models import Actor
+from openrlhf.utils.utils import get_tokenizer
+for load in (lambda: get_tokenizer(sys.argv[1], None), lambda: Actor(sys.argv[1], attn_implementation="eager")):
+    try:
+        load()
+    except ValueError as error:
+        print(error)
+"""
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    ("guard", "trusted", "runs"), [("guarded", "0", False), ("guarded", "1", True), ("unguarded", "0", True)]
+)
+def test_an_adapter_runs_no_code_of_its_base_model(model_with_code, tmp_path, guard, trusted, runs):
+    """At the last place, OpenRLHF's own loaders (utils/utils.py:70, models/actor.py:151), and at the door."""
+    pytest.importorskip("openrlhf")
+    (directory, mark), adapter = model_with_code, tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": str(directory), "peft_type": "LORA"})
+    )
+    with pytest.raises(ConfigError, match=f"the base model {directory} of the adapter {adapter} {REFUSED}"):
+        check_own_code(ModelConfig(path=str(adapter)), str(adapter))
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(resolve_model("tiny"), file), adapter)
+    environment = {**os.environ, every_process.MODEL_CODE: trusted}
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, adapter, guard], env=environment, capture_output=True, text=True
+    )
+    assert mark.exists() == runs, done.stderr
+    assert runs or "custom code" in done.stdout, done.stderr
+
+
+def test_upstream_trusts_everybody_at_these_lines():
+    """What every_process._refuse_model_code answers; OpenRLHF with other lines is to be read again."""
+    package = Path(pytest.importorskip("openrlhf").__file__).parent
+    lines = {
+        f"{file.relative_to(package)}:{number}"
+        for file in package.rglob("*.py")
+        for number, line in enumerate(file.read_text().splitlines(), start=1)
+        if "trust_remote_code" in line and "datasets" not in file.parts
+    }
+    assert lines == {"models/actor.py:151", "models/model.py:69", "models/model.py:113", "utils/utils.py:45", "utils/utils.py:59",
+                     "utils/utils.py:70", "trainer/ray/vllm_engine.py:232", "trainer/ray/vllm_engine.py:274"}  # fmt: skip
