@@ -31,6 +31,7 @@ else:
     Name: TypeAlias = str  # a file of settings holds texts alone
 # Every key that may hold an import path: those of the tables, and of what calls `load_object`
 IMPORT_KEYS = (
+    "advantage.function",
     "agents.environment",
     "algo",
     "data.path",
@@ -43,6 +44,7 @@ IMPORT_KEYS = (
     "reward.code.languages",
     "reward.function",
     "reward.functions",
+    "train.loss",
 )
 _LOOKING: ContextVar[bool] = ContextVar("looking", default=False)
 
