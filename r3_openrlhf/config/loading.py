@@ -254,26 +254,17 @@ def _typed(values: dict[str, Any], config: R3Config) -> dict[str, Any]:
 
     defaults = OmegaConf.create(_container(_schema()))
     kept = _container(OmegaConf.merge(defaults, _each(values, typed)), resolve=True)
-    resolved = flatten(config)
-    fields = fields_of()
+    values_of, words = flatten(config), {key for key, field in fields_of().items() if "words" in field.metadata}
     texts = {
-        key: _texts_of(value, resolved[key])
+        key: value
         for key, value in _leaves(kept, R3Config)
-        if RESOLVER.search(str(value)) and not fields[key].metadata.get("words") and key != "agents.environment"
+        if RESOLVER.search(str(value))
+        and key not in {*words, "agents.environment"}
+        and not isinstance(values_of[key], float | int)
     }
     if "data.sources" in texts:  # whose paths data.path repeats
         texts["data.path"] = SOURCES
     return texts
-
-
-def _texts_of(typed: Any, value: Any) -> Any:
-    """`value` with the texts in it that came from outside as they were typed."""
-    if isinstance(typed, dict) and isinstance(value, dict) and typed.keys() == value.keys():
-        return {key: _texts_of(part, value[key]) for key, part in typed.items()}
-    if isinstance(typed, list) and isinstance(value, list) and len(typed) == len(value):
-        return [_texts_of(*parts) for parts in zip(typed, value, strict=True)]
-    is_text = isinstance(value, (str, dict, list)) and RESOLVER.search(str(typed))
-    return typed if is_text else value
 
 
 def _section_of(values: dict[str, Any], key: str) -> dict[str, Any]:

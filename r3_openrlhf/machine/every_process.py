@@ -49,20 +49,13 @@ def _patch_free_port(module) -> None:
 def _refuse_model_code(module) -> None:
     """OpenRLHF says trust_remote_code=True for everybody (models/actor.py:151, models/model.py:69 and
     :113, utils/utils.py:45, :59 and :70, trainer/ray/vllm_engine.py:232), and Transformers passes it
-    on to the base model that an adapter names (models/auto/auto_factory.py:322). Here is where
-    Transformers decides about it, and where it runs code for whoever had imported that before."""
-    resolve, run = module.resolve_trust_remote_code, module.get_class_in_module
-
-    def resolved(trust_remote_code, *arguments, **more):
-        return resolve(bool(trust_remote_code) and _may_run(), *arguments, **more)
+    on to the base model that an adapter names (models/auto/auto_factory.py:322). This is what runs
+    the code in the end (dynamic_module_utils.py:266)."""
+    run = module.get_class_in_module
 
     def run_if_trusted(class_name, module_path, **more):
-        if not _may_run():
-            raise ValueError(f"{module_path} is a model's own code; model.trust_remote_code=true would run it")
+        if os.environ.get(MODEL_CODE) == "0":
+            raise ValueError(f"{module_path} is code of a model, and model.trust_remote_code is false")
         return run(class_name, module_path, **more)
 
-    module.resolve_trust_remote_code, module.get_class_in_module = resolved, run_if_trusted
-
-
-def _may_run() -> bool:
-    return os.environ.get(MODEL_CODE) != "0"
+    module.get_class_in_module = run_if_trusted

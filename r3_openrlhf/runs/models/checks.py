@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 PROBE = "Calculate 5 + 0.\nThe answer is 7, as said\tabove."
 _POINTER = b"version https://git-lfs"
-ADAPTER = "adapter_config.json"
 # What Transformers and vLLM read `auto_map` from; of a directory every JSON file is looked at
 HUB_FILES = (
     "config.json",
@@ -30,7 +29,6 @@ HUB_FILES = (
     "processor_config.json",
     "preprocessor_config.json",
     "video_preprocessor_config.json",
-    ADAPTER,
 )
 _MAYBE = re.compile(rb"auto_map|\\u00")  # JSON can spell the word in escapes
 
@@ -59,8 +57,8 @@ def directory_findings(model: str) -> list[Finding]:
         for file in sorted(directory.glob(pattern))
         if not file.name.startswith("adapter_model")
     ]
-    if not weights and (directory / ADAPTER).is_file():
-        base = _json(directory / ADAPTER).get("base_model_name_or_path")
+    if not weights and (directory / "adapter_config.json").is_file():
+        base = _json(directory / "adapter_config.json").get("base_model_name_or_path")
         return [
             Finding(
                 f"model.path {model} holds an adapter alone; merge it into its base model {quoted(str(base))} "
@@ -231,9 +229,6 @@ def check_own_code(config: ModelConfig, model: str, *, setting: str | None = Non
     if config.trust_remote_code:
         return
     for name, content in _files(model):
-        base = _base_of(content) if name == ADAPTER else None
-        if base is not None and base != model:  # Transformers loads that one (models/auto/auto_factory.py:322)
-            check_own_code(config, base, setting=f"the base model {base} of the adapter {model}")
         if _MAYBE.search(content) and _maps_code(content):
             raise ConfigError(
                 f"{setting or f'model.path {config.path}'} brings code of its own (auto_map in {name}), which a run would execute; read that "
@@ -257,13 +252,6 @@ def _files(model: str) -> Iterator[tuple[str, bytes]]:
             raise ConfigError(f"model.path {model} cannot be loaded: {reason}") from error
         if found is not None:
             yield name, Path(found).read_bytes()
-
-
-def _base_of(adapter: bytes) -> str | None:
-    try:
-        return json.loads(adapter).get("base_model_name_or_path")
-    except (ValueError, AttributeError, RecursionError):
-        return None
 
 
 def _maps_code(content: bytes) -> bool:

@@ -106,15 +106,13 @@ for load in (lambda: get_tokenizer(sys.argv[1], None), lambda: Actor(sys.argv[1]
     ("guard", "trusted", "runs"), [("guarded", "0", False), ("guarded", "1", True), ("unguarded", "0", True)]
 )
 def test_an_adapter_runs_no_code_of_its_base_model(model_with_code, tmp_path, guard, trusted, runs):
-    """At the last place, OpenRLHF's own loaders (utils/utils.py:70, models/actor.py:151), and at the door."""
+    """At the last place, OpenRLHF's own loaders (utils/utils.py:70, models/actor.py:151)."""
     pytest.importorskip("openrlhf")
     (directory, mark), adapter = model_with_code, tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(
         json.dumps({"base_model_name_or_path": str(directory), "peft_type": "LORA"})
     )
-    with pytest.raises(ConfigError, match=f"the base model {directory} of the adapter {adapter} {REFUSED}"):
-        check_own_code(ModelConfig(path=str(adapter)), str(adapter))
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(Path(resolve_model("tiny"), file), adapter)
     environment = {**os.environ, every_process.MODEL_CODE: trusted}
@@ -122,7 +120,7 @@ def test_an_adapter_runs_no_code_of_its_base_model(model_with_code, tmp_path, gu
         [sys.executable, "-c", LOAD, adapter, guard], env=environment, capture_output=True, text=True
     )
     assert mark.exists() == runs, done.stderr
-    assert runs or "custom code" in done.stdout, done.stderr
+    assert runs or "is code of a model" in done.stdout, done.stderr
 
 
 def test_upstream_trusts_everybody_at_these_lines():
