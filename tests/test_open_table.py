@@ -1,24 +1,28 @@
 """What a user adds by import path: found, checked at start, and used as if it were ours."""
 
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from r3_openrlhf.config import R3Config
+import r3_openrlhf.rewards.code.languages  # noqa: F401
+from r3_openrlhf.config import R3Config, RewardConfig
 from r3_openrlhf.config.algorithms import ALGORITHMS
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import Candidate, choose
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.method.open_table import load_object, looking_only
+from r3_openrlhf.method.open_table import OpenTable, load_object, looking_only
+from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import RankingSettings, ReplaySettings
 from tests.method.test_r3 import W, rollout, settings_of
 
 MODULE = """
 from r3_openrlhf.config.algorithms import Algorithm
+from r3_openrlhf.rewards.code.languages import Language
 
 MINE = Algorithm(estimator="rloo", filters_groups=True)
 NOT_MINE = Algorithm(estimator="rloo", mechanisms=frozenset({"telepathy"}))
@@ -41,6 +45,20 @@ def strangers(candidates, k, rng):
 
 def no_rng(candidates):
     return candidates
+
+def centred(rewards):
+    return [reward - sum(rewards) / len(rewards) for reward in rewards]
+
+def plain(logprobs, old_logprobs, advantages, mask):
+    return -(logprobs - old_logprobs).exp() * advantages
+
+def graded(response, reference):
+    return reference in response
+
+def text_of(problem):
+    return problem + "!"
+
+LANGUAGE = Language(command=("lua",))
 
 def fails(candidates, k, rng):
     raise KeyError("oldest")
@@ -142,6 +160,41 @@ def test_a_file_that_failed_is_read_again_when_it_is_corrected(tmp_path):
     assert load_object("ranking.score", f"{file}:longest")([]) == []
     with pytest.raises(ConfigError, match=r"ranking\.score is '7:up!'; use package\.module:name or file\.py:name"):
         load_object("ranking.score", "7:up!")
+
+
+OF_TABLES = {
+    "ranking.score": "longest",
+    "replay.order": "best",
+    "algo": "MINE",
+    "data.task": "graded",
+    "advantage.function": "centred",
+    "train.loss": "plain",
+    "language": "LANGUAGE",
+}
+
+
+def test_every_open_table_takes_an_object_as_it_takes_its_path(mine):
+    """The tables of the whole package; a new one is missing in OF_TABLES. A run, which is kept as text, takes paths alone."""
+    ours = [vars(module) for name, module in list(sys.modules.items()) if name.startswith("r3_openrlhf")]
+    tables = {one.key: one for module in ours for one in module.values() if isinstance(one, OpenTable)}
+    assert tables.keys() == OF_TABLES.keys()
+    for key, table in tables.items():
+        path = mine(OF_TABLES[key])
+        found = load_object(key, path)
+        by_path, by_object = table[path], table[found]
+        if key == "data.task":
+            assert (by_path.grade, by_object.grade) == (path, found)
+        else:
+            assert by_object == by_path
+        with pytest.raises(ConfigError, match=key):
+            table[object()]
+    score = load_object("ranking.score", mine("longest"))
+    with pytest.raises(ConfigError, match="ranking.score is .*; a run is kept as text, so use its import path"):
+        R3Config(run_dir="run", ranking=RankingSettings(score=score))
+    with pytest.raises(ConfigError, match="reward.function is .*; use text"):
+        RewardConfig(function=score)
+    chat = ChatPrompts(None, max_prompt_tokens=9, message=mine("text_of"), render=str.upper)
+    assert chat.plain("a problem") == "A PROBLEM!"
 
 
 def test_a_table_lists_what_is_ours_alone():

@@ -169,6 +169,22 @@ def test_an_installed_wheel_says_its_commit(elsewhere, checkout, tmp_path):
     assert run(elsewhere / "python", "-c", code, cwd=tmp_path).endswith(f"\ncommit {commit}\n\n")
 
 
+def test_a_type_checker_reads_the_types_of_an_installed_wheel(elsewhere, tmp_path):
+    (tmp_path / "own.py").write_text("from r3_openrlhf import outcome_reward\noutcome_reward('1', 2, max_tokens=3)\n")
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--python-executable",
+        elsewhere / "python",
+        "--cache-dir",
+        tmp_path,
+        "own.py",
+    ]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert 'has incompatible type "str"; expected "float"' in found, found
+
+
 @pytest.mark.stack
 def test_an_installed_wheel_plans_a_run_from_any_directory(elsewhere, tmp_path):
     pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")

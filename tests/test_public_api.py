@@ -1,12 +1,12 @@
 """`import r3_openrlhf` is a library: names that load when they are used, and a loop that is not ours."""
 
 import importlib.util
+import math
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -84,17 +84,23 @@ def test_the_own_loop_trains_each_row_with_its_prompt_and_bounds_what_a_stored_f
     ]
     policy = own_loop.Policy()
     loss = own_loop.update(policy, torch.optim.SGD(policy.parameters(), lr=0.0), batch, dual_clip)
-    gains = []
+    found, gains = [parameter.grad.clone() for parameter in policy.parameters()], []
     for one in batch.trained:
         ids = torch.tensor(one.rollout.response_ids[None]).long()
         now = (
             policy(torch.tensor([prompts[one.rollout.uid]]), ids).log_softmax(-1).gather(-1, ids[..., None]).flatten()
         )
-        old = now.tolist() if one.old_logprobs is None else one.old_logprobs
-        for ratio in np.exp(now.tolist() - np.array(old)):
-            gain = min(ratio * one.advantage, np.clip(ratio, 0.8, 1.2) * one.advantage)
-            gains.append(max(gain, dual_clip * one.advantage) if dual_clip and one.advantage < 0 else gain)
-    assert loss.item() == pytest.approx(-np.mean(gains), rel=1e-5)
+        old = now.detach() if one.old_logprobs is None else torch.tensor(one.old_logprobs)
+        for ratio in (now - old).exp():
+            gain = min(ratio * one.advantage, ratio.clip(0.8, 1.2) * one.advantage)
+            bound = -math.inf if dual_clip is None or one.advantage > 0 else dual_clip * one.advantage
+            gains.append(gain if gain > bound else torch.tensor(bound))
+    expected = -torch.stack(gains).mean()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    policy.zero_grad()
+    expected.backward()  # a rehearsed row's ratio is 1 whatever its prompt: the gradient tells
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+    assert all(torch.allclose(a, b.grad, atol=1e-6) for a, b in zip(found, policy.parameters(), strict=True))
 
 
 def test_the_own_loop_is_short_and_needs_no_stack():

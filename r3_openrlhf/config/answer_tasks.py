@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import OpenTable, check_signature
+from r3_openrlhf.method.open_table import Name, OpenTable, check_signature, is_import_path
 
 _ROOM = "r3_openrlhf.rewards.answers"
 OPTIONAL = ("problem", "metadata", "truncated")  # what a user's function gets by its parameters
@@ -35,7 +35,7 @@ class AnswerTask:
         runs_programs: a reference is tests of a program (config/code_tests.py), run in processes.
         of_user: `grade` is a user's own function."""
 
-    grade: str
+    grade: Name
     prepare: str | None = None
     problems: str | None = None
     answer_form: str = r"\boxed{%s}"
@@ -59,7 +59,7 @@ def _of_user(path: str, function: Any) -> AnswerTask:
         raise ConfigError(
             f"data.task is {quoted(path)}, which returned {quoted(score)}; use a number from 0 to 1, a bool or None"
         )
-    return AnswerTask(grade=path, of_user=True)
+    return AnswerTask(grade=path if is_import_path(path) else function, of_user=True)
 
 
 def wanted_by(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:

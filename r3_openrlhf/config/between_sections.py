@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
 from r3_openrlhf.config.words import ENVIRONMENT, LossAggregation
-from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.method.open_table import is_import_path, is_looking
+from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.open_table import OpenTable, is_import_path, is_looking
 from r3_openrlhf.method.types import OldLogprobs
 
 R3Config = Any  # of config/run.py, which imports this file
@@ -76,6 +77,14 @@ def check_sections(config: R3Config) -> None:
     """ConfigError: settings that exclude each other, or batches that do not divide evenly."""
     for check in _CHECKS:
         check(config)
+
+
+def _check_texts(config: R3Config) -> None:
+    for section in filter(dataclasses.is_dataclass, (config, *vars(config).values())):
+        for field in dataclasses.fields(section):
+            value, table = getattr(section, field.name), field.metadata.get("words")
+            if isinstance(table, OpenTable) and not isinstance(value, str | None):
+                raise ConfigError(f"{table.key} is {quoted(value)}; a run is kept as text, so use its import path")
 
 
 def _value(config: R3Config, key: str) -> Any:
@@ -318,6 +327,7 @@ def _check_batches(config: R3Config) -> None:
 
 
 _CHECKS: tuple[Callable[[R3Config], None], ...] = (
+    _check_texts,
     _check_environment,
     _check_async,
     _check_filtering,

@@ -96,7 +96,7 @@ def _settings_of(schema: type, prefix: str) -> Iterable[Setting]:
             continue
         yield Setting(
             key=key,
-            kind=str(field.type),
+            kind="str" if field.type == "Name" else str(field.type),
             default=_default(field),
             unit=next((unit for end, unit in UNITS.items() if field.name.endswith(end)), ""),
             meaning=comments.get(field.name) or (_purpose(schema) if field.name == "enabled" else ""),

@@ -8,6 +8,7 @@ the key, the value and what to use instead.
 from __future__ import annotations
 
 import dataclasses
+import os
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -75,6 +76,12 @@ def word(default: str | None, known: Iterable[str]) -> Any:
     return dataclasses.field(default=default, metadata={"words": known})
 
 
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, str | os.PathLike):
+        return str(value)
+    raise ConfigError(f"{key} is {quoted(value)}; use text")
+
+
 def section_of(key: str, kind: Any, value: Any) -> Any:
     """`value`, or the section that a mapping describes. ConfigError: neither; an unknown key."""
     if isinstance(value, kind):
@@ -105,6 +112,8 @@ def check_fields(section: Any, prefix: str = "", *, key_of: Callable[[str], str]
             raise ConfigError(f"{key} is {quoted(value)}; use true or false")
         if value is None:
             continue
+        if hint in (str, str | None) and not isinstance(words, OpenTable):
+            setattr(section, field.name, _text(key, value))
         if bounds is not None and not bounds.allow(value):
             raise ConfigError(f"{key} is {quoted(value)}; {bounds}")
         if bounds is not None and int in (hint, *typing.get_args(hint)):

@@ -17,7 +17,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -177,19 +177,22 @@ class OpenTable(Mapping[Any, EntryT], Generic[EntryT]):
         self.key = key
         self._entries = dict(entries)
         self._of_user, self._unread = of_user, unread
-        self._found: dict[Any, EntryT] = {}
+        self._found: dict[Any, tuple[Any, EntryT]] = {}  # with the object, whose id is its key
 
     def __getitem__(self, name: Any) -> EntryT:
         """The entry. Raises ConfigError, with the nearest name, where there is none."""
-        key = name if isinstance(name, Hashable) else id(name)
-        if key in self._entries or key in self._found:
-            return self._entries[key] if key in self._entries else self._found[key]
+        key = name if isinstance(name, str) else id(name)
+        if key in self._entries:
+            return self._entries[key]
+        if key in self._found:
+            return self._found[key][1]
         is_path = isinstance(name, str) and is_import_path(name)
         if self._unread is not None and is_path and is_looking():
             return self._unread(name)
         if self._of_user is not None and (is_path or not isinstance(name, str)):
             described = name if is_path else quoted(getattr(name, "__qualname__", name))
-            entry = self._found[key] = self._of_user(described, loaded(self.key, name))
+            entry = self._of_user(described, loaded(self.key, name))
+            self._found[key] = name, entry
             return entry
         own = "" if self._of_user is None else ", or package.module:name of your own"
         raise ConfigError(

@@ -12,6 +12,7 @@ import numpy as np
 
 from r3_openrlhf.method.core.reflection import fit_attempt, reflection_message
 from r3_openrlhf.method.core.states import StoredState
+from r3_openrlhf.method.open_table import Name, loaded
 from r3_openrlhf.method.types import Context, Rollout, Word
 
 
@@ -131,7 +132,8 @@ class ChatPrompts:
         max_prompt_tokens: of a whole prompt; an attempt is shortened to fit, the problem never.
         max_attempt_tokens: of the attempt alone.
         message: problem -> the text of the user's turn; without it the attribute `problem`.
-        render: text of the user's turn -> prompt; without it the tokenizer's chat template."""
+        render: text of the user's turn -> prompt; without it the tokenizer's chat template. Both are
+            functions or their import paths."""
 
     def __init__(
         self,
@@ -139,14 +141,14 @@ class ChatPrompts:
         *,
         max_prompt_tokens: int,
         max_attempt_tokens: int = 2048,
-        message: Callable[[Any], str] = attrgetter("problem"),
-        render: Callable[[str], str] | None = None,
+        message: Name = attrgetter("problem"),
+        render: Name | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.max_prompt_tokens = max_prompt_tokens
         self.max_attempt_tokens = max_attempt_tokens
-        self.message = message
-        self.render = render or self._chat
+        self.message: Callable[[Any], str] = loaded("message", message)
+        self.render: Callable[[str], str] = loaded("render", render) or self._chat
 
     def plain(self, problem: Any) -> str:
         """The problem as a prompt."""

@@ -10,7 +10,7 @@ import msgspec
 
 from r3_openrlhf.config.answer_tasks import OPTIONAL, TASKS, is_score, wanted_by
 from r3_openrlhf.machine.processes.sandbox import take_violations
-from r3_openrlhf.method.open_table import load_object
+from r3_openrlhf.method.open_table import load_object, loaded
 from r3_openrlhf.rewards.answers.exact import short_answer
 from r3_openrlhf.rewards.answers.request import Item, Outcome, Result
 
@@ -25,7 +25,7 @@ def make_worker(task: str, code: dict[str, Any] | None = None) -> Callable[[Item
         ConfigError: no such task, or a user's function that cannot be loaded or fails its trial.
     """
     entry = TASKS[task]
-    judge = load_object("data.task", entry.grade)
+    judge = loaded("data.task", entry.grade)
     if entry.runs_programs:
         judge = judge(code)
     if entry.of_user:

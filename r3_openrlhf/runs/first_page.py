@@ -180,7 +180,7 @@ def algorithm_lines(config: R3Config) -> list[str]:
     elif config.is_agentic:
         estimator = str(config.agents.estimator)
     else:
-        estimator = config.algo if algorithm.advantages is not None else config.advantage.function
+        estimator = config.algo if algorithm.advantages is not None else str(config.advantage.function)
         estimator += ", which has no baseline" if config.estimator.trains_equal_groups else ""
     loss = config.algo if algorithm.loss is not None else train.loss
     if train.loss == "ppo" and algorithm.loss is None:

@@ -51,7 +51,7 @@ def grade(
         raise ConfigError(f"task is {quoted(task)}, a function of your own; call it itself, or use math or exact")
     accepted = (references,) if isinstance(references, str) else tuple(references)
     text = OPEN_THINKING + response if thinking_open else response
-    module, _, function = entry.grade.partition(":")
+    module, _, function = str(entry.grade).partition(":")
     try:
         judge = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
