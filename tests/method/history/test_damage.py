@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.method.errors import HistoryError, InvalidValue
+from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.history.witness import append_record, check_checkpoint, read_records, record_of
 from r3_openrlhf.method.settings import HistorySettings
@@ -182,33 +182,14 @@ def test_the_file_is_left_alone_while_a_run_writes(sound, quick_path):
 BAD_NUMBERS = [float("nan"), float("inf"), 2**63, 10**30, 1e308, -1, 0.5, None, "1", b"1"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *itertools.product(("step", "epoch", "policy_step", "rollout.epoch"), BAD_NUMBERS),
-        *itertools.product(("reward", "entropy"), [float("nan"), float("inf"), 10**400, "1", b"1"]),
-        ("reward", 1e308),
-        ("reward", 2**63),
-        *itertools.product(("uid", "finish_reason", "reason"), [None, 1, b"p"]),
-        *itertools.product(("context", "verdict"), [None, "no such", 0]),
-        *itertools.product(("prompt_ids", "response_ids", "response_logprobs"), [None, 7, "text", [[1, 2, 3]], ["a", "b", "c"]]),
-        ("truncated", None),
-    ],
-)  # fmt: skip
-def test_a_commit_takes_no_value_that_it_could_not_give_back(field, value, quick_path):
+@pytest.mark.parametrize(("field", "value"), itertools.product(("step", "epoch"), BAD_NUMBERS))
+def test_a_commit_takes_no_step_that_it_could_not_give_back(field, value, quick_path):
+    """Fields of rollouts: tests/method/test_handed_over.py."""
     with HistoryStore.open(quick_path / "history.sqlite") as store:
         store.commit_step(1, 1, [make_rollout()])
-        rollout = make_rollout(ids=[1, 2, 3], entropy=(value, 1.0) if field == "entropy" else (2.0, 1.0))
-        step = {"step": 2, "epoch": 1}
-        if field in step:
-            step[field] = value
-        elif field != "entropy":
-            setattr(rollout, field.removeprefix("rollout."), value)
-        with pytest.raises((HistoryError, InvalidValue)) as refusal:
-            store.commit_step(step["step"], step["epoch"], [make_rollout(ids=[8]), rollout])
-        assert "\n" not in str(refusal.value) and "what cannot be there" not in str(refusal.value)
+        with pytest.raises(HistoryError, match="takes whole numbers"):
+            store.commit_step(**{"step": 2, "epoch": 1, field: value}, rollouts=[make_rollout(ids=[8])])
         assert store.last_step == 1  # nothing of it is there
-        store.commit_step(2, 1, [make_rollout(ids=[8])])
     assert verify(quick_path / "history.sqlite").ok
 
 

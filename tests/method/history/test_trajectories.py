@@ -56,10 +56,3 @@ def test_turns_that_are_not_the_response_are_refused(quick_path, turns):
         with pytest.raises(InvalidValue, match="use turns whose num_tokens add up to the 2 response tokens"):
             store.commit_step(1, 1, [make_rollout("p", ids=[5, 6], turns=turns)])
         assert store.last_step is None
-
-
-def test_a_reward_that_is_no_number_is_refused(quick_path):
-    rollout = replace(make_rollout("p", ids=[5]), turns=(make_turn(0, 1, reward=float("nan")),))
-    with HistoryStore.open(quick_path / "h.sqlite") as store:
-        with pytest.raises(InvalidValue, match=r"turns\[0\].reward is nan"):
-            store.commit_step(1, 1, [rollout])
