@@ -137,6 +137,8 @@ class AnyNumberOfRows:
 
     def lay_out(self, engine) -> None:
         """Fix the micro-batches of this step, and tell DeepSpeed's engine a window's number."""
+        # dropout: no checkpoint keeps the generator's state, and a resumed run must update alike
+        torch.manual_seed(self.args.train.seed + engine.global_steps)
         if not self.args.train.dynamic_batch_enable:
             # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
             shuffle = self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1

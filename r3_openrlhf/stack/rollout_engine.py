@@ -24,7 +24,12 @@ UpstreamRolloutActor: Any = vllm_engine.RolloutRayActor.__ray_metadata__.modifie
 
 def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
     """Sequences and tokens of an engine step. An engine made from engine arguments takes 128 and
-    2,048 unless it is told (vllm/engine/arg_utils.py:2751, config/scheduler.py:42)."""
+    2,048 unless it is told (vllm/engine/arg_utils.py:2751, config/scheduler.py:42).
+
+    Deterministic on a CPU: one sequence, its prompt whole. The last digits of a batch's logits
+    depend on its rows, and vLLM ends if a seeded prompt comes in parts (v1/worker/gpu_model_runner.py:3783)."""
+    if cpu and config.train.deterministic:
+        return {"max_num_seqs": 1, "max_num_batched_tokens": max(2048, config.data.max_len)}
     limits = {"max_num_seqs": config.sequences_per_engine}
     tokens = None if cpu else DEFAULT_BATCHED_TOKENS
     if tokens is not None:

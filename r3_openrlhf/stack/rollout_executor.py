@@ -140,8 +140,9 @@ class AgentExecutor(AgentExecutorBase):
             return SimpleNamespace(token_ids=token_ids, logprobs=flat, finish_reason=finish_reason), played
         key = self.record.key(params.seed, prompt) if self.record is not None else None
         if params.seed is not None:  # one seed per step arrives; responses must differ
-            # vLLM 0.29 on a CPU dies of seeded requests in mixed batches
-            params.seed = None if on_cpu() else self._sample_seed(params.seed, prompt)
+            # vLLM 0.29 on a CPU dies of seeded requests in mixed batches (rollout_engine.py)
+            seeded = self.config.train.deterministic or not on_cpu()
+            params.seed = self._sample_seed(params.seed, prompt) if seeded else None
         request_output = await llm_engine.generate(prompt_ids, params)
         return request_output.outputs[0], key
 

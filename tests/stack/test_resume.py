@@ -29,6 +29,7 @@ from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.stack.phases import Phase
 from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, rollouts_of, settings_of, story
 from tests.rewards.server.service import Service
+from tests.stack.test_weights import assert_same_weights
 from tests.stack.training import LIMIT_S, R3, Run, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -103,6 +104,11 @@ def test_killed_preempted_and_resumed_is_the_same_run(resumed):
     assert counts(resumed) == recorded_counts("r3")
     verified = subprocess.run([R3, "history", "verify", str(resumed)], capture_output=True, text=True)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_its_weights_are_those_of_a_run_that_was_never_stopped(resumed, tmp_path):
+    train(tmp_path / "straight", *settings_of("r3"), environment=playback_of("r3"))
+    assert_same_weights(resumed, tmp_path / "straight", step=8)
 
 
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(resumed, disk):

@@ -1,0 +1,77 @@
+"""A run that is killed and continued ends with the weights, moments and history choices of the one that was not, to the last digit.
+
+With train.deterministic the engine samples again what it sampled before, so that this is the repeatability of a command, too.
+tests/stack/test_resume.py has the same of R³ with recorded rollouts and a run that is really killed."""
+
+import shutil
+
+import pytest
+import torch
+
+import tests.stack.cpu_only  # noqa: F401
+from tests.stack.training import lines, rollouts_of, train
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+# 32 problems in batches of 8: grpo and ppo keep OpenRLHF's own update, which shuffles the rows itself
+RUNS = {
+    "grpo": ("algo=grpo", "train.max_steps=4", "checkpoint.save_steps=2"),
+    "ppo": ("algo=ppo", "checkpoint.save_steps=4"),
+    "rrl": ("algo=rrl", "train.max_steps=8", "checkpoint.save_steps=4", "exploration.rrl.min_explained_variance=-1"),
+}
+
+
+def tensors(value, path=""):
+    """(where, tensor) of everything in a checkpoint's file."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, (dict, list, tuple)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from tensors(part, f"{path}/{key}")
+
+
+def weights(run_dir, step):
+    """All tensors of a step's checkpoint: weights of both models, masters, Adam's moments."""
+    files = sorted((run_dir / "checkpoints").glob(f"_*/global_step{step}/*.pt"))
+    return {
+        f"{file.parent.parent.name}/{file.name}{path}": tensor
+        for file in files
+        for path, tensor in tensors(torch.load(file, weights_only=False))
+    }
+
+
+def assert_same_weights(run_dir, other, *, step):
+    found, expected = weights(run_dir, step), weights(other, step)
+    assert found.keys() == expected.keys() and len(found) > 20
+    assert [name for name, tensor in found.items() if not torch.equal(tensor, expected[name])] == []
+
+
+def as_killed(run_dir, copy, *, step):
+    """A copy of a finished run as if it was killed before it had saved anything after `step`."""
+    shutil.copytree(run_dir, copy)
+    shutil.rmtree(copy / "final_model")
+    for folder in [*(copy / "checkpoints").glob("_*/global_step*"), *(copy / "checkpoints").glob("global_step*_hf")]:
+        if int(folder.name.removeprefix("global_step").removesuffix("_hf")) > step:
+            shutil.rmtree(folder)
+    for latest in (copy / "checkpoints").glob("_*/latest"):
+        latest.write_text(f"global_step{step}")
+    return copy
+
+
+@pytest.mark.parametrize("algo", RUNS)
+def test_a_run_that_was_killed_has_the_weights_of_one_that_was_not(tmp_path, algo):
+    settings = (*RUNS[algo], "train.deterministic=true")
+    whole = tmp_path / "whole"
+    train(whole, *settings)
+    metrics = lines(whole / "metrics.jsonl")
+    last, half = len(metrics), len(metrics) // 2
+    continued = as_killed(whole, tmp_path / "continued", step=half)
+    train(continued, *settings)
+    assert_same_weights(continued, whole, step=last)
+    rows = [[(row["uid"], row["text"], row["prefix_state"]) for row in rollouts_of(run)] for run in (whole, continued)]
+    assert rows[0] == rows[1]
+    if algo == "ppo":  # the critic is better than a constant by then
+        assert min(line["r3/critic/explained_variance"] for line in metrics[-2:]) > 0
+    if algo == "rrl":
+        assert sum(line["r3/rrl/continued"] for line in metrics[half:]) > 0
+        starts = [row for row in rollouts_of(whole) if row["prefix_tokens"]]
+        assert {row["uid"] for row in starts} and max(row["prefix_tokens"] for row in starts) <= 12  # half of 24
