@@ -52,6 +52,7 @@ LEVELS = (
     ("entropy (nats per token)", "fresh/entropy", ".3f"),
     ("tokens per response", "fresh/response_length", ".1f"),
     ("truncated", "fresh/truncated", ".1%"),
+    ("explained variance of the critic", "r3/critic/explained_variance", ".3f"),
     ("log-prob gap, actor and engine", "r3/sync/abs_logprob_gap", ".4f"),
 )
 

@@ -19,6 +19,8 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, check_flag, check_together
 from r3_openrlhf.stack.work import work_of
 
+CRITIC_RATE = 9  # learning rate of a critic's, in those of its policy
+
 
 def platform_of(config: R3Config) -> str:
     """ "cuda" or "cpu". Raises ConfigError where cluster.device asks for CUDA and there is none.
@@ -194,6 +196,8 @@ def _critic_flags(config: R3Config, model_dir: str) -> dict[str, Any]:
         "critic.num_gpus_per_node": config.policy_gpus_per_node,
         # the policy's text: only then upstream begins with its own head (ray/ppo_critic.py:217)
         "critic.model_name_or_path": model_dir,
+        # upstream's defaults are 9e-6 beside the policy's 1e-6; the same ratio for any policy rate
+        "critic.adam.lr": float(f"{CRITIC_RATE * config.train.learning_rate:.6g}"),
         "critic.lr_scheduler": "constant_with_warmup",
         "critic.lr_warmup_ratio": 0.0,
     }

@@ -29,7 +29,8 @@ _ADAPTIVE_KL = "checkpoints do not have an adaptive coefficient, so a resumed ru
 MAY_BE_SET = frozenset({
     "vllm.enforce_eager", "vllm.enable_prefix_caching", "vllm.sync_backend",
     "actor.lr_scheduler", "actor.lr_warmup_ratio", "algo.kl.use_loss", "algo.kl.estimator",
-    "actor.dual_clip", "critic.lr_scheduler", "critic.lr_warmup_ratio", "critic.model_name_or_path",
+    "actor.dual_clip", "critic.adam.lr", "critic.lr_scheduler", "critic.lr_warmup_ratio",
+    "critic.model_name_or_path",
 })  # fmt: skip
 ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")
 
@@ -113,7 +114,6 @@ PASSED = (
     "actor.adam.weight_decay",
     "actor.min_lr_ratio",
     "actor.max_norm",
-    "critic.adam.lr",
     "critic.freezing_steps",
     "critic.max_norm",
     "critic.value_clip",

@@ -136,6 +136,7 @@ def test_ppo_has_a_critic_on_the_policys_gpus():
         == (1, 2)
         == (args.actor.num_nodes, args.actor.num_gpus_per_node)
     )
+    assert checked("algo=ppo", "train.learning_rate=2e-4").critic.adam.lr == 1.8e-3  # as OpenRLHF's 9e-6 beside 1e-6
     # the same text: only then OpenRLHF begins with a head of its own
     assert args.critic.model_name_or_path == args.actor.model_name_or_path == "/m"
     assert (
