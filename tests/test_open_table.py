@@ -28,6 +28,10 @@ MINE = Algorithm(estimator="rloo", filters_groups=True)
 NOT_MINE = Algorithm(estimator="rloo", mechanisms=frozenset({"telepathy"}))
 NUMBER = 7
 
+def last(values, places, rng):
+    return places[-1], values[places[-1]]
+
+
 def longest(rollouts):
     return [rollout.num_tokens for rollout in rollouts]
 
@@ -169,6 +173,7 @@ OF_TABLES = {
     "data.task": "graded",
     "advantage.function": "centred",
     "train.loss": "plain",
+    "exploration.rrl.cut": "last",
     "language": "LANGUAGE",
 }
 

@@ -48,7 +48,7 @@ RETIRED: dict[str, str] = {
     "checkpoint.accept_lost_history": "use checkpoint.force=true",
     "checkpoint.accept_foreign": "use checkpoint.force=true",
     "stop.max_p99_logprob_gap": "it is ten times stop.max_abs_logprob_gap; raise that one",
-    "exploration.rrl.rule": "a response is cut where its value is largest; leave it out",
-    "exploration.rrl.order": "states are drawn by value, novelty and age; leave it out",
-    "exploration.rrl.max_failures": "a state is dropped after 32 continuations without a success; leave it out",
+    "exploration.rrl.rule": "use exploration.rrl.cut",
+    "exploration.rrl.order": "states are drawn by value and novelty; leave it out",
+    "exploration.rrl.max_failures": "a state that fails is cut earlier and drawn less often; leave it out",
 }

@@ -32,6 +32,7 @@ else:
 # Every key that may hold an import path: those of the tables, and of what calls `load_object`
 IMPORT_KEYS = (
     "advantage.function",
+    "exploration.rrl.cut",
     "agents.environment",
     "algo",
     "data.path",

@@ -27,7 +27,7 @@ from r3_openrlhf.method.core.groups import ABSENT, RecallFate, opposite_verdict
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.reflection import is_hard
-from r3_openrlhf.method.core.states import StateFate, choose_states, state_by_value, value_against_outcome
+from r3_openrlhf.method.core.states import CUTS, by_value, choose_states, state_of
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.history.store import HistoryStore
@@ -46,8 +46,7 @@ from r3_openrlhf.method.types import (
 )
 from r3_openrlhf.method.values import read, read_rollouts, refusal
 
-MAX_STATES = 4096  # the newest states of exploration.rrl, from which a batch's are chosen
-MAX_FAILURES = 32  # continuations of a state without a success after which it is dropped
+DRAWN_PER_STATE = 4  # states drawn for each that is continued, where today's critic chooses
 FIRST_REFLECTION_EPOCH = 2  # [P]: epoch > 1
 REHEARSED_UP_TO = 0.25  # share of right rollouts of a problem whose stored success is rehearsed
 REHEARSAL_ADVANTAGE = 1.0  # a rehearsed row's ratio is 1: its log-prob's gradient
@@ -88,26 +87,45 @@ class R3:
 
     # ── before sampling ──
 
-    def states(self, *, count: int, step: int) -> ChosenStates:
-        """Choose the stored states that replace prompts in a batch of `count` groups."""
+    def states(
+        self,
+        *,
+        count: int,
+        step: int,
+        values_of: Callable[[Sequence[Rollout], Sequence[int]], Sequence[float]] | None = None,
+    ) -> ChosenStates:
+        """Choose the stored states that replace prompts in a batch of `count` groups.
+
+        values_of: (stored responses, lengths of their prefixes) -> today's values by the critic,
+        which choose among the drawn where the cut is by value."""
         settings = self.settings.exploration.rrl
         wanted = min(round(settings.ratio * count), count - 1)
         if not settings.ratio or self.history is None:
             return ChosenStates([], {})
-        longest = self.max_response_tokens or math.inf
-        known = [one for one in self.history.states(step=step, limit=MAX_STATES) if one.num_tokens < longest]
-        chosen, fates = choose_states(
-            known,
-            count=wanted,
-            max_failures=MAX_FAILURES,
-            rng=random.Random(f"{self.seed}/states/{step}"),
-        )
-        metrics = {f"r3/rrl/{fate}": float(fates[fate]) for fate in StateFate} | value_against_outcome(known)
-        prefixes = []
-        for state, stored in zip(chosen, self.history.rollouts([one.row for one in chosen]), strict=True):
-            ids, logprobs = stored.rollout.response_ids, stored.rollout.response_logprobs
-            prefixes.append(Prefix(ids[: state.num_tokens], logprobs[: state.num_tokens], state))
+        known = [one for one in self.history.states(step=step) if one.num_tokens <= self._longest_prefix]
+        todays = values_of if CUTS[settings.cut] is by_value else None
+        num_drawn = wanted * (DRAWN_PER_STATE if todays else 1)
+        drawn = choose_states(known, count=num_drawn, rng=random.Random(f"{self.seed}/states/{step}"))
+        stored = [one.rollout for one in self.history.rollouts([one.row for one in drawn])]
+        chosen = list(zip(drawn, stored, strict=True))
+        if todays is not None and len(drawn) > wanted:
+            values = todays(stored, [state.num_tokens for state in drawn])
+            best = sorted(range(len(drawn)), key=values.__getitem__, reverse=True)
+            chosen = [chosen[place] for place in best[:wanted]]
+        metrics = {"r3/rrl/continued": float(len(chosen)), "r3/rrl/not_drawn": float(len(known) - len(chosen))}
+        prefixes = [
+            Prefix(one.response_ids[: state.num_tokens], one.response_logprobs[: state.num_tokens], state)
+            for state, one in chosen
+        ]
         return ChosenStates(prefixes, metrics)
+
+    @property
+    def _longest_prefix(self) -> float:
+        """Tokens that leave exploration.rrl.min_continuation of the response limit, one at least."""
+        if self.max_response_tokens is None:
+            return math.inf
+        least = math.ceil(self.settings.exploration.rrl.min_continuation * self.max_response_tokens)
+        return self.max_response_tokens - max(1, least)
 
     def prompts(
         self,
@@ -352,32 +370,38 @@ class R3:
         peak, global_ = entropy_statistics(found, peak_fraction=self.settings.ranking.peak_fraction)
         return EntropyStatistics(peak=peak, global_=global_, source="exact")
 
-    def mark_states(self, rollouts: Sequence[Rollout], values: Mapping[int, np.ndarray]) -> None:
+    def mark_states(
+        self, rollouts: Sequence[Rollout], values: Mapping[int, np.ndarray], *, step: int, explained: float | None
+    ) -> None:
         """Set `state` of one failed response of each problem that this step did not solve: the
-        state with the largest value among the problem's responses (exploration.rrl).
+        most promising among the problem's responses (exploration.rrl).
 
         Args:
             values: index of a rollout -> the critic's values, float [response tokens]. Values of
-                given tokens are ignored."""
+                given tokens are ignored.
+            explained: the critic's explained variance in this step; None: not known. Below
+                exploration.rrl.min_explained_variance nothing is marked."""
+        settings = self.settings.exploration.rrl
+        if explained is None or explained < settings.min_explained_variance:
+            return
+        cut, rng = CUTS[settings.cut], random.Random(f"{self.seed}/cut/{step}")
         solved = {one.uid for one in rollouts if one.verdict is Verdict.CORRECT}
-        best: dict[str, tuple[float, Rollout, PromisingState]] = {}
+        best: dict[str, tuple[Rollout, PromisingState]] = {}
         for place, values_T in values.items():
             rollout = rollouts[place]
             if rollout.verdict is not Verdict.WRONG or rollout.uid in solved:
                 continue
-            cut = state_by_value(values_T, places=self._places(rollout))
-            if cut is not None and (rollout.uid not in best or values_T[cut] > best[rollout.uid][0]):
-                value = float(values_T[cut])
-                best[rollout.uid] = value, rollout, PromisingState(num_tokens=cut, value=value)
-        for _, rollout, state in best.values():
+            state = state_of(cut, values_T, self._places(rollout), rng)
+            if state is not None and (rollout.uid not in best or state.value > best[rollout.uid][1].value):
+                best[rollout.uid] = rollout, state
+        for rollout, state in best.values():
             rollout.state = state
 
     def _places(self, rollout: Rollout) -> list[int]:
         """Where a response may be cut: after the given tokens, before its last token (of a finished
-        one the last before its end mark) and its limit."""
-        length = rollout.num_tokens - (not rollout.truncated)
-        last = min(length, self.max_response_tokens or length) - 1
-        return list(range(rollout.prefix_tokens + 1, last + 1))
+        one the last before its end mark), with the least budget of a continuation left."""
+        last = rollout.num_tokens - (not rollout.truncated) - 1
+        return list(range(rollout.prefix_tokens + 1, int(min(last, self._longest_prefix)) + 1))
 
     # ── after the update ──
 

@@ -11,6 +11,7 @@ from r3_openrlhf.method.checks import check_fields, number, word
 from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
+from r3_openrlhf.method.core.states import CUTS
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import Name
 from r3_openrlhf.method.types import (
@@ -149,6 +150,13 @@ class StateReplaySettings:
 
     # largest share of a batch's groups that start from a stored state; 0: off
     ratio: float = number(0.0, min=0, below=1)
+    # where a failed response is cut: value, where the critic's value is largest; random, the control;
+    # or package.module:function (method/core/states.py)
+    cut: Name = word("value", CUTS)
+    # states are cut in steps in which the critic explains at least this share of the returns' variance
+    min_explained_variance: float = number(0.1, max=1)
+    # share of the response limit that a continuation has left, at least
+    min_continuation: float = number(0.5, min=0, below=1)
 
     def __post_init__(self) -> None:
         check_fields(self, "exploration.rrl.")
@@ -170,6 +178,8 @@ class HistorySettings:
 
     # recallable rollouts of one problem with one verdict, contexts together
     max_per_problem_and_verdict: int = number(32, min=1)
+    # further ones with a state of exploration.rrl; the newest leave first
+    max_states_per_problem: int = number(16, min=1)
     # bytes of the whole file, by the store's own accounting (docs/history.md)
     max_bytes: int = number(20_000_000_000, min=1_000_000)
 

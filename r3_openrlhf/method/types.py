@@ -173,10 +173,17 @@ class PromisingState:
     Attributes:
         num_tokens: length of the prefix of the response.
         value: the critic's value of that prefix.
+        earlier: shorter ones, for when its continuations fail.
     """
 
     num_tokens: int
     value: float
+    earlier: tuple[PromisingState, ...] = ()
+
+    @property
+    def cuts(self) -> list[tuple[int, float]]:
+        """(num_tokens, value) of all, the longest first."""
+        return [(one.num_tokens, one.value) for one in (self, *self.earlier)]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -71,7 +71,7 @@ def _contradictions(rollout: Rollout) -> Iterator[tuple[str, str]]:
     given = length if rollout.context is Context.PREFIX else 0
     if rollout.prefix_tokens > given:
         yield "prefix_tokens", f"at most {given} with the context {rollout.context}"
-    if state is not None and not 0 < state.num_tokens < length:
+    if state is not None and not all(0 < cut < length for cut, _ in state.cuts):
         yield "state", f"one after at least 1 and less than {length} tokens"
 
 

@@ -41,6 +41,7 @@ from r3_openrlhf.stack.batching import (
 )
 from r3_openrlhf.stack.convert import experience_from_recalled, filler_experience
 from r3_openrlhf.stack.experience_values import (
+    EXPLAINED,
     explained_variance,
     gap_of_tokens,
     logprob_gap,
@@ -99,9 +100,11 @@ class StockExperienceMaker(RemoteExperienceMaker):
         for row in batch.rows:
             row.advantage = getattr(rollout_samples[row.fresh_source], "r3_advantage", 0.0)
         self._keep_policy_logprobs(experiences, batch.rows)
+        explained = explained_variance(experiences)
         if self.config.exploration.rrl.ratio:
-            self.r3.mark_states(self.rollouts, values_of_responses(experiences, self.rollouts))
-        self._report(batch, self._gaps(experiences, self.rollouts), explained_variance(experiences))
+            values = values_of_responses(experiences, self.rollouts)
+            self.r3.mark_states(self.rollouts, values, step=self.step, explained=explained.get(EXPLAINED))
+        self._report(batch, self._gaps(experiences, self.rollouts), explained)
         return experiences
 
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
@@ -64,6 +65,27 @@ def values_of_responses(experiences: list[Experience], rollouts: Sequence[Rollou
     return found
 
 
+def values_of_prefixes(critics, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> list[float]:
+    """Today's value of the first `lengths[i]` tokens of response i, from the critic's ranks.
+
+    Each row has one token more: a value is read before a token (models/model.py:307). The first one
+    is repeated up to a multiple of the ranks, which need equal numbers of them."""
+    rows = [
+        torch.from_numpy(np.concatenate([one.prompt_ids, one.response_ids[: length + 1]])).long()[None]
+        for one, length in zip(rollouts, lengths, strict=True)
+    ]
+    rows += rows[:1] * (-len(rows) % (len(critics._actor_handlers) // critics.duplicate_actors))
+    masks = [torch.ones_like(row) for row in rows]
+    passes = critics.async_run_method_batch(
+        method_name="forward", sequences=rows, attention_mask=masks, action_mask=[mask[:, 1:] for mask in masks]
+    )
+    values = [row for rank in ray.get(passes)[:: critics.duplicate_actors] for row in rank]
+    return [row[0, -1].item() for row in values[: len(lengths)]]
+
+
+EXPLAINED = "r3/critic/explained_variance"
+
+
 def explained_variance(experiences: list[Experience]) -> dict[str, float]:
     """1 - var(return - value) / var(return) over all action tokens, before the critic's update.
     Empty without a critic, and where all returns are equal."""
@@ -77,4 +99,4 @@ def explained_variance(experiences: list[Experience]) -> dict[str, float]:
     spread = returns.var(unbiased=False).item()
     if not spread > 0:
         return {}
-    return {"r3/critic/explained_variance": 1 - (returns - values).var(unbiased=False).item() / spread}
+    return {EXPLAINED: 1 - (returns - values).var(unbiased=False).item() / spread}

@@ -79,6 +79,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self._reflection_prompts: set[str] = set()
         self._prefixes: dict[str, Prefix] = {}  # of this step, by the label that carries its ids
         self.before_sampling: Callable[[], None] = lambda: None
+        self.values_of_prefixes: Callable | None = None  # by today's critic (experience_values.py)
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
         self._cut_short = False  # did the budget end the last epoch before its time?
@@ -92,8 +93,11 @@ class R3SamplesGenerator(SamplesGenerator):
         token budget is spent; the percentage of groups that dynamic filtering kept, or None;
         prompts taken; is the epoch over?"""
         self.prompts = NO_PROMPTS
-        self.states = self.r3.states(count=self.config.rollout.batch_size, step=self.step)
-        self.seconds = 0.0
+        started = time.perf_counter()
+        self.states = self.r3.states(
+            count=self.config.rollout.batch_size, step=self.step, values_of=self.values_of_prefixes
+        )
+        self.seconds = time.perf_counter() - started
         self.epoch_of_batch = self.epoch
         self._reflection_prompts.clear()
         self._prefixes.clear()

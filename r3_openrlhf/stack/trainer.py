@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import Any
 
 import ray
@@ -31,6 +32,7 @@ from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.completions import log_completions
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
+from r3_openrlhf.stack.experience_values import values_of_prefixes
 from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator
 from r3_openrlhf.stack.step_warnings import kept, trend_warnings
@@ -83,6 +85,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             config=self.config,
             r3=self.r3,
         )
+        if self.critic_model_group is not None:
+            self.samples_generator.values_of_prefixes = partial(values_of_prefixes, self.critic_model_group)
 
     def _make_generator(self, strategy) -> R3SamplesGenerator:
         raise NotImplementedError

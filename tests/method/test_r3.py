@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.method.core.batch_metrics import batch_metrics, trained_tokens
@@ -278,9 +280,12 @@ def failure(uid, ids, verdict=W, *, given=0, step=0):
     return made
 
 
-def marked(rollouts, values):
-    r3 = R3(settings_of(exploration__rrl__ratio=0.5), max_response_tokens=5)
-    r3.mark_states(rollouts, {i: np.array(v, np.float32) for i, v in enumerate(values) if v is not None})
+def marked(rollouts, values, *, limit=5, explained=0.5, **keys):
+    settings = settings_of(**{f"exploration__rrl__{k}": v for k, v in {"min_continuation": 0.0, **keys}.items()})
+    for one in rollouts:
+        one.state = None
+    known = {i: np.array(v, np.float32) for i, v in enumerate(values) if v is not None}
+    R3(settings, max_response_tokens=limit).mark_states(rollouts, known, step=0, explained=explained)
     return [one.state and (one.state.num_tokens, one.state.value) for one in rollouts]
 
 
@@ -295,10 +300,52 @@ def test_one_state_is_marked_of_each_problem_that_a_step_did_not_solve():
     ]
     values = [[9, 0.25, 0.5, 0.5], [9, 0.125, 0.25, 0.5, 0.75, 2], [1, 2, 3], [1, 2, 3], [0, 0, 5, 0.125, 9], None]
     assert marked(rollouts, values) == [None, (4, 0.75), None, None, (3, 0.125), None]
-    for one in rollouts:
-        one.state = None
     rollouts[0].truncated = True  # it has no end mark, so it may be cut before its last token
     assert marked(rollouts, [[9, 0.25, 0.5, 0.875], *values[1:]])[:2] == [(3, 0.875), None]
+    # not before the critic explains a tenth of the returns' variance
+    for explained, num_states in ((None, 0), (0.099, 0), (0.1, 2), (-0.5, 0)):
+        assert sum(one is not None for one in marked(rollouts, values, explained=explained)) == num_states
+    assert any(marked(rollouts, values, explained=-0.5, min_explained_variance=-1.0))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=6),
+    st.integers(1, 40),
+    st.sampled_from([0.0, 0.25, 0.5, 0.9]),
+    st.sampled_from(["value", "random"]),
+)
+def test_a_continuation_has_its_least_budget_whenever_it_is_marked_or_chosen(lengths, limit, least, cut):
+    """Under another limit than that of the step that marked it, too."""
+    rollouts = [failure(f"p{i}", range(n)) for i, (n, _) in enumerate(lengths)]
+    for one, (_, truncated) in zip(rollouts, lengths, strict=True):
+        one.truncated = truncated
+    marked(rollouts, [np.sin(np.arange(n)) for n, _ in lengths], limit=40, cut=cut, min_continuation=least)
+    assert all(40 - length >= max(1, least * 40) for one in rollouts if one.state for length, _ in one.state.cuts)
+    with HistoryStore.open(":memory:") as store:
+        store.commit_step(1, 1, rollouts)
+        settings = settings_of(exploration__rrl__ratio=0.9, exploration__rrl__min_continuation=least)
+        chosen = R3(settings, history=store, max_response_tokens=limit).states(count=9, step=1).prefixes
+        assert all(limit - len(prefix.ids) >= max(1, least * limit) for prefix in chosen)
+
+
+def test_todays_critic_chooses_among_the_drawn():
+    """Four are drawn for each of 2 states, and the two that it values most are continued; never where the cut is by lot."""
+    asked = []
+
+    def values_of(rollouts, lengths):
+        asked.extend(int(one.uid) for one in rollouts)
+        return [float(one.uid) for one in rollouts]
+
+    with HistoryStore.open(":memory:") as store:
+        rollouts = [failure(str(uid), [uid, 5, 6]) for uid in range(12)]
+        for one in rollouts:
+            one.state = PromisingState(num_tokens=2, value=-float(one.uid))
+        store.commit_step(1, 1, rollouts)
+        for cut in ("random", "value"):
+            r3 = R3(settings_of(exploration__rrl__ratio=0.5, exploration__rrl__cut=cut), history=store, seed=3)
+            chosen = r3.states(count=4, step=1, values_of=values_of).uids
+            assert len(chosen) == 2 and len(asked) == (8 if cut == "value" else 0)
+        assert sorted(map(int, chosen)) == sorted(asked)[-2:]
 
 
 def states_of(history, *, step, ratio=0.5, count=4, **keys):
@@ -326,13 +373,6 @@ def test_a_batch_starts_from_stored_states_and_says_which():
         assert [one.state for one in states_of(store, step=4).prefixes] == [one.state for one in chosen.prefixes]
         # at least one group asks a problem; nothing without a ratio
         assert len(states_of(store, step=4, ratio=0.99, count=2).prefixes) == 1
-        # a state that leaves no room for a token, as where rollout.max_new_tokens is smaller now
-        assert (
-            R3(settings_of(exploration__rrl__ratio=0.5), history=store, max_response_tokens=2)
-            .states(count=4, step=4)
-            .prefixes
-            == []
-        )
         assert states_of(store, step=4, ratio=0.0).prefixes == [] and states_of(store, step=4, ratio=0.0).metrics == {}
         asked = R3(settings_of(), history=store).prompts(
             [SimpleNamespace(uid="z")], step=4, epoch=1, render=Plain(), states=chosen,
@@ -343,25 +383,6 @@ def test_a_batch_starts_from_stored_states_and_says_which():
             *((Context.PREFIX, i, uid) for i, uid in enumerate(chosen.uids, start=1)),
         ]
         assert asked.metrics()["r3/rrl/continued"] == 2
-
-
-def test_a_state_leaves_after_failures_and_stays_with_a_success(monkeypatch):
-    monkeypatch.setattr("r3_openrlhf.method.r3.MAX_FAILURES", 5)
-    with HistoryStore.open(":memory:") as store:
-        first = failure("a", [1, 5, 6])
-        first.state = PromisingState(num_tokens=2, value=0.5)
-        store.commit_step(1, 1, [first])
-        for step in (2, 3):
-            store.commit_step(step, 1, [failure("a", [1, 5, n], given=2, step=step - 1) for n in range(2)])
-        assert len(states_of(store, step=3).prefixes) == 1
-        monkeypatch.setattr("r3_openrlhf.method.r3.MAX_FAILURES", 4)
-        assert states_of(store, step=3).prefixes == []
-        assert states_of(store, step=3).metrics["r3/rrl/keeps_failing"] == 1
-        store.commit_step(4, 1, [failure("a", [1, 5, 9], C, given=2, step=3)])
-        (kept,) = states_of(store, step=4).prefixes
-        assert (kept.state.known.tries, kept.state.known.successes) == (5, 1)
-        store.roll_back(3)  # forgets the success
-        assert states_of(store, step=3).prefixes == []
 
 
 class Plain:

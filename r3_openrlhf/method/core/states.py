@@ -2,31 +2,23 @@
 
 RRL (arXiv 2504.14363): early in training the policy reaches states that it cannot finish, and later
 avoids; their values tell them apart. A *state* is a prefix of a stored response; some groups start
-from states. Only the abstract was to be had: cut, order and when a state leaves are ours.
+from states. Only the abstract was to be had: cut and order are ours.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from r3_openrlhf.method.core.checks import finite_values, whole_number
-from r3_openrlhf.method.types import Word
+from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
+from r3_openrlhf.method.types import PromisingState
 
-AGE_HALF_LIFE = 50  # steps after which a state is half as likely to be chosen
-
-
-class StateFate(Word):
-    """The fate of a stored state in a step."""
-
-    CONTINUED = "continued"
-    NOT_DRAWN = "not_drawn"  # others came first, or another state of its problem did
-    KEEPS_FAILING = "keeps_failing"  # MAX_FAILURES of method/r3.py, none right
+MAX_CUTS = 4  # of one response: the state and earlier ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +27,11 @@ class Continuations:
 
     tries: int = 0
     successes: int = 0
+
+    @property
+    def failures(self) -> int:
+        """Continuations of a state that never led to a success; 0 of one that did."""
+        return 0 if self.successes else self.tries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,32 +57,66 @@ class StoredState:
 
 # ── where a response is cut ──
 
+Values = Sequence[float] | np.ndarray  # [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307)
+# (values, places, rng) -> (one of the places, a number: the larger, the more promising)
+Cut = Callable[[Values, Sequence[int], random.Random], tuple[int, float]]
 
-def state_by_value(values: Sequence[float] | np.ndarray, *, places: Sequence[int] | None = None) -> int | None:
-    """Return how long the promising state of a failed response is: the n with the largest V_n, the
-    shortest of equal ones. None where there is no place to cut.
 
-    Args:
-        values: [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307), so V_n of
-            the prefix of n tokens.
-        places: where a cut may be, ascending, from 1 to T - 1; None: anywhere.
+def by_value(values: Values, places: Sequence[int], _rng: random.Random) -> tuple[int, float]:
+    """Cut where the critic's value is largest, the shortest of equal ones."""
+    cut = max(places, key=lambda place: values[place])
+    return cut, float(values[cut])
 
-    Raises:
-        ValueError: a place that does not exist, a value that is no number."""
-    known = finite_values("values", values) if len(values) else []
-    cuts = list(range(1, len(known)) if places is None else places)
-    if any(not 1 <= cut < len(known) for cut in cuts) or cuts != sorted(set(cuts)):
-        raise ValueError(f"places are {cuts[:8]}; they must ascend from 1 to {len(known) - 1}")
-    return max(cuts, key=lambda cut: known[cut], default=None)
+
+def by_lot(_values: Values, places: Sequence[int], rng: random.Random) -> tuple[int, float]:
+    """Cut anywhere, with a number that says nothing: the control without a critic's choice."""
+    return rng.choice(places), rng.random()
+
+
+def _cut_of_user(path: str, function: Cut) -> Cut:
+    check_signature("exploration.rrl.cut", path, function, [], [], random.Random(0))
+    made_up = [0.1, 0.2, 0.3], [1, 2], random.Random(0)
+    tried("exploration.rrl.cut", path, lambda: state_of(function, *made_up), on="a made-up response")
+    return function
+
+
+CUTS: OpenTable[Cut] = OpenTable(
+    "exploration.rrl.cut", {"value": by_value, "random": by_lot}, of_user=_cut_of_user, unread=lambda _path: by_value
+)
+
+
+def state_of(cut: Cut, values: Values, places: Sequence[int], rng: random.Random) -> PromisingState | None:
+    """The state of a response, and earlier ones for when it keeps failing: each from the same rule,
+    at most half as long as the one before. None where there is no place to cut.
+
+    places: where a cut may be, from 1 to T - 1. ValueError: a cut elsewhere, a number not finite."""
+    finite_values("values", values)
+    found: list[PromisingState] = []
+    while places and len(found) < MAX_CUTS:
+        num_tokens, value = cut(values, places, rng)
+        if num_tokens not in places or not math.isfinite(value):
+            raise ValueError(f"a cut gave {num_tokens!r} and {value!r}, not one of the places and a number")
+        found.append(PromisingState(num_tokens=int(num_tokens), value=float(value)))
+        places = [place for place in places if place <= num_tokens // 2]
+    return replace(found[0], earlier=tuple(found[1:])) if found else None
 
 
 # ── which states a batch starts from ──
 
 
-def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredState]:
-    """By lot, with weights of value, novelty and age:
+def next_cuts(states: Sequence[StoredState]) -> list[StoredState]:
+    """Of the states of each response the one to continue next: that with the fewest failures, the
+    longest of equal ones. So failures move the cut earlier, and a success keeps it."""
+    cuts: dict[tuple[str, int], StoredState] = {}
+    for state in sorted(states, key=lambda one: (one.known.failures, -one.num_tokens)):
+        cuts.setdefault((state.uid, state.row), state)
+    return [state for state in states if cuts[state.uid, state.row] is state]
 
-        w = (rank of V) / m * 1 / (1 + tries) * 2^(-age / AGE_HALF_LIFE)
+
+def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredState]:
+    """By lot, with weights of value and novelty; early states are as good as late ones:
+
+        w = (rank of V) / m * 1 / (1 + tries)
 
     The rank is the number of the m states with no larger value, so that the scale of rewards does
     not matter. Drawn without replacement: the order of log w + a standard Gumbel number (Kool et
@@ -95,50 +126,16 @@ def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredS
 
     def key(state: StoredState) -> float:
         weight = math.log(last[state.value] / len(states)) - math.log1p(state.known.tries)
-        gumbel = -math.log(max(rng.expovariate(1.0), 1e-300))
-        return weight - state.age * math.log(2) / AGE_HALF_LIFE + gumbel
+        return weight - math.log(max(rng.expovariate(1.0), 1e-300))
 
     keys = [key(state) for state in states]
     return [states[i] for i in sorted(range(len(states)), key=keys.__getitem__, reverse=True)]
 
 
-def choose_states(
-    states: Sequence[StoredState], *, count: int, max_failures: int, rng: random.Random
-) -> tuple[list[StoredState], Counter[StateFate]]:
-    """Up to `count` states to continue, the first of each problem as `promising` orders them, and
-    how many states met which fate.
-
-    A state with `max_failures` continuations or more, none of them right, has left.
-
-    ValueError: a count below 0, max_failures below 1."""
-    count, limit = whole_number("count", count, minimum=0), whole_number("max_failures", max_failures, minimum=1)
-    alive = [state for state in states if state.known.successes or state.known.tries < limit]
+def choose_states(states: Sequence[StoredState], *, count: int, rng: random.Random) -> list[StoredState]:
+    """Up to `count` states to continue: the first of each problem as `promising` orders the next
+    cuts. ValueError: a count below 0."""
     chosen: dict[str, StoredState] = {}
-    for state in promising(alive, rng):
-        if len(chosen) == count:
-            break
+    for state in promising(next_cuts(states), rng):
         chosen.setdefault(state.uid, state)
-    fates = Counter(
-        {
-            StateFate.CONTINUED: len(chosen),
-            StateFate.NOT_DRAWN: len(alive) - len(chosen),
-            StateFate.KEEPS_FAILING: len(states) - len(alive),
-        }
-    )
-    return list(chosen.values()), fates
-
-
-def value_against_outcome(states: Sequence[StoredState]) -> dict[str, float]:
-    """Compare the critic with outcomes, over the states with continuations, as metrics: how many
-    there are, the mean value of those that ever succeeded and of those that never did, and the
-    correlation (Pearson) of value and success rate. What cannot be computed is left out."""
-    tried = [state for state in states if state.known.tries]
-    found = {"r3/rrl/tried": float(len(tried))}
-    for name, wanted in (("value_of_succeeded", True), ("value_of_failed", False)):
-        values = [state.value for state in tried if bool(state.known.successes) is wanted]
-        if values:
-            found[f"r3/rrl/{name}"] = math.fsum(values) / len(values)
-    values, rates = [s.value for s in tried], [s.known.successes / s.known.tries for s in tried]
-    if len(set(values)) > 1 and len(set(rates)) > 1:
-        found["r3/rrl/value_correlation"] = float(np.corrcoef(values, rates)[0, 1])
-    return found
+    return list(chosen.values())[: whole_number("count", count, minimum=0)]

@@ -140,9 +140,9 @@ class StepWriter:
         live = self._live_rows(problem, code)
         replaced = {draft.content: live.pop(draft.content) for draft in drafts if draft.content in live}
         candidates = [row.candidate for row in live.values()]
-        candidates += [Candidate(None, draft.rollout.context, self._step, draft.content) for draft in drafts]
+        candidates += [self._candidate(draft, replaced.get(draft.content)) for draft in drafts]
         refused = set()
-        for candidate in rows_over(candidates, cap=self._limits.max_per_problem_and_verdict):
+        for candidate in self._over(candidates):
             if candidate.row is None:
                 refused.add(candidate.content)
             else:
@@ -152,7 +152,9 @@ class StepWriter:
             self._counted.add(key, draft.samples, draft.reward_sum)
             earlier = replaced.get(draft.content)
             copies = draft.samples + (earlier.copies if earlier else 0)
-            kept = draft.content not in refused and self._insert(draft, problem=problem, copies=copies)
+            kept = draft.content not in refused and self._insert(
+                draft, problem=problem, copies=copies, earlier=earlier
+            )
             if kept:
                 self._num_rows += 1
             else:
@@ -161,16 +163,27 @@ class StepWriter:
             if earlier and (kept or draft.content in refused):  # no room: the older stays
                 self._evict(earlier.candidate.row, earlier.bytes)
 
+    def _candidate(self, draft: Draft, earlier: _Row | None) -> Candidate:
+        """A draft as eviction sees it, with the state of the row that it replaces, or its own."""
+        first_step = earlier.candidate.first_step if earlier else None
+        if first_step is None and draft.state is not None:
+            first_step = self._step
+        return Candidate(None, draft.rollout.context, self._step, draft.content, first_step)
+
+    def _over(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        limits = self._limits
+        return rows_over(candidates, cap=limits.max_per_problem_and_verdict, max_states=limits.max_states_per_problem)
+
     def _live_rows(self, problem: int, verdict: int) -> dict[bytes, _Row]:
         """Recallable rows of one problem and verdict, by content."""
         rows = self._connection.execute(
-            "SELECT id, context, step, content, copies, bytes FROM rollouts "
-            "WHERE problem = ? AND verdict = ? AND evicted_at IS NULL",
+            "SELECT id, context, step, content, (SELECT min(first_step) FROM states WHERE rollout = id), copies, bytes "
+            "FROM rollouts WHERE problem = ? AND verdict = ? AND evicted_at IS NULL",
             (problem, verdict),
         )
         return {
-            content: _Row(Candidate(row, CONTEXTS[context], step, content), copies, size)
-            for row, context, step, content, copies, size in rows
+            content: _Row(Candidate(row, CONTEXTS[context], step, content, first_step), copies, size)
+            for row, context, step, content, first_step, copies, size in rows
         }
 
     def _evict(self, row: int | None, size: int) -> None:
@@ -179,7 +192,7 @@ class StepWriter:
         self._usage.live -= size
         self._usage.retained += size
 
-    def _insert(self, draft: Draft, *, problem: int, copies: int) -> bool:
+    def _insert(self, draft: Draft, *, problem: int, copies: int, earlier: _Row | None) -> bool:
         """Writes a row; False when the file has no room for it."""
         rollout, entropy = draft.rollout, draft.rollout.entropy
         logprobs, tokens = self._codec.pack(draft.logprobs), self._codec.pack(draft.response_ids)
@@ -188,7 +201,8 @@ class StepWriter:
             prompts = self._codec.pack(draft.turns.prompt_ids)
             turns = self._codec.pack_json({"turns": draft.turns.turns})
             size += blob_bytes(len(prompts)) + blob_bytes(len(turns))
-        if draft.state is not None:
+        had_state = earlier is not None and earlier.candidate.first_step is not None
+        if had_state or draft.state is not None:
             size += STATE_BYTES
         self._arrived_bytes += size
         if self._usage.total + size > self._limits.max_bytes:
@@ -243,11 +257,18 @@ class StepWriter:
                 "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?)",
                 (self._ids.rollout, draft.turns.digest, len(draft.turns.prompt_ids), prompts, turns),
             )
-        if draft.state is not None:
-            cut, value = draft.state.num_tokens, float(draft.state.value)
+        if earlier is not None and had_state:  # the same response: it keeps its first state
             self._connection.execute(
-                "INSERT INTO states VALUES (?, ?, ?, ?)",
-                (self._ids.rollout, state_digest(draft.response_ids[:cut]), cut, value),
+                "INSERT INTO states SELECT ?, num_tokens, state, value, first_step FROM states WHERE rollout = ?",
+                (self._ids.rollout, earlier.candidate.row),
+            )
+        elif draft.state is not None:
+            self._connection.executemany(
+                "INSERT INTO states VALUES (?, ?, ?, ?, ?)",
+                [
+                    (self._ids.rollout, length, state_digest(draft.response_ids[:length]), float(value), self._step)
+                    for length, value in draft.state.cuts
+                ],
             )
         self._usage.live += size
         return True
@@ -272,7 +293,7 @@ class StepWriter:
 
     def _sweep(self) -> None:
         """Brings problems that this step leaves alone under a cap lowered since."""
-        cap = self._limits.max_per_problem_and_verdict
+        cap = min(self._limits.max_per_problem_and_verdict, self._limits.max_states_per_problem)
         over = self._connection.execute(
             "SELECT problem, verdict FROM rollouts WHERE evicted_at IS NULL "
             "GROUP BY problem, verdict HAVING count(*) > ?",
@@ -280,7 +301,7 @@ class StepWriter:
         ).fetchall()
         for problem, verdict in set(over) - self._touched:
             live = self._live_rows(problem, verdict)
-            for candidate in rows_over([row.candidate for row in live.values()], cap=cap):
+            for candidate in self._over([row.candidate for row in live.values()]):
                 self._evict(candidate.row, live[candidate.content].bytes)
 
     def _make_room(self) -> None:

@@ -11,6 +11,9 @@ set is emptied while another has two rows: a problem's only success, or error, g
 these errors leave first: replay waits for a success on a hard problem. Rows that leave by age alone
 are those of the problems not asked for longest, which an epoch asks next.
 
+Rows with a state (exploration.rrl) have a number of their own per problem; in a full file they leave
+after all others. RRL returns to early states: the newest leave first.
+
 It looks at content, not row ids or arrival: every rank order evicts the same rows."""
 
 from __future__ import annotations
@@ -24,20 +27,21 @@ from r3_openrlhf.method.types import Context
 # In a set, the longest staying first: `rows_over` reversed. Context 0: plain, verdict 0: right.
 _ABOVE = """
 WITH rich AS MATERIALIZED (
-    SELECT problem, verdict FROM rollouts WHERE evicted_at IS NULL
+    SELECT problem, verdict FROM rollouts r WHERE evicted_at IS NULL AND {kept}
     GROUP BY problem, verdict HAVING count(*) > :level),
 placed AS (
     SELECT r.id, r.step, r.content, r.verdict,
            row_number() OVER (
                PARTITION BY r.problem, r.verdict ORDER BY r.context <> 0, r.step DESC, r.content DESC) AS place
     FROM rich CROSS JOIN rollouts r
-    ON r.problem = rich.problem AND r.verdict = rich.verdict AND r.evicted_at IS NULL)
+    ON r.problem = rich.problem AND r.verdict = rich.verdict AND r.evicted_at IS NULL AND {kept})
 SELECT id FROM placed WHERE place > :level ORDER BY place DESC, place = 1 AND verdict = 0, step, content, id
 """
 _SIZES = (
-    "SELECT size, count(*) FROM (SELECT count(*) AS size FROM rollouts WHERE evicted_at IS NULL "
+    "SELECT size, count(*) FROM (SELECT count(*) AS size FROM rollouts r WHERE evicted_at IS NULL AND {kept} "
     "GROUP BY problem, verdict) GROUP BY size ORDER BY size DESC"
 )
+_WITHOUT_STATE = "NOT EXISTS (SELECT 1 FROM states s WHERE s.rollout = r.id)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +52,16 @@ class Candidate:
     context: Context
     step: int
     content: bytes  # digest of context, prompt, response and verdict
+    first_step: int | None = None  # of its state; None: it has none
 
 
-def rows_over(candidates: Sequence[Candidate], *, cap: int) -> list[Candidate]:
+def rows_over(candidates: Sequence[Candidate], *, cap: int, max_states: int) -> list[Candidate]:
     """The candidates (all of one problem and verdict) that have to leave, first to leave first."""
-    surplus = max(0, len(candidates) - cap)
-    return sorted(candidates, key=lambda one: (one.context is Context.PLAIN, one.step, one.content))[:surplus]
+    plain = [one for one in candidates if one.first_step is None]
+    states = [one for one in candidates if one.first_step is not None]
+    plain.sort(key=lambda one: (one.context is Context.PLAIN, one.step, one.content))
+    states.sort(key=lambda one: (-(one.first_step or 0), one.content))
+    return plain[: max(0, len(plain) - cap)] + states[: max(0, len(states) - max_states)]
 
 
 def richest_first(connection: sqlite3.Connection, *, surplus: int, live: int) -> Iterator[tuple[int, int]]:
@@ -62,14 +70,15 @@ def richest_first(connection: sqlite3.Connection, *, surplus: int, live: int) ->
     The caller evicts each row before it asks for the next, and stops when enough have left.
     `surplus` of the `live` bytes have to go; it only decides how many rows are looked up at a time.
     """
-    sizes = connection.execute(_SIZES).fetchall()
-    rows = sum(size * sets for size, sets in sizes)
-    level = _level(sizes, rows=-(-surplus * rows // max(1, live)))
-    while level >= 0:
-        for (row,) in connection.execute(_ABOVE, {"level": level}).fetchall():
-            (size,) = connection.execute("SELECT bytes FROM rollouts WHERE id = ?", (row,)).fetchone()
-            yield row, size
-        level -= 1
+    for kept in (_WITHOUT_STATE, "true"):
+        sizes = connection.execute(_SIZES.format(kept=kept)).fetchall()
+        rows = sum(size * sets for size, sets in sizes)
+        level = _level(sizes, rows=-(-surplus * rows // max(1, live)))
+        while level >= 0:
+            for (row,) in connection.execute(_ABOVE.format(kept=kept), {"level": level}).fetchall():
+                (size,) = connection.execute("SELECT bytes FROM rollouts WHERE id = ?", (row,)).fetchone()
+                yield row, size
+            level -= 1
 
 
 def _level(sizes: list[tuple[int, int]], *, rows: int) -> int:

@@ -16,7 +16,7 @@ import sqlite3
 from r3_openrlhf.method.history.codec import DIGEST_BYTES
 
 APPLICATION_ID = 0x52334853  # "R3HS", in the file's header
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 MAX_WHOLE = 2**53  # what every reader of the file, JSON included, takes for the number that it is
 
 
@@ -95,10 +95,11 @@ CREATE TABLE trajectories (
     rollout INTEGER PRIMARY KEY REFERENCES rollouts, {_digest("digest")},
     {_whole("num_tokens")},  -- of the prompts of all turns
     prompts BLOB NOT NULL, turns BLOB NOT NULL) STRICT;
--- Where a critic's values say that a failed response may be continued.
+-- Where a critic's values say that a failed response may be continued, since which step.
 CREATE TABLE states (
-    rollout INTEGER PRIMARY KEY REFERENCES rollouts, {_digest("state")},  -- as in `continuations`
-    {_whole("num_tokens", low=1)}, {_number("value")}) STRICT;
+    rollout INTEGER NOT NULL REFERENCES rollouts, {_whole("num_tokens", low=1)},
+    {_digest("state")},  -- as in `continuations`
+    {_number("value")}, {_whole("first_step")}, PRIMARY KEY (rollout, num_tokens)) STRICT, WITHOUT ROWID;
 CREATE INDEX rollouts_live ON rollouts (problem, verdict, context, policy_step, step, content)
     WHERE evicted_at IS NULL;
 CREATE INDEX rollouts_evicted ON rollouts (evicted_at) WHERE evicted_at IS NOT NULL;

@@ -223,34 +223,32 @@ class HistoryStore:
             ).fetchall()
         return {state: Continuations(tries=tries, successes=successes) for state, tries, successes in rows}
 
-    def states(self, *, step: int, limit: int) -> list[StoredState]:
-        """Return the newest `limit` promising states, the newest first, each once, of the newest
+    def states(self, *, step: int) -> list[StoredState]:
+        """Return all promising states that are kept, the oldest first, each once: of the oldest
         response that begins with it. Ages are counted up to `step`."""
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT p.uid, max(s.rollout), s.num_tokens, s.value, r.step, s.state FROM "
-                "(SELECT s.* FROM states s JOIN rollouts r ON r.id = s.rollout WHERE r.evicted_at IS NULL "
-                "ORDER BY s.rollout DESC LIMIT ?) s "
+                "SELECT p.uid, s.rollout, s.num_tokens, s.value, s.first_step, s.state FROM states s "
                 "JOIN rollouts r ON r.id = s.rollout JOIN problems p ON p.id = r.problem "
-                "GROUP BY r.problem, s.state ORDER BY 2 DESC",
-                (limit,),
-            ).fetchall()  # SQLite takes the other columns from the row that has the max
+                "WHERE r.evicted_at IS NULL ORDER BY s.first_step, s.rollout, s.num_tokens",
+            ).fetchall()
             tried = connection.execute(
                 "SELECT p.uid, c.state, sum(c.tries), sum(c.successes) FROM continuations c "
                 "JOIN problems p ON p.id = c.problem GROUP BY c.problem, c.state"
             ).fetchall()
         known = {(uid, state): Continuations(tries=tries, successes=right) for uid, state, tries, right in tried}
-        return [
-            StoredState(
+        found: dict[tuple[str, bytes], StoredState] = {}
+        for uid, row, num_tokens, value, first_step, state in rows:
+            one = StoredState(
                 uid=uid,
                 row=row,
                 num_tokens=num_tokens,
                 value=value,
-                age=step - committed,
+                age=step - first_step,
                 known=known.get((uid, state), Continuations()),
             )
-            for uid, row, num_tokens, value, committed, state in rows
-        ]
+            found.setdefault((uid, state), one)
+        return list(found.values())
 
     def rollouts(self, rows: Sequence[int]) -> list[StoredRollout]:
         """Return the stored rollouts with these row ids, in order, without missing ones."""

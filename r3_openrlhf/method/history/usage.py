@@ -14,7 +14,7 @@ from r3_openrlhf.method.history.connection import PAGE_BYTES
 BASE_BYTES = 120_000  # an empty store: at least one page for each table and index
 ROW_BYTES = 640  # a row of `rollouts`, its entries in the indexes, its counters, half-filled pages
 CONTINUATION_BYTES = 160  # a row of `continuations`, half-filled pages
-STATE_BYTES = 120  # a row of `states`
+STATE_BYTES = 480  # a response's rows of `states`, MAX_CUTS at most
 PROBLEM_BYTES = 640  # a row of `problems`, its index entry, its counters
 
 

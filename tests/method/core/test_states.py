@@ -1,6 +1,5 @@
 """A critic's promising states: numbers worked by hand, laws, written-out loops."""
 
-import math
 import random
 from collections import Counter
 
@@ -10,125 +9,79 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.method.core.states import (
+    CUTS,
     Continuations,
-    StateFate,
     StoredState,
-    choose_states,
+    next_cuts,
     promising,
-    state_by_value,
-    value_against_outcome,
+    state_of,
 )
+from r3_openrlhf.method.errors import ConfigError
 
 
-def state(uid="p", *, row=0, value=0.5, age=0, tries=0, successes=0):
+def state(uid="p", *, row=0, value=0.5, age=0, tries=0, successes=0, num_tokens=3):
     known = Continuations(tries=tries, successes=successes)
-    return StoredState(uid=uid, row=row, num_tokens=3, value=value, age=age, known=known)
-
-
-def chosen(states, *, count=1, max_failures=8, seed=0):
-    return choose_states(states, count=count, max_failures=max_failures, rng=random.Random(seed))
+    return StoredState(uid=uid, row=row, num_tokens=num_tokens, value=value, age=age, known=known)
 
 
 def test_a_cut_by_hand():
-    """The prompt's own value, 0.9, is of no prefix."""
-    values = [0.9, 0.2, 0.5, 0.8, 0.1, 0.3]
-    assert state_by_value(values) == 3 and state_by_value(values, places=[1, 5]) == 5
-    assert state_by_value([0.9]) is state_by_value([]) is None
+    """The prompt's own value, 0.9, is of no prefix. The next cuts are the best of the first half before."""
+    values, rng = [0.9, 0.2, 0.5, 0.8, 0.1, 0.8], random.Random(0)
+    assert state_of(CUTS["value"], values, [1, 2, 3, 4, 5], rng).cuts == [(3, 0.8), (1, 0.2)]
+    assert state_of(CUTS["value"], values, [2, 4, 5], rng).cuts == [(5, 0.8), (2, 0.5)]
+    assert state_of(CUTS["value"], [0.9], [], rng) is None
 
 
-@given(
-    st.lists(st.integers(-4, 4), max_size=12),
-    st.sets(st.integers(1, 11)),
-    st.booleans(),
-)
-def test_a_cut_is_that_of_a_loop(values, drawn, anywhere):
-    places = [cut for cut in range(1, len(values)) if anywhere or cut in drawn]
-    best = None
-    for cut in places:
-        if best is None or values[cut] > values[best]:
-            best = cut
-    assert state_by_value(values, places=None if anywhere else places) == best
+@given(st.lists(st.floats(-2, 2), min_size=2, max_size=40), st.sampled_from(sorted(CUTS)), st.integers(0, 9))
+def test_earlier_cuts_follow_the_same_rule_in_the_half_before(values, name, seed):
+    found = state_of(CUTS[name], values, list(range(1, len(values))), random.Random(seed))
+    lengths = [length for length, _ in found.cuts]
+    assert all(earlier <= later // 2 for later, earlier in zip(lengths, lengths[1:], strict=False))
+    if name == "value":
+        for limit, (length, value) in zip([len(values) - 1, *(n // 2 for n in lengths)], found.cuts, strict=False):
+            assert value == values[length] == max(values[1 : limit + 1])
 
 
-@pytest.mark.parametrize("places", [[0], [3], [2, 1], [1, 1]])
-def test_a_place_that_no_cut_can_have_is_refused(places):
-    with pytest.raises(ValueError, match="they must ascend from 1 to 2"):
-        state_by_value([0.1, 0.2, 0.3], places=places)
+def test_the_control_cuts_anywhere_whatever_the_critic_says():
+    rng, values = random.Random(0), [0.0] * 9 + [9.0]
+    lengths = Counter(state_of(CUTS["random"], values, list(range(1, 10)), rng).num_tokens for _ in range(9000))
+    assert sorted(lengths) == list(range(1, 10)) and all(abs(count - 1000) < 150 for count in lengths.values())
 
 
-def test_states_are_drawn_by_value_novelty_and_age():
-    """Weights by hand, rank / 4 / (1 + tries) / 2^(age / 50): 4/4, 3/4 / 3, 2/4 / 2, 1/4, so shares of 1.75."""
+def test_a_cut_of_ones_own_is_tried_at_start(tmp_path):
+    (tmp_path / "cuts.py").write_text("def last(values, places, rng):\n    return places[-1], values[places[-1]]\n"
+                                      "def outside(values, places, rng):\n    return 0, 1.0\n")  # fmt: skip
+    own = CUTS[f"{tmp_path}/cuts.py:last"]
+    assert state_of(own, [0.5, 0.25, 0.125], [1, 2], random.Random(0)).cuts == [(2, 0.125), (1, 0.25)]
+    with pytest.raises(ConfigError, match="fails on a made-up response: ValueError: a cut gave 0 and 1.0"):
+        CUTS[f"{tmp_path}/cuts.py:outside"]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
+def test_failures_move_the_cut_earlier_and_a_success_keeps_it(outcomes):
+    """Continuations of a response with cuts of 8, 4 and 2 tokens, one after another; 3: a success."""
+    known = {8: [0, 0], 4: [0, 0], 2: [0, 0]}
+    for outcome in outcomes:
+        cuts = [state(num_tokens=n, tries=tries, successes=right) for n, (tries, right) in known.items()]
+        (now,) = next_cuts(cuts)
+        failures = {n: 0 if right else tries for n, (tries, right) in known.items()}
+        assert now.num_tokens == max(n for n in known if failures[n] == min(failures.values()))
+        known[now.num_tokens][0] += 1
+        known[now.num_tokens][1] += outcome == 3
+
+
+def test_states_are_drawn_by_value_and_novelty():
+    """Weights by hand, rank / 4 / (1 + tries): 4/4, 3/4 / 3, 2/4, 1/4, so shares of 2. An old state is as good as a new one."""
     states = [
         state("best", value=0.9),
         state("tried", value=0.7, tries=2, successes=1),
-        state("old", value=0.1, age=50),
+        state("old", value=0.1, age=10**6),
         state("worst", value=-2.0),
     ]
     rng, count = random.Random(0), 20_000
     first = Counter(promising(states, rng)[0].uid for _ in range(count))
-    for uid, weight in (("best", 1.0), ("tried", 0.25), ("old", 0.25), ("worst", 0.25)):
-        assert first[uid] / count == approx(weight / 1.75, abs=0.012)
-
-
-def test_the_scale_of_rewards_does_not_matter_and_age_never_overflows():
-    states = [state(str(i), row=i, value=v, age=i * 10**6) for i, v in enumerate((0.1, 0.4, 0.2))]
-    scaled = [state(one.uid, row=one.row, value=one.value * 100 - 7, age=one.age) for one in states]
-    orders = [[one.row for one in promising(found, random.Random(3))] for found in (states, scaled)]
-    assert orders[0] == orders[1] == [0, 1, 2]
-    assert promising([], random.Random(0)) == []
-
-
-def test_a_state_that_keeps_failing_leaves_and_every_state_has_a_fate():
-    states = [
-        state("p", row=1, tries=8),
-        state("p", row=2, tries=7),
-        state("p", row=3),
-        state("q", row=4, tries=9, successes=1),
-    ]
-    found, fates = chosen(states, count=3)
-    assert {one.uid for one in found} == {"p", "q"} and 1 not in {one.row for one in found}  # one of each problem
-    assert fates == {StateFate.CONTINUED: 2, StateFate.NOT_DRAWN: 1, StateFate.KEEPS_FAILING: 1}
-    assert chosen(states, count=0)[0] == [] == chosen([], count=3)[0]
-
-
-@given(
-    st.lists(
-        st.builds(
-            state,
-            st.sampled_from("pqr"),
-            row=st.integers(0, 99),
-            value=st.floats(-2, 2),
-            age=st.integers(0, 200),
-            tries=st.integers(0, 9),
-        ),
-        max_size=9,
-    ),
-    st.integers(0, 4),
-)
-def test_a_choice_is_that_of_a_loop(states, count):
-    """The order is walked: what failed too often is skipped, so is a problem that has a state already."""
-    found, fates = chosen(states, count=count, max_failures=5, seed=7)
-    expected = []
-    for one in promising([one for one in states if one.known.tries < 5], random.Random(7)):
-        if len(expected) < count and one.uid not in [other.uid for other in expected]:
-            expected.append(one)
-    assert found == expected and sum(fates.values()) == len(states)
-
-
-def test_value_against_outcome_by_hand():
-    """Success rates 0, 1/2 and 1 of the values 1, 2 and 4: a covariance of 3/6 by deviations of sqrt(14/9) and sqrt(1/6)."""
-    states = [
-        state(value=1, tries=4),
-        state(value=2, tries=4, successes=2),
-        state(value=4, tries=2, successes=2),
-        state(value=9),
-    ]
-    found = value_against_outcome(states)
-    assert found == {
-        "r3/rrl/tried": 3,
-        "r3/rrl/value_of_succeeded": 3,
-        "r3/rrl/value_of_failed": 1,
-        "r3/rrl/value_correlation": approx(0.5 / math.sqrt(14 / 9 / 6)),
-    }
-    assert value_against_outcome([]) == {"r3/rrl/tried": 0}
-    assert "r3/rrl/value_correlation" not in value_against_outcome(states[:1])
+    for uid, weight in (("best", 1.0), ("tried", 0.25), ("old", 0.5), ("worst", 0.25)):
+        assert first[uid] / count == approx(weight / 2, abs=0.012)
+    scaled = [state(one.uid, value=one.value * 100 - 7, tries=one.known.tries) for one in states]
+    orders = [[one.uid for one in promising(found, random.Random(3))] for found in (states, scaled)]
+    assert orders[0] == orders[1] and promising([], rng) == []  # the scale of rewards does not matter

@@ -52,7 +52,7 @@ def contents(store):
         store.last_step,
         [store.counts(uid) for uid in "abcdef"],
         [store.continuations(uid) for uid in "abcdef"],
-        store.states(step=0, limit=999),
+        store.states(step=0),
         sorted(found, key=repr),
     )
 

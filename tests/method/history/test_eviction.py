@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.history.drafts import VERDICT_CODES
 from r3_openrlhf.method.history.eviction import Candidate, richest_first, rows_over
-from r3_openrlhf.method.settings import HistorySettings
-from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.settings import ExplorationSettings, HistorySettings, R3Settings, StateReplaySettings
+from r3_openrlhf.method.types import Context, PromisingState, Verdict
 from r3_openrlhf.operations.store.verification import verify
 
 from .samples import dump, make_rollout, noisy_rollout
@@ -32,8 +33,10 @@ def kept(store, uid, verdict=Verdict.WRONG):
 def test_in_a_set_rows_of_other_prompts_leave_first_then_the_oldest():
     plain = [Candidate(None, Context.PLAIN, step, bytes([step])) for step in (3, 5, 9)]
     others = [Candidate(None, context, 9, b"9") for context in (Context.REFLECTION, Context.PREFIX)]
-    assert rows_over([*plain, *others], cap=5) == []
-    assert rows_over([plain[2], *others, plain[0], plain[1]], cap=1) == [*others, plain[0], plain[1]]
+    assert rows_over([*plain, *others], cap=5, max_states=1) == []
+    assert rows_over([plain[2], *others, plain[0], plain[1]], cap=1, max_states=1) == [*others, plain[0], plain[1]]
+    states = [Candidate(None, Context.PLAIN, 9, bytes([step]), step) for step in (7, 1, 2)]
+    assert rows_over([*plain, *states], cap=3, max_states=1) == [states[0], states[2]]
 
 
 def leaving(rollouts, *, surplus_share):
@@ -83,7 +86,11 @@ def test_row_by_row_a_largest_set_gives_the_row_that_leaves_it_first(rollouts, s
     while any(sets.values()):
         largest = max(map(len, sets.values()))
         first = [
-            (largest == 1 and verdict == VERDICT_CODES[Verdict.CORRECT], rows_over(rows, cap=largest - 1)[0], rows)
+            (
+                largest == 1 and verdict == VERDICT_CODES[Verdict.CORRECT],
+                rows_over(rows, cap=largest - 1, max_states=1)[0],
+                rows,
+            )
             for (_, verdict), rows in sets.items()
             if len(rows) == largest
         ]
@@ -172,3 +179,52 @@ def test_without_room_for_a_newer_sample_the_older_one_stays(quick_path):
         assert still.row == old.row
         assert sum(count for count, _ in store.counts("p20").values()) == 2
     assert verify(quick_path / "history.sqlite").findings == []
+
+
+# ── exploration.rrl ──
+
+
+def test_no_state_is_lost_before_its_problem_is_visited_again():
+    """Groups of 16 under a cap of 6, as where 124 of 200 states went in the commit that brought them."""
+    limits = HistorySettings(max_per_problem_and_verdict=6)
+    with HistoryStore.open(":memory:", limits=limits) as store:
+        for problem in range(200):
+            group = [make_rollout(f"p{problem}", ids=[row, problem, 5]) for row in range(16)]
+            earlier = (PromisingState(num_tokens=1, value=0.25),)
+            group[problem % 16].state = PromisingState(num_tokens=2, value=0.5, earlier=earlier)
+            store.commit_step(problem + 1, 1, group)
+        states = store.states(step=200)
+        assert {(one.uid, one.num_tokens) for one in states} == {
+            (f"p{n}", size) for n in range(200) for size in (1, 2)
+        }
+        assert max(kept(store, f"p{problem}") for problem in range(200)) == 7  # a state is one more
+
+
+def test_early_states_stay_and_are_chosen_at_the_end_of_a_run():
+    """240 steps of 8 of 630 problems, a fifth of them failed as a whole: three visits of a problem, an epoch of 79 steps."""
+    settings_ = R3Settings(exploration=ExplorationSettings(rrl=StateReplaySettings(ratio=0.5)))
+    with HistoryStore.open(":memory:", limits=HistorySettings(max_per_problem_and_verdict=4)) as store:
+        for step in range(240):
+            rollouts = [
+                make_rollout(f"p{(step * 8 + place) % 630}", ids=[row, step, 5, 6], policy_step=step)
+                for place in range(8)
+                for row in range(6)
+            ]
+            for one in rollouts[::6]:
+                one.state = PromisingState(num_tokens=2, value=float(rng.random()))
+            store.commit_step(step + 1, 1 + step * 8 // 630, rollouts)
+        assert len(store.states(step=240)) == 240 * 8
+        ages = [p.state.age for p in R3(settings_, history=store).states(count=64, step=240).prefixes]
+        assert len(ages) == 32 and sum(age > 120 for age in ages) >= 8
+
+
+def test_where_the_file_is_full_states_leave_last(quick_path):
+    with open_store(quick_path / "history.sqlite") as store:
+        for step in range(60):
+            one = noisy_rollout(f"p{step}", 5000)
+            if step < 5:
+                one.state = PromisingState(num_tokens=2, value=0.5)
+            store.commit_step(step, 1, [one])
+            store.set_rollback_floor(step)
+        assert {one.uid for one in store.states(step=60)} == {f"p{step}" for step in range(5)}
+        assert kept(store, "p5") == 0

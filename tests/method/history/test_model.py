@@ -68,12 +68,13 @@ def content(rollout):
 class Model:
     """One dictionary of live rows, one of counters. Evicts one row at a time, the plainest way."""
 
-    def __init__(self, cap):
-        self.cap = cap
+    def __init__(self, limits):
+        self.limits = limits
         self.steps = []
         self.rows = {}  # (uid, content) -> (rollout, step, copies)
         self.tallies = {}
         self.continuations = {}  # (uid, prefix) -> [tries, successes]
+        self.first_steps = {}  # of rows with a state
 
     def commit(self, step, rollouts):
         self.steps.append(step)
@@ -92,13 +93,23 @@ class Model:
             kept = max(same, key=lambda r: (r.policy_step, r.truncated, r.entropy is not None))
             copies = len(same) + (self.rows[key][2] if key in self.rows else 0)
             self.rows[key] = kept, step, copies
+            if any(rollout.state for rollout in same):
+                self.first_steps.setdefault(key, step)
+        limits = self.limits
         for uid in UIDS:
             for verdict in GRADED:
-                while len(bucket := self.bucket(uid, verdict)) > self.cap:
+                while len(bucket := self.bucket(uid, verdict, states=False)) > limits.max_per_problem_and_verdict:
                     del self.rows[min(bucket, key=self.leaves_first)]
+                while len(bucket := self.bucket(uid, verdict, states=True)) > limits.max_states_per_problem:
+                    leaves = min(bucket, key=self.state_leaves_first)
+                    del self.rows[leaves], self.first_steps[leaves]
 
-    def bucket(self, uid, verdict):
-        return [key for key, (rollout, _, _) in self.rows.items() if key[0] == uid and rollout.verdict is verdict]
+    def bucket(self, uid, verdict, *, states):
+        of_set = [key for key, (rollout, _, _) in self.rows.items() if key[0] == uid and rollout.verdict is verdict]
+        return [key for key in of_set if (key in self.first_steps) == states]
+
+    def state_leaves_first(self, key):
+        return -self.first_steps[key], key[1]
 
     def leaves_first(self, key):
         rollout, step, _ = self.rows[key]
@@ -106,12 +117,12 @@ class Model:
 
 
 class StoreAgainstModel(RuleBasedStateMachine):
-    @initialize(cap=st.integers(1, 4))
-    def start(self, cap):
+    @initialize(cap=st.integers(1, 4), max_states=st.integers(1, 3))
+    def start(self, cap, max_states):
         self.directory = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
-        self.limits = HistorySettings(max_per_problem_and_verdict=cap)
+        self.limits = HistorySettings(max_per_problem_and_verdict=cap, max_states_per_problem=max_states)
         self.store = self.open("store")
-        self.model = Model(cap)
+        self.model = Model(self.limits)
         self.snapshots = {}  # step -> the model as it was
         self.surviving = []  # what a run that was never rolled back would have called
         self.floor = None
@@ -151,7 +162,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if step == 0:
             self.floor = None
             self.surviving = []
-            self.model = Model(self.limits.max_per_problem_and_verdict)
+            self.model = Model(self.limits)
         else:
             self.surviving = [call for call in self.surviving if call[0] == "floor" or call[1] <= step]
             self.model = copy.deepcopy(self.snapshots[step])
@@ -212,19 +223,19 @@ class StoreAgainstModel(RuleBasedStateMachine):
             ids = [row for (row,) in connection.execute("SELECT id FROM rollouts ORDER BY id")]
             rows = read(connection, self.store._codec, ids)
         live = [row for row in rows if row.evicted_at is None]
+        most = self.limits.max_per_problem_and_verdict + self.limits.max_states_per_problem
         buckets = Counter((row.rollout.uid, row.rollout.verdict) for row in live)
-        assert max(buckets.values(), default=0) <= self.limits.max_per_problem_and_verdict
+        assert max(buckets.values(), default=0) <= most
         stored = {(s.rollout.uid, content(s.rollout)): (values(s.rollout), s.step, s.copies) for s in live}
-        states = self.store.states(step=self.newest() or 0, limit=999)
+        states = self.store.states(step=self.newest() or 0)
         begun = [one.rollout.response_ids[:1].tolist() for one in self.store.rollouts([one.row for one in states])]
         found = [(one.uid, one.value, one.age, ids) for one, ids in zip(states, begun, strict=True)]
-        newest = {}  # of each state, the step of its newest response
-        for (uid, _), (rollout, step, _) in self.model.rows.items():
-            if rollout.state is not None:
-                key = uid, int(rollout.response_ids[0])
-                newest[key] = max(step, newest.get(key, 0))
+        oldest = {}  # of each state, the step in which it was cut first
+        for key, step in self.model.first_steps.items():
+            state = key[0], int(self.model.rows[key][0].response_ids[0])
+            oldest[state] = min(step, oldest.get(state, step))
         assert sorted(found) == sorted(
-            (uid, 0.5 + first, self.newest() - step, [first]) for (uid, first), step in newest.items()
+            (uid, 0.5 + first, self.newest() - step, [first]) for (uid, first), step in oldest.items()
         )
         assert stored == {
             key: (values(rollout), step, copies) for key, (rollout, step, copies) in self.model.rows.items()
