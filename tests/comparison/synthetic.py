@@ -55,13 +55,7 @@ def write_run(
     off = [] if arm.startswith("r3") else [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
     algo = "r3" if arm.startswith("r3") else arm
     named = [] if arm == algo else [f"arm={arm}"]
-    settings = [
-        f"algo={algo}",
-        f"train.seed={seed}",
-        "held_out.path=held_out.jsonl",
-        *named,
-        *off,
-    ]
+    settings = [f"algo={algo}", f"train.seed={seed}", "held_out.path=held_out.jsonl", *named, *off]
     if evaluations is None:
         evaluations = [evaluation_of(every_steps * i, accuracy) for i, accuracy in enumerate(accuracies)]
     if metrics is None:

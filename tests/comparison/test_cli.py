@@ -59,9 +59,10 @@ def test_files_and_json(lab, tmp_path):
     assert call(lab, tmp_path / "deep").stderr == f"Left out: there is no run in {tmp_path / 'deep'}\n"
 
 
-def test_reference_and_target(lab):
+def test_reference_target_and_help_with_examples(lab):
     assert "|  | r3 (reference) | grpo |" in call(lab, "--reference", "r3").stdout
     assert "The target accuracy is 0.500, as asked." in call(lab, "--target", "0.5").stdout
+    assert "r3 compare runs/lab/* --out runs/lab/comparison" in call("--help").stdout
 
 
 def test_unfinished_runs(lab, tmp_path):
@@ -86,17 +87,11 @@ def test_a_mistake_is_one_sentence_on_stderr(lab, tmp_path):
         assert sentence in result.stderr
 
 
-def test_help_has_examples():
-    assert "r3 compare runs/lab/* --out runs/lab/comparison" in call("--help").stdout
-
-
 HEAVY = FRAMEWORKS - {"hydra", "omegaconf"} | {"torch", "matplotlib"}
 
 
 def test_no_framework_is_loaded_and_matplotlib_only_for_plots():
     assert loaded_by("import r3_openrlhf.comparison.cli", HEAVY) == set()
     assert loaded_by("import r3_openrlhf.comparison.plots", HEAVY) == {"matplotlib"}
-    assert [file.name for file in sorted(PACKAGE.glob("*.py")) if "matplotlib." in file.read_text()] == [
-        "frames.py",
-        "plots.py",
-    ]
+    files = [file.name for file in sorted(PACKAGE.glob("*.py")) if "matplotlib." in file.read_text()]
+    assert files == ["frames.py", "plots.py"]

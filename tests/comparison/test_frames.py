@@ -41,14 +41,14 @@ def test_metrics_rollouts_and_problems_are_those_of_the_files(path):
 
 def test_what_is_not_there_is_a_sentence(path, tmp_path):
     run = Run(path)
-    with pytest.raises(R3Error, match="has no rollouts of step 99"):
-        run.rollouts(step=99)
-    with pytest.raises(R3Error, match="has no metric acuracy; it has "):
-        run.plot("acuracy")
-    with pytest.raises(R3Error, match="has no evaluations"):
-        run.plot()
-    with pytest.raises(R3Error, match="is not a run directory"):
-        Run(tmp_path)
+    for sentence, call in {
+        "has no rollouts of step 99": lambda: run.rollouts(step=99),
+        "has no metric acuracy; it has ": lambda: run.plot("acuracy"),
+        "has no evaluations": run.plot,
+        "is not a run directory": lambda: Run(tmp_path),
+    }.items():
+        with pytest.raises(R3Error, match=sentence):
+            call()
 
 
 def test_a_trailing_mean_is_drawn(path):

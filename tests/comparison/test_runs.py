@@ -68,17 +68,13 @@ def test_problems_that_are_drawn_with_the_seed_of_the_run(tmp_path):
     def run(arm, seed, problems):
         seen = [evaluation_of(0, 0.1, problems_sha256=problems), evaluation_of(2, 0.2, problems_sha256=problems)]
         drawn = f"data.reasoning_gym.seed={seed}"
-        return read_run(
-            write_run(
-                tmp_path / f"{arm}{seed}{problems}", drawn, arm=arm, seed=seed, evaluations=seen, problems=problems
-            )
-        )
+        path, kinds = tmp_path / f"{arm}{seed}{problems}", {"arm": arm, "seed": seed}
+        return read_run(write_run(path, drawn, evaluations=seen, problems=problems, **kinds))
 
     runs = [run(arm, seed, f"of {seed}") for arm in ("grpo", "r3") for seed in (1, 2)]
     check_comparable(runs)
-    with pytest.raises(
-        R3Error, match="problems_sha256 in evaluations.jsonl is of 2 in the first and others in the se"
-    ):
+    sentence = "problems_sha256 in evaluations.jsonl is of 2 in the first and others in the se"
+    with pytest.raises(R3Error, match=sentence):
         check_comparable([*runs[:3], run("r3", 2, "others")])
     with pytest.raises(R3Error, match="data.reasoning_gym is"):  # seed 3 has the problems of another
         check_comparable([*runs, run("grpo", 4, "of 4"), dataclasses.replace(run("r3", 4, "of 5"), seed=5)])

@@ -55,10 +55,10 @@ def test_the_sets_of_hub_and_files_name_the_same_problems(tmp_path, monkeypatch)
     (tmp_path / "math-ai" / "minervamath" / "test.jsonl").write_text('{"question": "What?", "answer": "1"}\n')
     (tmp_path / "minerva.jsonl").write_text('{"id": "minerva-0", "problem": "What?", "answer": "1"}\n')
     monkeypatch.chdir(tmp_path)
-    assert (
-        load_problem_set("minerva", ANYTHING).labels
-        == load_problem_set("minerva", ANYTHING, data_dir=str(tmp_path)).labels
+    of_hub, of_files = (
+        load_problem_set("minerva", ANYTHING, **options) for options in ({}, {"data_dir": str(tmp_path)})
     )
+    assert of_hub.labels == of_files.labels
 
 
 def test_a_file_has_the_columns_that_were_named(tmp_path):

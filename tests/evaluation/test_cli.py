@@ -152,24 +152,21 @@ def test_other_settings_are_refused_by_name(tmp_path):
     for _ in range(2):
         with directory.start(settings) as file:
             assert list(file.read()) == []
-    with pytest.raises(
-        ConfigError, match=r"other settings: n_samples \(4 there, 8 now\), seed \(1 there, None now\);"
-    ):
-        with directory.start({"n_samples": 8, "temperature": 0.6}):
-            pass
+    named = r"other settings: n_samples \(4 there, 8 now\), seed \(1 there, None now\);"
+    with pytest.raises(ConfigError, match=named), directory.start({"n_samples": 8, "temperature": 0.6}):
+        pass
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
-    with pytest.raises(ConfigError, match="holds files but no evaluation"):
-        with EvaluationDirectory(tmp_path / "full").start({}):
-            pass
+    full = EvaluationDirectory(tmp_path / "full")
+    with pytest.raises(ConfigError, match="holds files but no evaluation"), full.start({}):
+        pass
 
 
 def test_two_evaluations_do_not_write_one_directory(tmp_path):
-    with EvaluationDirectory(tmp_path).start({}):
-        with pytest.raises(ConfigError, match="is being written by another r3 eval"):
-            with EvaluationDirectory(tmp_path).start({}):
-                pass
-    with EvaluationDirectory(tmp_path).start({}):
+    one, other = EvaluationDirectory(tmp_path), EvaluationDirectory(tmp_path)
+    with one.start({}), pytest.raises(ConfigError, match="is being written by another r3 eval"), other.start({}):
+        pass
+    with other.start({}):
         pass
 
 
@@ -233,9 +230,8 @@ def test_a_server_that_is_gone_ends_it_soon_and_what_was_sampled_is_graded_later
         with monkeypatch.context() as patch:
             patch.setattr("r3_openrlhf.evaluation.grading.SILENCE_S", 2.0)
             gone = call(*command, nobody)
-        assert gone.exit_code == 1 and "3 problems wait for it; their responses are kept in" in gone.stderr, (
-            gone.output
-        )
+        assert gone.exit_code == 1, gone.output
+        assert "3 problems wait for it; their responses are kept in" in gone.stderr, gone.output
         assert "Traceback" not in gone.output and "Task was destroyed" not in (out / "eval.log").read_text()
         kept = list(SampleFile(out / "samples.jsonl").read())
         assert len(kept) == 3 and all(one.is_waiting for one in kept)
@@ -246,9 +242,8 @@ def test_a_server_that_is_gone_ends_it_soon_and_what_was_sampled_is_graded_later
     assert there.exit_code == 0, there.output
     assert json.loads(there.stdout)["this_call"]["num_responses"] == 0
     assert json.loads(there.stdout)["benchmarks"]["basic_arithmetic"]["num_ungraded"] == 0
-    assert [[one.text for one in problem.responses] for problem in SampleFile(out / "samples.jsonl").read()] == texts[
-        0
-    ]
+    kept = SampleFile(out / "samples.jsonl").read()
+    assert [[one.text for one in problem.responses] for problem in kept] == texts[0]
 
 
 # ── the real engine ──
@@ -325,9 +320,8 @@ def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_pa
     responses = [response for one in problems for response in one.responses]
     cut_off = [r.num_tokens > 12 or (r.num_tokens == 12 and r.truncated) for r in responses]
     assert at_12["truncated_rate"]["value"] == approx(sum(cut_off) / len(responses))
-    assert at_12["response_tokens_mean"]["value"] == approx(
-        sum(min(12, r.num_tokens) for r in responses) / len(responses)
-    )
+    total = sum(min(12, r.num_tokens) for r in responses)
+    assert at_12["response_tokens_mean"]["value"] == approx(total / len(responses))
     for name in ("results.md", "pass_at_k.png", "lengths.png", "eval.log"):
         assert (directory.path / name).stat().st_size > 0
 

@@ -11,9 +11,8 @@ from r3_openrlhf.method.types import Verdict
 from tests.evaluation.test_sample_file import problem, response
 
 TWO = BenchmarkConfig(n_samples=2, seed=0)
-RIGHT, WRONG, NONE = (
-    response([1] * 10, verdict=verdict) for verdict in (Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED)
-)
+KINDS = (Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED)
+RIGHT, WRONG, NONE = (response([1] * 10, verdict=verdict) for verdict in KINDS)
 
 
 def test_a_vote_is_the_answer_in_the_graders_spelling():
@@ -57,9 +56,8 @@ def test_lengths_and_truncation_count_every_response():
 
 
 def test_summary_by_hand():
-    found = summarise_benchmark(
-        [problem("a", RIGHT, WRONG), problem("b", WRONG, NONE), problem("c", RIGHT, RIGHT)], TWO
-    )
+    problems = [problem("a", RIGHT, WRONG), problem("b", WRONG, NONE), problem("c", RIGHT, RIGHT)]
+    found = summarise_benchmark(problems, TWO)
     assert found["pass_at_1"]["value"] == approx((1 / 2 + 0 + 1) / 3)
     assert found["pass_at_k"]["2"]["value"] == approx((1 + 1) / 2) and found["pass_at_k"]["2"]["num_problems"] == 2
     assert found["problems"]["b"] == {"correct": 0, "ungraded": 1}
@@ -67,13 +65,10 @@ def test_summary_by_hand():
 
 
 def test_hard_is_right_at_most_once_and_what_may_have_been_solved_is_not():
-    base = [
-        problem("never", WRONG, WRONG, WRONG),
-        problem("once", RIGHT, WRONG, WRONG),
-        problem("twice", RIGHT, RIGHT, WRONG),
-        problem("perhaps twice", RIGHT, NONE, WRONG),
-        problem("elsewhere", WRONG, WRONG, WRONG, benchmark="aime24"),
-    ]
+    told = {"never": (WRONG, WRONG, WRONG), "once": (RIGHT, WRONG, WRONG), "twice": (RIGHT, RIGHT, WRONG)}
+    told |= {"perhaps twice": (RIGHT, NONE, WRONG)}
+    base = [problem(uid, *responses) for uid, responses in told.items()]
+    base.append(problem("elsewhere", WRONG, WRONG, WRONG, benchmark="aime24"))
     hard, known = hard_uids(base, "math500")
     assert hard == {"never", "once"} and known == {"never", "once", "twice", "perhaps twice"}
 
@@ -102,11 +97,8 @@ def test_the_table_shows_the_numbers_and_dashes_for_what_is_not_there():
     one = summarise_benchmark([problem("a", RIGHT, WRONG), problem("b", WRONG, WRONG)], TWO)
     other = summarise_benchmark([problem("a", NONE, RIGHT)], TWO)
     text = markdown(results_of({"one": one, "other": other}, 2))
-    rows = {
-        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
-        for line in text.splitlines()
-        if line.startswith("|")
-    }
+    lines = (line.split("|") for line in text.splitlines() if line.startswith("|"))
+    rows = {line[1].strip(): [cell.strip() for cell in line[2:-1]] for line in lines}
     assert rows["one"][0] == "2" and rows["one"][1].startswith("25.0 [0.0, 50.0]")
     assert rows["other"] == ["1", "100.0", "-", "-", "10", "0.0", "1"]
     assert rows["mean"][:3] == ["", "62.5", "-"]  # no mean over a benchmark that has no value

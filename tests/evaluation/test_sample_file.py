@@ -14,13 +14,8 @@ from r3_openrlhf.rewards.exchange import Grade
 
 
 def response(token_ids, *, finish_reason="stop", verdict=Verdict.WRONG, extracted="4", text="it is 4"):
-    grade = Grade(
-        verdict=verdict,
-        reason=verdict.value,
-        score=None if verdict is Verdict.UNGRADED else float(verdict is Verdict.CORRECT),
-        reward=None,
-        extracted=extracted,
-    )
+    score = None if verdict is Verdict.UNGRADED else float(verdict is Verdict.CORRECT)
+    grade = Grade(verdict=verdict, reason=verdict.value, score=score, reward=None, extracted=extracted)
     return sampled(text, token_ids, finish_reason).graded(grade)
 
 

@@ -37,14 +37,12 @@ def outputs(request):
 
 def problems_of(groups):
     """One SampledProblem per group of (row, grade)."""
+    groups = [list(pairs) for pairs in groups]
+    uids = [problem_uid(pairs[0][0]["problem"]) for pairs in groups]
+    graded = [[sampled(row["response"], [0] * 10, "stop").graded(grade) for row, grade in pairs] for pairs in groups]
     return [
-        SampledProblem(
-            benchmark="stored",
-            uid=problem_uid(pairs[0][0]["problem"]),
-            content="",
-            responses=[sampled(row["response"], [0] * 10, "stop").graded(grade) for row, grade in pairs],
-        )
-        for pairs in groups
+        SampledProblem(benchmark="stored", uid=uid, content="", responses=responses)
+        for uid, responses in zip(uids, graded, strict=True)
     ]
 
 
@@ -69,8 +67,7 @@ def test_pass_at_k_over_the_models_is_that_of_the_authors_verdicts(outputs):
         by_problem[row["problem"]].append((row, grade))
     groups = [pairs for pairs in by_problem.values() if len(pairs) >= 2]
     assert len(groups) >= 200
-    theirs = np.mean(
-        [np.mean([any(pair) for pair in combinations([row["correct"] for row, _ in group], 2)]) for group in groups]
-    )
+    pairs = [combinations([row["correct"] for row, _ in group], 2) for group in groups]
+    theirs = np.mean([np.mean([any(pair) for pair in of_problem]) for of_problem in pairs])
     found = summarise_benchmark(problems_of(groups), BenchmarkConfig(n_samples=2, seed=0))
     assert found["pass_at_k"]["2"]["value"] == approx(theirs, abs=FILES[name])

@@ -1,68 +1,49 @@
 """`r3 attack-rewards`: a sound file, one whose references accept too much, and one problem of reasoning_gym."""
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
+from tests.problems.files import write_jsonl
 
 
 def run(*arguments):
     return CliRunner().invoke(main, ["attack-rewards", *map(str, arguments)])
 
 
-def file_of(path, *rows):
-    path.write_text("".join(json.dumps({"problem": problem, "answer": answer}) + "\n" for problem, answer in rows))
-    return path
+SOUND, LONG = "Compute $17 \\cdot 3 + 1$.", "the sum of two odd numbers is always an even number"
+FILES = {  # options and rows -> exit code and what is said
+    "a sound file": ((), [(SOUND, "52")], 0, ["references: 1, of which refused: 0", "the problem"]),
+    "a choice that is compared exactly": (("--task", "exact"), [("Which one?", "A")], 0, ["two answers", "taken back"]),
+    # 52 and 53 are both accepted by this row, and 53 is an attack on 52
+    "a reference that accepts too much": ((), [(SOUND, ["52", "53"])], 1, ["accepted (another value)", "53"]),
+    "a reference that is refused": ((), [("Which?", "9^{9^{9^{9}}}+x"), ("Or?", "5")], 0, ["references: 2"]),
+    "references that are no answer and long ones": (
+        (), [("Which?", "odd $n$"), ("Why?", LONG), ("What?", "$x=1$ and $y=2$")], None,
+        ["references that are no answer: 1, taken whole: 1", "'odd $n$': is prose", f"{LONG!r}: taken whole", "\na part "],
+    ),
+}  # fmt: skip
 
 
-def test_a_sound_file(tmp_path):
-    done = run("--problems", file_of(tmp_path / "p.jsonl", ("Compute $17 \\cdot 3 + 1$.", "52")))
-    assert done.exit_code == 0, done.output
-    assert "references: 1, of which refused: 0" in done.output and "the problem" in done.output
+@pytest.mark.parametrize("name", FILES)
+def test_files(tmp_path, name):
+    options, rows, code, said = FILES[name]
+    done = run(
+        *options, "--problems", write_jsonl(tmp_path / "p.jsonl", [{"problem": p, "answer": a} for p, a in rows])
+    )
+    assert code in (done.exit_code, None) and all(text in done.output for text in said), done.output
 
 
-def test_a_choice_that_is_compared_exactly(tmp_path):
-    done = run("--task", "exact", "--problems", file_of(tmp_path / "p.jsonl", ("Which one?", "A")))
-    assert done.exit_code == 0, done.output
-    assert "two answers" in done.output and "taken back" in done.output
-
-
-def test_a_reference_that_accepts_too_much(tmp_path):
-    """52 and 53 are both accepted by this row, and 53 is an attack on 52."""
-    done = run("--problems", file_of(tmp_path / "p.jsonl", ("Compute $17 \\cdot 3 + 1$.", ["52", "53"])))
-    assert done.exit_code == 1 and "accepted (another value)" in done.output and "53" in done.output
-
-
-def test_a_reference_that_the_grader_refuses(tmp_path):
-    done = run("--problems", file_of(tmp_path / "p.jsonl", ("Which?", "9^{9^{9^{9}}}+x"), ("Or?", "5")))
-    assert done.exit_code == 0 and "references: 2" in done.output
-
-
-def test_a_task_of_the_library():
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("reasoning_gym:countdown", "--limit", 1), 0, "notations"),
+        (("reasoning_gym:puzzle24", "--limit", 1), 1, "its scorer does not check which numbers were used"),
+        (("none.jsonl",), 1, "none.jsonl"),
+    ],
+)
+def test_a_task_of_the_library_and_what_is_refused_in_a_sentence(arguments, code, said):
     pytest.importorskip("reasoning_gym")
-    done = run("--problems", "reasoning_gym:countdown", "--limit", 1)
-    assert done.exit_code == 0, done.output
-    assert "notations" in done.output
-
-
-def test_a_task_that_is_not_graded_is_a_sentence():
-    pytest.importorskip("reasoning_gym")
-    done = run("--problems", "reasoning_gym:puzzle24", "--limit", 1)
-    assert done.exit_code == 1 and "its scorer does not check which numbers were used" in done.output
-    assert "Traceback" not in done.output and "accepted" not in done.output
-
-
-def test_no_such_file_is_a_sentence(tmp_path):
-    done = run("--problems", tmp_path / "none.jsonl")
-    assert done.exit_code == 1 and "none.jsonl" in done.output and "Traceback" not in done.output
-
-
-def test_references_that_are_no_answer_and_long_ones(tmp_path):
-    long = "the sum of two odd numbers is always an even number"
-    rows = ("Which?", "odd $n$"), ("Why?", long), ("What?", "$x=1$ and $y=2$")
-    done = run("--problems", file_of(tmp_path / "p.jsonl", *rows))
-    assert "references that are no answer: 1, taken whole: 1" in done.output
-    assert "'odd $n$': is prose" in done.output and f"{long!r}: taken whole" in done.output
-    assert "\na part " in done.output
+    done = run("--problems", *arguments)
+    assert done.exit_code == code and said in done.output and "Traceback" not in done.output, done.output
+    assert not code or "accepted" not in done.output
