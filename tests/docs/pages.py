@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -46,23 +49,24 @@ def blocks_of(page: Path, *, root: Path = REPOSITORY) -> list[Block]:
     return found
 
 
+def _within(page: Path) -> list[tuple[int, Token]]:
+    """(line, token) of everything within the lines of text."""
+    tokens = PARSER.parse(page.read_text(encoding="utf-8"))
+    return [(token.map[0] + 1, child) for token in tokens if token.type == "inline" for child in token.children]
+
+
 def inline_code(page: Path) -> list[tuple[int, str]]:
     """(line, text) of each piece of inline code."""
-    return [
-        (token.map[0] + 1, child.content)
-        for token in PARSER.parse(page.read_text(encoding="utf-8"))
-        if token.type == "inline"
-        for child in token.children
-        if child.type == "code_inline"
-    ]
+    return [(line, child.content) for line, child in _within(page) if child.type == "code_inline"]
 
 
 def links_of(page: Path) -> list[str]:
     """The targets of all links and pictures."""
-    return [
-        str(child.attrs.get("href") or child.attrs.get("src"))
-        for token in PARSER.parse(page.read_text(encoding="utf-8"))
-        if token.type == "inline"
-        for child in token.children
-        if child.type in ("link_open", "image")
-    ]
+    targets = [child.attrs for _, child in _within(page) if child.type in ("link_open", "image")]
+    return [str(attrs.get("href") or attrs.get("src")) for attrs in targets]
+
+
+def environment() -> dict[str, str]:
+    """This process's, with the programs and the package of this checkout."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": programs, "PYTHONPATH": str(REPOSITORY)}

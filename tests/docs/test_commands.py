@@ -5,7 +5,7 @@ line above a block says `<!-- not executed: why -->`, its commands are started w
 programs, which write down what they were called with; commands, options, keys, files and targets must exist.
 """
 
-import os
+import json
 import re
 import shutil
 import subprocess
@@ -26,7 +26,7 @@ from research import load
 from research.__main__ import main as research
 from research.study import ABLATIONS, CONTROLS, settings_of
 from tests.comparison.synthetic import metrics_of, write_run
-from tests.docs.pages import DATA, PAGES, PYTHON, REPOSITORY, SHELL, Block, blocks_of
+from tests.docs.pages import DATA, PAGES, PYTHON, REPOSITORY, SHELL, Block, blocks_of, environment
 from tests.method.history.samples import make_rollout
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
@@ -109,36 +109,26 @@ def visitor(tmp_path_factory) -> Path:
             history.commit_step(step, 1 + step // 8, [wrong, right])
     for step in (1, 8):
         run.append_metrics(metrics_of(step))
-        run.write_rollouts(
-            step,
-            ({
+        rows = (
+            {
                 "step": step, "uid": UID, "context": Context.PLAIN.value, "verdict": verdict, "reason": verdict,
                 "reward": 1.5 * (verdict == "correct"), "ranked": False, "advantage": 0.7, "recalled_from": None,
                 "truncated": False, "num_tokens": 3, "text": "3 + 4 = 7",
             }
-            for verdict in ("correct", "wrong")),
+            for verdict in ("correct", "wrong")
         )  # fmt: skip
+        run.write_rollouts(step, rows)
     for arm in ("grpo", "dapo", "r3"):
         for seed in (1, 2, 3):
-            write_run(
-                place / "runs" / "lab" / f"{arm}-{seed}", arm=arm, seed=seed, accuracies=(0.1, 0.2, 0.2 + seed / 10)
-            )
+            lab, accuracies = place / "runs" / "lab", (0.1, 0.2, 0.2 + seed / 10)
+            write_run(lab / f"{arm}-{seed}", arm=arm, seed=seed, accuracies=accuracies)
     return place
-
-
-def environment() -> dict[str, str]:
-    return {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(REPOSITORY),
-    }
 
 
 @pytest.mark.parametrize("block", executed(SHELL), ids=str)
 def test_a_shell_block_does_what_it_says(block, visitor):
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block.text], cwd=visitor, env=environment(), capture_output=True, text=True
-    )
+    command = ["bash", "-euo", "pipefail", "-c", block.text]
+    done = subprocess.run(command, cwd=visitor, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
 
@@ -166,13 +156,9 @@ def calls_of(block: Block, place: Path) -> list[list[str]]:
     (place / "r3_openrlhf").symlink_to(place)  # `git clone` makes it
     calls = place / "calls"
     calls.touch()
-    done = subprocess.run(
-        [shutil.which("bash"), "-euo", "pipefail", "-c", block.text],
-        cwd=place,
-        env={"PATH": str(programs), "CALLS": str(calls), "VISITOR": str(place)},
-        capture_output=True,
-        text=True,
-    )
+    command = [shutil.which("bash"), "-euo", "pipefail", "-c", block.text]
+    names = {"PATH": str(programs), "CALLS": str(calls), "VISITOR": str(place)}
+    done = subprocess.run(command, cwd=place, env=names, capture_output=True, text=True)
     assert done.returncode == 0, f"{block}: {done.stderr}"
     words = calls.read_bytes().decode().split("\0")[:-1]
     found, call = [], []
@@ -238,9 +224,8 @@ def wrong_with_command(command: click.Command, words: list[str]) -> Iterator[str
     experiments = [word.partition("=")[2] for word in settings if word.startswith("experiment=")]
     experiment = (experiments or [parsed.get("experiment") or "cpu_smoke"])[0]
     if experiment != "NAME":
-        yield from wrong_settings(
-            [word for word in settings if not word.startswith("experiment=")], experiment=experiment, find=find
-        )
+        settings = [word for word in settings if not word.startswith("experiment=")]
+        yield from wrong_settings(settings, experiment=experiment, find=find)
     for text in own_arms:
         try:
             composed = settings_of(experiment, text, 1, Path("runs"), [])
@@ -275,36 +260,18 @@ def test_what_is_not_executed_names_only_what_exists(block, tmp_path):
     assert [sentence for call in calls for sentence in wrong_with(call)] == []
 
 
-@pytest.mark.parametrize(
-    "block", [b for b in BLOCKS if b.mark.startswith("not executed") and b.language == PYTHON], ids=str
-)
+READ = [block for block in BLOCKS if block.mark.startswith("not executed") and block.language == PYTHON]
+
+
+@pytest.mark.parametrize("block", READ, ids=str)
 def test_python_that_is_not_executed_can_be_read(block):
     compile(block.text, str(block), "exec")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "r3 trian experiment=quickstart",
-        "r3 train experiment=quickstart --dry",
-        "r3 train experiment=gone",
-        "for algo in grpo gone; do r3 train experiment=cpu_smoke algo=$algo; done",
-        "r3 train experiment=quickstart \\\n    replay.kk=4",
-        "r3 train experiment=lab_own_skills",
-        "python -m research study --arms grpo --seed 1",
-        "python -m research study --arms grpo,r3_gone",
-        "python -m research study ranking.max_rewards=0.2",
-        "r3 history stat RUN",
-        "make quickstrat",
-        "python benchmarks/gone.py",
-        "python benchmarks/reward_service.py --no-such-option",
-        "pytest tests/test_gone.py",
-        "pytest tests/test_cli.py::test_gone",
-        "pip install -r gone.txt",
-        "sbatch examples/scripts/gone.sh",
-        "examples/scripts/quickstart.sh replay.kk=4",
-    ],
-)
+GONE = json.loads(Path(__file__).with_name("commands_that_do_not_exist.json").read_text())
+
+
+@pytest.mark.parametrize("command", GONE)
 def test_a_command_that_does_not_exist_is_found(command, tmp_path):
     block = Block(page="page.md", line=1, language=SHELL, text=command, mark="not executed: a test")
     assert [sentence for call in calls_of(block, tmp_path) for sentence in wrong_with(call)]

@@ -25,11 +25,8 @@ MADE_BY_A_RUN = re.compile(
 def anchors_of(page) -> set[str]:
     """The anchors of the headings, as the site and the usual viewers make them."""
     tokens = PARSER.parse(page.read_text(encoding="utf-8"))
-    titles = [
-        "".join(child.content for child in tokens[i + 1].children)
-        for i, token in enumerate(tokens)
-        if token.type == "heading_open"
-    ]
+    heads = [tokens[i + 1].children for i, token in enumerate(tokens) if token.type == "heading_open"]
+    titles = ["".join(child.content for child in children) for children in heads]
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
 
 
@@ -73,12 +70,9 @@ def unknown_names(page) -> list[str]:
                 found.append(f"{page.name}:{line}: there is no key {key[1]}")
             elif word.startswith("algo=") and word[5:] not in {*presets(), "NAME"}:
                 found.append(f"{page.name}:{line}: there is no preset {word[5:]}")
-            elif (
-                word.startswith("experiment=")
-                and word[11:] not in {*experiments(), "NAME"}
-                and not (REPOSITORY / word[11:]).is_file()
-            ):
-                found.append(f"{page.name}:{line}: there is no experiment {word[11:]}")
+            elif word.startswith("experiment="):
+                if word[11:] not in {*experiments(), "NAME"} and not (REPOSITORY / word[11:]).is_file():
+                    found.append(f"{page.name}:{line}: there is no experiment {word[11:]}")
     return found
 
 
@@ -119,6 +113,5 @@ def test_the_table_of_the_paper_has_the_defaults():
 
 
 def test_a_table_is_read():
-    assert defaults_in("| x | y | z | `replay.k` (k) | 2 rows | ours |\n| a | b | c | no key | 3 | d |") == [
-        ("replay.k", "2")
-    ]
+    table = "| x | y | z | `replay.k` (k) | 2 rows | ours |\n| a | b | c | no key | 3 | d |"
+    assert defaults_in(table) == [("replay.k", "2")]

@@ -47,20 +47,15 @@ def test_the_map_names_what_exists_and_says_what_it_is_for():
 
 def rooms() -> set[str]:
     """The folders at the root of the repository and of the package."""
-    tracked = subprocess.run(
-        ["git", "-C", str(REPOSITORY), "ls-files"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    command = ["git", "-C", str(REPOSITORY), "ls-files"]
+    tracked = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     found = {re.match(r"(?:r3_openrlhf/)?[^/]+/|", path)[0] for path in tracked}
     return {room for room in found if room and not room.startswith(".")}
 
 
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="no checkout")
-def test_the_map_has_every_room():
+def test_the_map_has_every_room_and_agents_md_names_it():
     assert rooms() - set(the_tree()) == set()
-
-
-@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="no checkout")
-def test_agents_md_names_every_room():
     text = (REPOSITORY / "AGENTS.md").read_text()
     assert [room for room in sorted(rooms()) if room.removeprefix("r3_openrlhf/") not in text] == []
 

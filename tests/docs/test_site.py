@@ -16,12 +16,9 @@ import api_page  # noqa: E402
 
 
 def build(config, site) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site)],
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},  # an advertisement
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site)]
+    surroundings = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement
+    return subprocess.run(command, env=surroundings, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -78,29 +75,26 @@ def test_no_page_asks_another_host(site):
 
 def test_lists_are_lists(site):
     """A list right below a line of text is a list for some readers of Markdown only."""
-    found = {
+    lines = {
         (page.stem, line)
         for page in site.glob("*.html")
         for paragraph in read(page).paragraphs
         for line in paragraph.splitlines()
-        if re.match(r"(?:[*-]|\d\.) ", line)
     }
-    assert found == set()
+    assert [line for line in lines if re.match(r"(?:[*-]|\d\.) ", line[1])] == []
 
 
 def test_a_file_of_the_repository_is_a_page_and_a_mark_is_visible(site):
-    assert "def group_advantages" in re.sub(
-        r"<[^>]+>", "", (site / "source/r3_openrlhf/method/core/advantages.py.html").read_text()
-    )
+    source = (site / "source/r3_openrlhf/method/core/advantages.py.html").read_text()
+    assert "def group_advantages" in re.sub(r"<[^>]+>", "", source)
     assert 'href="source/r3_openrlhf/method/core/advantages.py.html"' in (site / "how-a-step-works.html").read_text()
     assert "not executed: " in " ".join(read(site / "usage.html").paragraphs)
 
 
 def test_the_python_interface_has_every_public_name_with_its_arguments(site):
     text = re.sub(r"<[^>]+>", " ", (site / "api.html").read_text())
-    assert [
-        name for name in set(r3_openrlhf.__all__) - api_page.ELSEWHERE if f" {name} " not in " ".join(text.split())
-    ] == []
+    public, words = set(r3_openrlhf.__all__) - api_page.ELSEWHERE, " ".join(text.split())
+    assert [name for name in public if f" {name} " not in words] == []
     documented = {name for names in api_page.SECTIONS.values() for name in names}
     assert documented | api_page.ELSEWHERE == set(r3_openrlhf.__all__)
     assert "held-out accuracy that the arms are to reach" in text  # an argument of compare

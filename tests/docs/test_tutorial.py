@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import importlib.util
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.remote import RemoteGrader
 from r3_openrlhf.runs.directory import RunDirectory
-from tests.docs.pages import DOCS, REPOSITORY, blocks_of
+from tests.docs.pages import DOCS, REPOSITORY, blocks_of, environment
 
 
 def load_example(name="own_reward_server"):
@@ -86,14 +85,8 @@ def test_the_tutorial_trains_with_its_own_reward(tmp_path):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     mark = f"executed by {Path(__file__).relative_to(REPOSITORY).as_posix()}"
     commands = "".join(block.text for block in blocks_of(DOCS / "tutorial.md") if block.mark == mark)
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(REPOSITORY),
-    }
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    command = ["bash", "-euo", "pipefail", "-c", commands]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunDirectory.open(tmp_path / "runs" / "own")
     labels = [json.loads(json.loads(line)["label"]) for line in run.data.read_text().splitlines()]

@@ -32,6 +32,5 @@ def test_a_model_family_works_or_is_refused_as_expected(name, tmp_path):
     found = models.outcome(name, tmp_path / "m")
     how = "refused: " if name in models.WRONG else "works with" if "(base)" in name else "works as it is"
     assert found.startswith(how) and str(tmp_path) not in found
-    assert ("the prompt opens `<think>`" in found) == (
-        name in ("Qwen3-Thinking", "QwQ") or "Distill" in name and how != "refused: "
-    )
+    opens = name in ("Qwen3-Thinking", "QwQ") or "Distill" in name and how != "refused: "
+    assert ("the prompt opens `<think>`" in found) == opens

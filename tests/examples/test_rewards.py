@@ -20,21 +20,15 @@ def grades(responses, **settings):
     async def run():
         grader = make_grader(RewardConfig(num_workers=1, **settings))
         try:
-            return await asyncio.gather(
-                *(
-                    grader.grade(
-                        GradeRequest(
-                            response=response,
-                            references=("23",),
-                            task="math",
-                            num_tokens=16,
-                            truncated=False,
-                            problem="5 + 10 + 8",
-                        )
-                    )
-                    for response in responses
-                )
-            )
+            facts = {
+                "references": ("23",),
+                "task": "math",
+                "problem": "5 + 10 + 8",
+                "num_tokens": 16,
+                "truncated": False,
+            }
+            requests = [GradeRequest(response=response, **facts) for response in responses]
+            return await asyncio.gather(*map(grader.grade, requests))
         finally:
             grader.close()
 
@@ -62,9 +56,8 @@ def judge(monkeypatch):
 
 
 def test_a_judge(judge):
-    right, wrong, unsure, broken = grades(
-        ["it is 23", "it is 24", "about 23", "broken"], function=f"{EXAMPLES}/judge.py:agrees"
-    )
+    responses = ["it is 23", "it is 24", "about 23", "broken"]
+    right, wrong, unsure, broken = grades(responses, function=f"{EXAMPLES}/judge.py:agrees")
     assert (right.reward, right.extras) == (1.0, {"judge": "yes"})
     assert (wrong.reward, wrong.verdict) == (0.0, "wrong")
     assert unsure.reason == "no_score"

@@ -16,13 +16,8 @@ SOURCES = f"[{{path: {EXAMPLES}/data/gsm8k.jsonl, weight: 1}}, {{path: {EXAMPLES
 def trained(tmp_path_factory):
     """Two steps; CUDA_VISIBLE_DEVICES is empty, and Weights & Biases is asked nothing over the network."""
     run_dir = tmp_path_factory.mktemp("examples") / "run"
-    settings = (
-        f"data.sources={SOURCES}",
-        f"reward.function={EXAMPLES}/own_reward.py:partly",
-        "rollout.stop=['=1']",
-        "logging.wandb_project=p",
-        "train.max_steps=2",
-    )
+    settings = (f"data.sources={SOURCES}", f"reward.function={EXAMPLES}/own_reward.py:partly", "rollout.stop=['=1']")
+    settings += ("logging.wandb_project=p", "train.max_steps=2")
     surroundings = {"CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "offline", "WANDB_DIR": str(run_dir.parent)}
     surroundings |= {"WANDB_API_KEY": "0" * 40}
     train(run_dir, *settings, environment=surroundings)

@@ -60,16 +60,13 @@ def rows_of(log):
             ids = inputs["prompt_ids"][i][inputs["prompt_mask"][i].bool()]
             old = inputs.get("old_per_token_logps")
             reference = inputs.get("ref_per_token_logps")
-            found.append(
-                dict(
-                    prompt="".join(WORDS[token] for token in ids),
-                    ids=inputs["completion_ids"][i][mask].tolist(),
-                    advantage=inputs["advantages"][i].item(),
-                    old=None if old is None else old[i][mask].tolist(),
-                    reference=None if reference is None else reference[i][mask].tolist(),
-                    distribution=inputs["distribution"][i][mask],
-                )
+            prompt = "".join(WORDS[token] for token in ids)
+            row = dict(
+                prompt=prompt, ids=inputs["completion_ids"][i][mask].tolist(), advantage=inputs["advantages"][i].item()
             )
+            row["old"] = None if old is None else old[i][mask].tolist()
+            row["reference"] = None if reference is None else reference[i][mask].tolist()
+            found.append(row | {"distribution": inputs["distribution"][i][mask]})
     return found
 
 
@@ -97,13 +94,11 @@ def eq3(*rewards):
 def test_a_collapsed_group_gets_the_stored_success_and_nothing_is_lost(seen, case):
     """One step of 16 rows, four of 4 rows, and two of the same 16 rows."""
     log = seen[case]
-    assert [len(inputs["advantages"]) for inputs in log] == {"replay": [16], "split": [4] * 4, "reused": [16] * 2}[
-        case
-    ]
+    sizes = {"replay": [16], "split": [4] * 4, "reused": [16] * 2}
+    assert [len(inputs["advantages"]) for inputs in log] == sizes[case]
     groups = groups_of(log[:1] if case == "reused" else log)
-    assert {prompt: len(rows) for prompt, rows in groups.items()} == dict.fromkeys(
-        ("1+1=", "2+2=", "3+3=", "4+4="), GROUP
-    )
+    sizes = {prompt: len(rows) for prompt, rows in groups.items()}
+    assert sizes == dict.fromkeys(("1+1=", "2+2=", "3+3=", "4+4="), GROUP)
     recalled = [row for row in groups["1+1="] if row["ids"] == RECALLED]
     assert len(recalled) == 1 and recalled[0]["old"] == approx(LOGPROBS)
     for row in sum(groups.values(), []):
@@ -198,9 +193,8 @@ def test_a_reflection_group_takes_the_turn_of_an_easy_problem(seen):
     assert len(groups["1+1="]) == len(groups[prompt]) == GROUP
     answers = ["".join(WORDS[token] for token in row["ids"] if token < 12) for row in groups_of([first])["1+1="]]
     assert prompt.startswith("1+1=") and any(answer and answer in prompt for answer in answers)
-    assert sorted(seen["reflected"]["recalled"]) == sorted(
-        {tuple(row["ids"]): row["ids"] for row in groups[prompt]}.values()
-    )
+    different = {tuple(row["ids"]): row["ids"] for row in groups[prompt]}
+    assert sorted(seen["reflected"]["recalled"]) == sorted(different.values())
 
 
 def test_a_resumed_run_forgets_what_came_after_the_checkpoint(seen):

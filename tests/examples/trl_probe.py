@@ -41,18 +41,10 @@ NO_END = {"suppress_tokens": [WORDS.index("<pad>"), WORDS.index("<eos>")]}  # ev
 
 def stored(uid, ids, logprobs, *, verdict=Verdict.CORRECT, prompt=None):
     return Rollout(
-        uid=uid,
-        context=Context.PLAIN,
-        prompt_ids=np.array(tokenizer()(prompt or uid)["input_ids"], dtype=np.int32),
-        response_ids=np.array(ids, dtype=np.int32),
-        response_logprobs=np.array(logprobs, dtype=np.float32),
-        verdict=verdict,
-        reward=1.0 if verdict is Verdict.CORRECT else 0.0,
-        truncated=False,
-        finish_reason="stop",
-        policy_step=0,
-        epoch=1,
-    )
+        uid=uid, context=Context.PLAIN, prompt_ids=np.array(tokenizer()(prompt or uid)["input_ids"], dtype=np.int32),
+        response_ids=np.array(ids, dtype=np.int32), response_logprobs=np.array(logprobs, dtype=np.float32), verdict=verdict,
+        reward=float(verdict is Verdict.CORRECT), truncated=False, finish_reason="stop", policy_step=0, epoch=1,
+    )  # fmt: skip
 
 
 def scripted(rewards):
@@ -159,15 +151,9 @@ def resumed():
 def reflected():
     """Two epochs; in the second 1+1 is hard, and its reflection group takes the turn of the other problem."""
     with HistoryStore.open(":memory:") as store:
-        right = [1.0] * GROUP
-        log = train(
-            R3Trainer,
-            {"1+1=": ALL_WRONG, "2+2=": right},
-            history=store,
-            r3=settings(reflection=ReflectionSettings()),
-            render=ChatPrompts(tokenizer(), max_prompt_tokens=2000, message=lambda row: row.prompt, render=str),
-            max_steps=2,
-        )
+        render = ChatPrompts(tokenizer(), max_prompt_tokens=2000, message=lambda row: row.prompt, render=str)
+        options = dict(history=store, r3=settings(reflection=ReflectionSettings()), render=render, max_steps=2)
+        log = train(R3Trainer, {"1+1=": ALL_WRONG, "2+2=": [1.0] * GROUP}, **options)
         recalled = store.recall("1+1=", Verdict.WRONG, k=9, step=2, max_policy_lag=9, contexts=[Context.REFLECTION])
         return dict(log=log, recalled=[one.rollout.response_ids.tolist() for one in recalled])
 
@@ -187,30 +173,16 @@ def on_one_rank():
     plain = dict(uids=[f"{a}+1=" for a in range(4)], max_steps=4, learning_rate=0.01, per_device_train_batch_size=8)
     off = settings(advantage=AdvantageSettings(std_eps=1e-4))
     add = ReplaySettings(k=1)
+    stored_success = dict(history=HISTORY, r3=settings(replay=True))
+    both = dict(history=HISTORY, r3=settings(replay=True, ranking=True), generation_kwargs=NO_END)
+    parts = dict(per_device_train_batch_size=GROUP, gradient_accumulation_steps=4)
     return dict(
-        replay=train(R3Trainer, FOUR, history=HISTORY, r3=settings(replay=True)),
-        split=train(
-            R3Trainer,
-            FOUR,
-            history=HISTORY,
-            r3=settings(replay=True),
-            per_device_train_batch_size=GROUP,
-            gradient_accumulation_steps=4,
-        ),
-        reused=train(R3Trainer, FOUR, history=HISTORY, r3=settings(replay=True), num_iterations=2, max_steps=2),
-        both=train(
-            R3Trainer,
-            {"1+1=": ALL_WRONG},
-            history=HISTORY,
-            r3=settings(replay=True, ranking=True),
-            generation_kwargs=NO_END,
-            seed=1,
-            max_completion_length=6,
-        ),
-        vllm_rows=train(WithVllm, FOUR, history=HISTORY, r3=settings(replay=True)),
-        vllm_tokens=train(
-            WithVllm, FOUR, history=HISTORY, r3=settings(replay=True), vllm_importance_sampling_mode="token_truncate"
-        ),
+        replay=train(R3Trainer, FOUR, **stored_success),
+        split=train(R3Trainer, FOUR, **stored_success, **parts),
+        reused=train(R3Trainer, FOUR, **stored_success, num_iterations=2, max_steps=2),
+        both=train(R3Trainer, {"1+1=": ALL_WRONG}, **both, seed=1, max_completion_length=6),
+        vllm_rows=train(WithVllm, FOUR, **stored_success),
+        vllm_tokens=train(WithVllm, FOUR, **stored_success, vllm_importance_sampling_mode="token_truncate"),
         off=train(R3Trainer, by_content, r3=off, **plain),
         stock=train(GRPOTrainer, by_content, **plain),
         failure=train(

@@ -46,9 +46,9 @@ def test_a_block_over_its_limit_is_ended_with_all_that_it_started(tmp_path, monk
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid)); child.wait()"
     )
     monkeypatch.setattr(gpu_check, "__file__", str(tmp_path / "hangs.py"))
-    monkeypatch.setattr(gpu_check, "LIMIT_S", 3)
+    monkeypatch.setattr(gpu_check, "LIMIT_S", 20)
     result = gpu_check.in_a_process("engine", tmp_path / "engine", rehearse=False)
-    assert result.result == gpu_check.FAILED and "not done after 3 s" in result.figure
+    assert result.result == gpu_check.FAILED and "not done after 20 s" in result.figure
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
@@ -93,8 +93,6 @@ def test_the_table_can_be_pasted_and_a_block_that_dies_is_a_line_of_it(tmp_path,
     died = gpu_check.in_a_process("engine", tmp_path / "engine", rehearse=False)
     assert died.result == gpu_check.FAILED and "nothing.py" in died.figure and "log.txt" in died.figure
     text = gpu_check.table([died, gpu_check.Result("run", "skipped", "needs 1 GPU, 0 here")])
-    assert (
-        "| block | result | time | figure | limit |" in text
-        and "| run | skipped | 0 s | needs 1 GPU, 0 here |  |" in text
-    )
+    assert "| block | result | time | figure | limit |" in text
+    assert "| run | skipped | 0 s | needs 1 GPU, 0 here |  |" in text
     assert text.splitlines()[0].startswith("GPUs: ")

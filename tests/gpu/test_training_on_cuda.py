@@ -22,13 +22,9 @@ pytestmark = [
 ]
 ON_CUDA = ("cluster.device=cuda", "cluster.gpus_per_node=1")
 LIKE_FULL_SIZE = (
-    *("cluster.enable_sleep=true", "train.packing=true", "train.dynamic_batch=true"),
-    *(
-        "train.max_tokens_per_gpu=2048",
-        "rollout.max_tokens_per_gpu=4096",
-        "model.gradient_checkpointing=true",
-    ),
-    *("train.logits_chunk_tokens=256", "openrlhf.ds.grad_accum_dtype=fp32", "ranking.entropy_source=exact"),
+    *("cluster.enable_sleep=true", "train.packing=true", "train.dynamic_batch=true", "train.max_tokens_per_gpu=2048"),
+    *("rollout.max_tokens_per_gpu=4096", "model.gradient_checkpointing=true", "train.logits_chunk_tokens=256"),
+    *("openrlhf.ds.grad_accum_dtype=fp32", "ranking.entropy_source=exact"),
 )
 
 
@@ -60,9 +56,8 @@ def test_all_three_mechanisms_fire(run):
     metrics = lines(run / "metrics.jsonl")
     for key in ("r3/replay/recalled", "r3/reflection/groups", "r3/ranking/groups"):
         assert sum(line[key] for line in metrics) > 0, key
-    assert sum(row["recalled_from"] is not None for row in rollouts_of(run)) == sum(
-        line["r3/replay/recalled"] for line in metrics
-    )
+    recalled = sum(row["recalled_from"] is not None for row in rollouts_of(run))
+    assert recalled == sum(line["r3/replay/recalled"] for line in metrics)
 
 
 def test_the_model_that_is_left_loads_and_differs_from_the_first(run):

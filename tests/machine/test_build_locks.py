@@ -28,9 +28,8 @@ def lock(tmp_path):
 
 
 def start(*command, **settings):
-    return subprocess.Popen(
-        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **settings
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *command], **pipes, **settings)
 
 
 def test_a_lock_is_stale_when_its_process_was_killed(lock, tmp_path):
@@ -64,6 +63,7 @@ def test_on_a_shared_file_system_a_young_lock_may_be_another_machines(lock, tmp_
     os.utime(lock, (hour_ago, hour_ago))
     remove_stale(tmp_path)
     assert not lock.exists()
+    assert remove_stale(tmp_path) == remove_stale(tmp_path / "nowhere") == []  # an empty cache, and none
 
 
 BUILDER = """
@@ -87,10 +87,6 @@ def test_a_builder_that_is_killed_while_a_run_waits_holds_it_no_longer(lock, fir
             assert run.stdout.readline() == "builds\n"
             run.communicate("\n")
             assert run.returncode == 0 and not lock.exists()
-
-
-def test_an_empty_cache_and_none(tmp_path):
-    assert remove_stale(tmp_path) == remove_stale(tmp_path / "nowhere") == []
 
 
 @pytest.mark.parametrize("moved", ["TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", None])

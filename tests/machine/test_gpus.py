@@ -22,10 +22,8 @@ def test_expandable_segments_are_found_under_both_names(variable, value):
 
 def test_other_settings_of_the_allocator_pass():
     assert expandable_segments({}) is None
-    assert (
-        expandable_segments({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False,garbage_collection_threshold:0.8"})
-        is None
-    )
+    others = "expandable_segments:False,garbage_collection_threshold:0.8"
+    assert expandable_segments({"PYTORCH_CUDA_ALLOC_CONF": others}) is None
 
 
 def test_who_holds_a_gpu_is_named_and_too_little_free_memory_ends_the_start():
@@ -34,9 +32,8 @@ def test_who_holds_a_gpu_is_named_and_too_little_free_memory_ends_the_start():
     assert refuses and not only_said
     # 81,559 - 62,000 MiB = 19.1 GiB; 0.7 of 79.6 GiB
     assert first.startswith("GPU 0 has 19.1 of 79.6 GiB free, and an engine takes 55.8 of it")
-    assert (
-        "VLLM::EngineCore (pid 4711, 59.8 GiB)" in first and "`kill 4711 12`" in first and "python, -m thing" in first
-    )
+    for words in ("VLLM::EngineCore (pid 4711, 59.8 GiB)", "`kill 4711 12`", "python, -m thing"):
+        assert words in first
     assert third.startswith("GPU 2 has 70.9 of 79.6 GiB free: ") and "another container" in third
 
 

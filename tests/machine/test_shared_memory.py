@@ -16,10 +16,8 @@ def test_what_a_process_has_mapped_is_held():
     lock = multiprocessing.get_context("spawn").Lock()  # a process that is spawned will open it by its name
     memory = SharedMemory(create=True, size=64)
     try:
-        held = {shared_memory.FOLDER / name for name in files() - before} & {
-            shared_memory.FOLDER / memory.name,
-            shared_memory.FOLDER / f"sem.{lock._semlock.name.removeprefix('/')}",
-        }
+        names = {memory.name, f"sem.{lock._semlock.name.removeprefix('/')}"}
+        held = {shared_memory.FOLDER / name for name in (files() - before) & names}
         assert len(held) == 2
         assert shared_memory._held(held) == held
     finally:

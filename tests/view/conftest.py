@@ -120,10 +120,7 @@ def follow(page, link, to="**"):
 
 def wait_for_counts(page, address, steps, *, runs=1, patience_ms=PATIENCE_MS):
     """Until so many steps of so many runs are counted. Not with wait_for_function: a promise is true before it is kept."""
-    page.evaluate(
-        script("wait_for_counts"),
-        [f"{address}/api/state", steps, runs, patience_ms],
-    )
+    page.evaluate(script("wait_for_counts"), [f"{address}/api/state", steps, runs, patience_ms])
 
 
 def script(name):

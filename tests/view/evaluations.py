@@ -26,13 +26,11 @@ def write_evaluation(directory: Path, *, skill: float, seed: int, num_problems: 
             right = draw.random() < chance
             cut = not right and draw.random() < 0.3
             text = SURROGATE if number == 0 and not problems else respond(label, right=right, cut=cut, draw=draw)
-            grade = Grade(
-                verdict=Verdict.CORRECT if right else Verdict.WRONG,
-                reason="correct" if right else "no_answer" if cut else "wrong",
-                score=float(right),
-                reward=None,
-                extracted=label.references[0] if right else None if cut else "17",
+            verdict, answer = (
+                (Verdict.CORRECT, label.references[0]) if right else (Verdict.WRONG, None if cut else "17")
             )
+            reason = "no_answer" if cut else verdict.value
+            grade = Grade(verdict=verdict, reason=reason, score=float(right), reward=None, extracted=answer)
             responses.append(sampled(text, range(len(text) // 4), "length" if cut else "stop").graded(grade))
         problem = SampledProblem(benchmark="math500", uid=label.uid, content="hash", responses=responses)
         file.append(problem)

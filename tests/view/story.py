@@ -27,16 +27,13 @@ from r3_openrlhf.runs.rollout_records import TokenChars, records_of
 from r3_openrlhf.stack.step_metrics import entropy_metrics
 
 PROBLEMS = (
-    (
-        r"Find the sum of all positive integers $n \le {k}$ that are divisible by $3$.",
-        lambda k: 3 * (k // 3) * (k // 3 + 1) // 2,
-    ),
+    (r"Find the sum of all positive integers $n \le {k}$ that are divisible by $3$.", lambda k: 3 * (k // 3) * (k // 3 + 1) // 2),
     (r"Compute $\sum_{{i=1}}^{{{k}}} i^2$.", lambda k: k * (k + 1) * (2 * k + 1) // 6),
     (r"A right triangle has legs $3\cdot {k}$ and $4\cdot {k}$. How long is its hypotenuse?", lambda k: 5 * k),
     (r"How many diagonals does a convex polygon with ${k}$ sides have?", lambda k: k * (k - 3) // 2),
     (r"What is the remainder when $2^{{{k}}}$ is divided by $7$?", lambda k: 2**k % 7),
     (r"Find the number of ways to choose $2$ people out of ${k}$.", lambda k: k * (k - 1) // 2),
-)
+)  # fmt: skip
 STARTS, LINES = json.loads(Path(__file__).with_name("sentences.json").read_text()).values()
 MAX_TOKENS = 220
 
@@ -109,14 +106,11 @@ class Story:
     def prompt(self, text: str) -> str:
         return f"<|user|>{text}<|end|><|assistant|>"
 
-    def close(self) -> None:
-        self.history.close()
-
     def __enter__(self) -> Story:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.history.close()
 
     def sample(self, label: Label, context: Context, prompt: str, number: int) -> tuple[Rollout, EntropyStatistics]:
         draw = self.draw
@@ -146,12 +140,8 @@ class Story:
             reason="timeout" if ungraded else "correct" if right else "no_answer" if cut else "wrong",
             answer=None if cut or ungraded else boxed_answer(text),
         )  # fmt: skip
-        statistics = EntropyStatistics(
-            peak=float(top.mean()),
-            global_=float(entropies.mean()),
-            source="exact",
-            tokens=entropies.astype(np.float16),
-        )
+        peak, tokens = float(top.mean()), entropies.astype(np.float16)
+        statistics = EntropyStatistics(peak=peak, global_=float(entropies.mean()), source="exact", tokens=tokens)
         return rollout, statistics
 
     def asked(self) -> Iterator[tuple[Label, Context, str]]:
@@ -188,19 +178,17 @@ class Story:
         self.done += 1
         before, self.tokens = self.tokens, self.tokens + sum(one.num_tokens for one in rollouts)
         noise = np.random.default_rng(self.done)
+        of_all = config.logging.token_values == "all"
+        kept = [row for row in batch.rows if row.recalled or (of_all and not row.rollout.prefix_tokens)]
+        policy_logprobs = {
+            row.index: np.minimum(0, row.rollout.response_logprobs + noise.normal(0, 0.15, row.rollout.num_tokens))
+            for row in kept
+        }
         rows = records_of(
-            batch,
-            step=self.done,
-            prompts=prompts,
+            batch, step=self.done, prompts=prompts, policy_logprobs=policy_logprobs, token_values=config.logging.token_values,
             entropies={row.index: entropies[row.fresh_source] for row in batch.rows if row.ranked},
-            policy_logprobs={
-                row.index: np.minimum(0, row.rollout.response_logprobs + noise.normal(0, 0.15, row.rollout.num_tokens))
-                for row in batch.rows
-                if row.recalled or (config.logging.token_values == "all" and not row.rollout.prefix_tokens)
-            },
-            token_values=config.logging.token_values,
             token_chars=TokenChars(lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True)),
-        )
+        )  # fmt: skip
         self.run.write_rollouts(self.done, rows)
         self.history.commit_step(self.done, rollouts[0].epoch, rollouts)
         hard = metrics["r3/reflection/groups"]
@@ -222,12 +210,8 @@ class Story:
 
     def announce(self) -> None:
         """The phases of the step, as stack/phases.py writes them; it is resumed after half a day."""
-        phases = [
-            ("sampling", 11.0),
-            ("log-probs and rewards", 4.0),
-            ("policy update", 15.0 + self.done % 3),
-            ("weights to the engine", 1.1),
-        ]
+        phases = [("sampling", 11.0), ("log-probs and rewards", 4.0), ("policy update", 15.0 + self.done % 3)]
+        phases += [("weights to the engine", 1.1)]
         starting = [("checking the settings", 2.0), ("starting Ray", 9.0), ("starting the rollout engine", 21.0)]
         with self.run.events.open("a", encoding="utf-8") as file:
             for phase, seconds in [*(starting if self.done in (1, 16) else []), *phases]:

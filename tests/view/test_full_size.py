@@ -64,11 +64,10 @@ def test_a_step_of_full_size(page, address, rows):
     assert page.locator("#groups tbody tr").count() == len(groups)
     assert page.locator("#groups .chip").count() == len(rows)
     page.get_by_role("button", name="all wrong, nothing recalled").click()
-    right = {
-        (row["uid"], row["context"]) for row in rows if row["recalled_from"] is None and row["verdict"] == "correct"
-    }
+    fresh = [row for row in rows if row["recalled_from"] is None]
+    right = {(row["uid"], row["context"]) for row in fresh if row["verdict"] == "correct"}
     joined = {row["group"] for row in rows if row["recalled_from"] is not None}
-    graded = {(row["uid"], row["context"]) for row in rows if row["group"] is not None and row["group"] not in joined and row["recalled_from"] is None}  # fmt: skip
+    graded = {(row["uid"], row["context"]) for row in fresh if row["group"] is not None and row["group"] not in joined}
     assert page.locator("#groups tbody tr:not([hidden])").count() == len(graded - right)
 
 

@@ -33,13 +33,11 @@ def test_every_key_of_the_metrics_can_be_drawn(page, server, story):
 
 
 def test_keys_and_words_have_the_meaning_of_the_documentation():
-    assert (
-        meanings()["r3/groups/none_correct"] == "groups by verdict, before replay"
-    )  # its path is that of the key before
+    # its path is that of the key before
+    assert meanings()["r3/groups/none_correct"] == "groups by verdict, before replay"
     assert meanings()["timing/ppo_train"] == meanings()["timing/generation"]
-    assert "`" not in "".join(meanings().values()) and "](" not in "".join(
-        [*meanings().values(), *glossary().values()]
-    )
+    texts = "".join([*meanings().values(), *glossary().values()])
+    assert "`" not in "".join(meanings().values()) and "](" not in texts
     assert glossary()["collapsed"].startswith("A group whose verdicts are all equal")
 
 
@@ -93,9 +91,13 @@ def test_starts_and_their_phases_by_hand():
 
 def test_damaged_lines_are_left_out(tmp_path):
     file = tmp_path / "events.jsonl"
-    file.write_text(
-        '{"time": 5, "phase": "sampling"}\n{"time": 1e300, "phase": "x"}\nnot json\n{"time": 6, "phase": 3}\n'
-    )
+    lines = [
+        '{"time": 5, "phase": "sampling"}',
+        '{"time": 1e300, "phase": "x"}',
+        "not json",
+        '{"time": 6, "phase": 3}',
+    ]
+    file.write_text("\n".join(lines))
     assert events_in(file) == [Event(5.0, "sampling")] and events_in(tmp_path / "none") == []
 
 
@@ -106,12 +108,10 @@ def test_the_files_of_a_run(page, story, tmp_path):
     one, two = tmp_path / "runs" / "one", tmp_path / "runs" / "two"
     (one / "config.yaml").write_text((story / "config.yaml").read_text().replace("batch_size: 10", "batch_size: 12"))
     (one / "error.txt").write_text("the disk <b>is</b> full")
-    (one / "train.log").write_text(
-        "x" * END_BYTES + "\n<script>window.hacked=1</script>\nhttps://me:secret@host.invalid/\n"
-    )
-    (one / "events.jsonl").write_text(
-        '{"time": 5, "phase": "<i>"}\n{"time": 8, "phase": "policy update", "step": 3}\n'
-    )
+    hostile = "\n<script>window.hacked=1</script>\nhttps://me:secret@host.invalid/\n"
+    (one / "train.log").write_text("x" * END_BYTES + hostile)
+    events = '{"time": 5, "phase": "<i>"}\n{"time": 8, "phase": "policy update", "step": 3}\n'
+    (one / "events.jsonl").write_text(events)
     assert end_of(two / "error.txt") is None
     with serving(tmp_path / "runs", page=page) as address:
         page.goto(f"{address}/one")

@@ -211,9 +211,8 @@ def test_the_command_prints_its_address_and_ends_quietly(story, over_ssh):
     environment = {key: value for key, value in os.environ.items() if key not in ("SSH_CONNECTION", "R3_VIEW_TOKEN")}
     environment |= {"SSH_CONNECTION": "1 2 3 4"} if over_ssh else {}
     command = [sys.executable, "-c", "from r3_openrlhf.cli import main; main()", "view", str(story), "--no-browser"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as server:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as server:
         address = server.stdout.readline().strip()
         port = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", address)[1]
         assert urlopen(f"{address}story").status == 200
@@ -261,9 +260,8 @@ def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
             page.goto(f"{address}/run/tokens/3/0/{row['context']}/{row['uid']}")  # a fresh one: actor and engine
             page.locator("[data-heat=ratio]").click()
             ratios = np.exp(np.subtract(row["token_policy_logprob"], row["token_logprob"], dtype=np.float64))
-            outside = np.sum(
-                (ratios < 1 - run.config.train.eps_clip_low) | (ratios > 1 + run.config.train.eps_clip_high)
-            )
+            low, high = 1 - run.config.train.eps_clip_low, 1 + run.config.train.eps_clip_high
+            outside = np.sum((ratios < low) | (ratios > high))
             assert page.locator("#heat .peak").count() == pytest.approx(outside, abs=1) and outside > 1
             assert "compares the actor with them" in page.locator("main").text_content()
 

@@ -29,9 +29,8 @@ def step(page, server):
 
 def shown(page):
     """Addresses of the groups that are shown, in their order."""
-    return page.eval_on_selector_all(
-        "#groups tbody tr:not([hidden]) th a", "links => links.map(l => l.getAttribute('href'))"
-    )
+    links = page.locator("#groups tbody tr:not([hidden]) th a")
+    return links.evaluate_all("links => links.map(l => l.getAttribute('href'))")
 
 
 def group_of(address):
@@ -47,9 +46,8 @@ def first_chart(page):
 
 def all_drawn(page):
     """Waits: those out of view are drawn when the browser has time."""
-    page.wait_for_function(
-        "() => document.querySelectorAll('.chart').length === document.querySelectorAll('.chart canvas').length"
-    )
+    drawn = "document.querySelectorAll('.chart').length === document.querySelectorAll('.chart canvas').length"
+    page.wait_for_function(f"() => {drawn}")
     assert page.locator(".chart").count() > 15
 
 
@@ -103,11 +101,8 @@ def test_a_browser_that_is_never_idle_shows_everything_all_the_same(page, server
 def test_a_point_leads_to_its_step_on_either_axis(page, server, story):
     """Also of curves that were zoomed: what is chosen stands in the address."""
     lines = [json.loads(line) for line in (story / "metrics.jsonl").read_text().splitlines()]
-    for query, key in (
-        ("", "step"),
-        ("?x=tokens", "generated_tokens_total"),
-        ("?x=tokens&log=1", "generated_tokens_total"),
-    ):
+    of_tokens = [(query, "generated_tokens_total") for query in ("?x=tokens", "?x=tokens&log=1")]
+    for query, key in (("", "step"), *of_tokens):
         for number in (1, 4, 6):
             page.goto(f"{server}/story{query}")
             area = first_chart(page)
@@ -190,11 +185,8 @@ def test_a_group_shows_what_its_rows_say(page, server, story, rows):
             assert "no reward" in words and "left out" in words
             continue
         assert f"{row['advantage']:+.3f}".replace("-", "−") in words
-        parts = [
-            float(number.replace("−", "-"))
-            for number in re.findall(r"([+−]?\d\.\d+) (?:verdict|length|ranking|centring)", words)
-        ]
-        assert sum(parts) == pytest.approx(row["reward"], abs=2e-3)
+        parts = re.findall(r"([+−]?\d\.\d+) (?:verdict|length|ranking|centring)", words)
+        assert sum(float(part.replace("−", "-")) for part in parts) == pytest.approx(row["reward"], abs=2e-3)
         if row["recalled_from"] is not None:
             link = card.locator("a.recalled")
             assert link.text_content().startswith(f"recalled from step {row['recalled_from']}, ")

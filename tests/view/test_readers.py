@@ -115,9 +115,6 @@ def test_what_is_counted_is_what_the_steps_show(story):
 )
 def test_a_reward_is_the_sum_of_its_parts(changes, parts):
     assert reward_parts(row(**changes)) == parts
-
-
-def test_a_reward_that_a_function_returned_is_one_part():
     assert reward_parts(row(outcome_reward=-0.5, reward=-0.5), returned=True) == [("returned", -0.5)]
     partial = row(outcome_reward=0.5, ranking_reward=0.25, reward=0.75)
     assert reward_parts(partial, returned=True) == [("returned", 0.5), ("ranking", 0.25)]
@@ -151,9 +148,8 @@ def test_a_copy_without_history_and_tokenizer_has_what_its_files_have(story, tmp
     shutil.copytree(story, tmp_path / "bare", ignore=shutil.ignore_patterns("history.sqlite*", "final_model"))
     run, kept = RunReader(tmp_path / "bare", name="bare"), 0
     for group in run.groups(7):
-        rows, columns = (
-            of_group(run, 7, group, read(7, group.uid)) for read in (run.rows_with_text, run.token_columns)
-        )
+        reads = (run.rows_with_text, run.token_columns)
+        rows, columns = (of_group(run, 7, group, read(7, group.uid)) for read in reads)
         values, why = token_values(run, rows, columns, step=7, texts=None)
         for row, own in zip(rows, values, strict=True):
             if not row["ranked"] and row["recalled_from"] is None:
@@ -166,15 +162,12 @@ def test_a_copy_without_history_and_tokenizer_has_what_its_files_have(story, tmp
     assert kept > 0
 
 
-def test_peak_tokens_of_the_worked_example():
+def test_peak_tokens_of_the_worked_example_and_how_numbers_are_written():
     """METHOD section 9: of ten tokens the two with entropies 2 and 1."""
     entropies = np.array([0.1, 0, 2, 0.3, 1, 0, 0.2, 0.4, 0, 0], dtype=np.float16)
     assert peak_tokens(entropies, peak_fraction=0.2) == [2, 4]
     assert peak_tokens(entropies, peak_fraction=0.01) == [2]
-
-
-def test_numbers_are_rounded_to_a_ten_thousandth():
-    assert as_numbers(np.array([-0.12346, 0.0, -12.0], dtype=np.float32)) == [-1235, 0, -120000]
+    assert as_numbers(np.array([-0.12346, 0.0, -12.0], dtype=np.float32)) == [-1235, 0, -120000]  # ten thousandths
 
 
 # ── runs ──
@@ -239,30 +232,25 @@ def test_a_difference_loses_nothing(a, b):
     assert found["alike"] == 1.0 if a == b else found["alike"] < 1.0
 
 
-@given(
-    st.recursive(
-        st.none() | st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
-    )
-)
+SCALARS = st.none() | st.text() | st.integers()
+
+
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_json_in_a_page_cannot_end_its_block(value):
     text = json_block(value)
     assert json.loads(text) == value
     assert not set("<>&\u2028\u2029") & set(text)
 
 
-def test_everything_is_escaped():
+def test_everything_is_escaped_and_numbers_are_signed():
     assert "&lt;script&gt;1&lt;/script&gt; ?" in render("message.html", message="<script>1</script> \ud800")
-
-
-def test_signs():
     assert [signed(value, 2) for value in (1.5, -1.5, 0.0, -0.001, None)] == ["+1.50", "−1.50", "0.00", "0.00", "–"]
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="there is no npm to build the assets with")
 def test_the_assets_are_the_published_files():
-    done = subprocess.run(
-        [sys.executable, "tools/viewer_assets.py", "--check"], cwd=REPOSITORY, capture_output=True, text=True
-    )
+    command = [sys.executable, "tools/viewer_assets.py", "--check"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     if "npm error" in done.stderr and re.search(r"network|npm error code E(429|5\d\d)", done.stderr):
         pytest.skip("npm reaches no registry, or one that refuses for now")
     assert done.returncode == 0, done.stderr

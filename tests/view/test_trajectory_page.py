@@ -19,7 +19,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.runs.trajectories import MAX_MEMBERS, explain, trajectories_of
 from r3_openrlhf.view.rendering import link
-from tests.view.conftest import HOSTILE, axe_faults, serving, unpacked
+from tests.view.conftest import HOSTILE, axe_faults, script, serving, unpacked
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +62,8 @@ def test_advantages_are_those_that_the_step_wrote(run):
             for one in played:
                 for t, row in enumerate(one.rows):
                     levels = [level for level in explained.levels[one.place][t] if level.size > 1]
-                    assert row["advantage"] == pytest.approx(
-                        sum(level.share * level.advantage for level in levels), abs=1e-6
-                    )
+                    total = sum(level.share * level.advantage for level in levels)
+                    assert row["advantage"] == pytest.approx(total, abs=1e-6)
                     compared += len(levels)
     assert compared > 100
 
@@ -158,10 +157,8 @@ def turn(number, state, reward, following, *, trajectory="0", valid=True, advant
 
 
 SETTINGS = AgentsConfig(estimator="hgpo", depth=1, gamma=1.0, invalid_penalty=0.0)
-S, T = (
-    0.5 / (2**-0.5 + 1e-6),
-    1 / 3 / (3**-0.5 + 1e-6),
-)  # of two values that differ; of three of which one does: T, T, -2 T
+# of two values that differ; of three of which one does: T, T, -2 T
+S, T = 0.5 / (2**-0.5 + 1e-6), 1 / 3 / (3**-0.5 + 1e-6)
 
 
 def test_groups_by_hand():
@@ -200,10 +197,7 @@ def test_a_recalled_trajectory_is_another_one_than_the_fresh_one_of_its_name():
     played = trajectories_of(rows)
     assert [(one.place, one.recalled_from, len(one.rows)) for one in played] == [(0, None, 1), (1, 3, 1)]
     assert [len(levels[0].members) for (levels,) in explain(played, SETTINGS).levels] == [1, 1]
-
-
-def test_responses_to_problems_have_no_trajectories():
-    assert trajectories_of([turn(0, "a", 0, 0) | {"trajectory": None}]) == []
+    assert trajectories_of([turn(0, "a", 0, 0) | {"trajectory": None}]) == []  # responses to problems have none
 
 
 def test_whole_trajectories_have_no_levels():
@@ -237,13 +231,17 @@ def test_hostile_texts_are_text(page, hostile, tmp_path):
             expected = text.replace("\x00", "").replace("\r\n", "\n").replace("\r", "\n")
             for part in ("response", "prompt", "state", "action"):
                 assert page.locator(f"section .{part}").first.text_content() == expected
-            found = page.evaluate(
-                """() => ({hacked: window.hacked || null,
-                    elements: document.querySelectorAll('main img, main svg[onload], main script:not([type]), main b b').length,
-                    handlers: [...document.querySelectorAll('*')].filter(e => [...e.attributes].some(a => a.name.startsWith('on'))).length,
-                    links: [...document.links].filter(a => !a.href.startsWith(location.origin)).length})"""
-            )
-            assert found == {"hacked": None, "elements": 0, "handlers": 0, "links": 0}
+            found = page.evaluate(script("foreign_elements"))
+            nothing = {
+                "hacked": None,
+                "refused": None,
+                "scripts": 0,
+                "elements": 0,
+                "handlers": 0,
+                "links": [],
+                "forms": 0,
+            }
+            assert {key: found[key] for key in nothing} == nothing
 
 
 def test_a_large_group_and_a_lost_trajectory(hostile, tmp_path):

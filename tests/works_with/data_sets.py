@@ -69,9 +69,8 @@ def outcome(name: str, directory: Path) -> str:
     try:
         problems = load(name, directory, **keys)
     except DataError as refusal:
-        return "refused: " + str(refusal).replace(f"data.path {directory / 'train.jsonl'}", "data.path ...").replace(
-            "|", "\\|"
-        )
+        said = str(refusal).replace(f"data.path {directory / 'train.jsonl'}", "data.path ...")
+        return f"refused: {said}".replace("|", "\\|")
     (counts,) = problems.sources
     how = [f"`{counts.problem_key}`, `{counts.answer_key}`"]
     how += [f"answer: {form}" for form in counts.forms if form != "as it is"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,53 +14,15 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.rewards.probe import probe_rewards
 from tests.answering import answering
 
-MODULE = """
-import json, os, re, urllib.request
-
-def is_right(response, reference):
-    return reference in response
-
-def partly(response, reference, *, problem, row):
-    return {"reward": row["weight"] if reference in response else -1.0, "num_chars": len(response)}
-
-def tagged(response):
-    return bool(re.search("boxed", response))
-
-async def judged(response, reference):
-    body = json.dumps({"messages": [{"role": "user", "content": f"{response} = {reference}?"}]}).encode()
-    asked = urllib.request.Request(os.environ["R3_TRIED_JUDGE"] + "/v1/chat/completions", body)
-    said = json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
-    return float(said == "yes")
-
-def accuracy_reward(completions, solution, **kwargs):
-    return [float(gold in content) for content, gold in zip(completions, solution)]
-
-def accuracy_of_messages(completions, solution, **kwargs):
-    return [float(gold in completion[0]["content"]) for completion, gold in zip(completions, solution)]
-
-def reward_func(queries, prompts, labels):
-    return {"rewards": [float(label in query) for query, label in zip(queries, labels)], "extra_logs": {}}
-
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    return float(ground_truth in solution_str)
-
-def score(completion, target):
-    return completion == target
-"""
+MODULE = Path(__file__).with_name("users_rewards.txt").read_text()
 ROW = {"problem": "8 * 9", "answer": "72", "solution": "72", "weight": 0.5, "data_source": "made/up"}
 MESSAGES = {"prompt": [{"role": "user", "content": "8 * 9"}]}
 
 # kind -> settings, further columns of the row
 REWARDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a function of a response and a reference": ({"function": "my_rewards.py:is_right"}, {}),
-    "partial credit and negative rewards, with the row's columns": (
-        {"function": "my_rewards.py:partly", "correct_from": 0.5},
-        {},
-    ),
-    "several with weights, the built-in grader among them": (
-        {"functions": ["data.task", "my_rewards.py:tagged"], "weights": [1.0, 0.25]},
-        {},
-    ),
+    "partial credit and negative rewards, with the row's columns": ({"function": "my_rewards.py:partly", "correct_from": 0.5}, {}),
+    "several with weights, the built-in grader among them": ({"functions": ["data.task", "my_rewards.py:tagged"], "weights": [1.0, 0.25]}, {}),
     "a judge behind an OpenAI-compatible server": ({"function": "my_rewards.py:judged"}, {}),
     "TRL `reward_funcs` of texts": ({"function": "my_rewards.py:accuracy_reward"}, {}),
     "TRL `reward_funcs` of messages": ({"function": "my_rewards.py:accuracy_of_messages"}, MESSAGES),
@@ -70,7 +31,7 @@ REWARDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a server of your own": ({"urls": ["SERVER"]}, {}),
     "verl `compute_score`": ({"function": "my_rewards.py:compute_score"}, {}),
     "a scorer with other parameters": ({"function": "my_rewards.py:score"}, {}),
-}
+}  # fmt: skip
 
 
 def _answer(path: str, body: Any) -> tuple[int, str]:
@@ -95,19 +56,19 @@ def outcome(name: str, directory: Path) -> str:
     settings, columns = REWARDS[name]
     (directory / "my_rewards.py").write_text(MODULE)
 
-    def placed(value: str) -> str:
-        return value.replace("SERVER", server.url).replace("my_rewards.py", f"{directory}/my_rewards.py")
+    def placed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [placed(item) for item in value]
+        is_text = isinstance(value, str)
+        return (
+            value.replace("SERVER", server.url).replace("my_rewards.py", f"{directory}/my_rewards.py")
+            if is_text
+            else value
+        )
 
     with answering(_answer) as server, mock.patch.dict(os.environ, R3_TRIED_JUDGE=server.url):
         try:
-            used = {
-                key: placed(value)
-                if isinstance(value, str)
-                else [placed(one) for one in value]
-                if key in ("functions", "urls")
-                else value
-                for key, value in settings.items()
-            }
+            used = {key: placed(value) for key, value in settings.items()}
             config = RewardConfig(num_workers=1, length_reward_max_tokens=None, **used)
             found = probe_rewards(config, references=("72",), task="math", problem="8 * 9", row=ROW | columns)
         except ConfigError as refusal:
@@ -119,12 +80,11 @@ def outcome(name: str, directory: Path) -> str:
 
 
 def _keys(settings: dict[str, Any]) -> str:
-    write: Callable[[Any], str] = lambda value: (  # noqa: E731
-        f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
-    )
-    return " ".join(
-        f"`reward.{key}={write(value).replace('SERVER', 'http://HOST:PORT')}`" for key, value in settings.items()
-    )
+    def written(value: Any) -> str:
+        text = f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+        return text.replace("SERVER", "http://HOST:PORT")
+
+    return " ".join(f"`reward.{key}={written(value)}`" for key, value in settings.items())
 
 
 def section() -> str:
