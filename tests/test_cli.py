@@ -101,9 +101,8 @@ def test_a_dry_run_begins_with_the_first_page(tmp_path):
     command = ["train", "experiment=cpu_smoke", rows(tmp_path / "rows.jsonl", 64), "data.task=math", "--dry-run"]
     result = call(*command)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith(
-        "Problems   64 rows read, 64 used\n           problem: problem, answer: answer\nSteps"
-    )
+    first = "Problems   64 rows read, 64 used\n           problem: problem, answer: answer\nSteps"
+    assert result.stdout.startswith(first)
     assert "  prompt     <|im_start|>user\n             What is 0?" in result.stdout
     assert "  grader     \\boxed{0}: correct\n             The answer is 0.: correct\n" in result.stdout
     assert "--rollout." not in result.stdout and len(result.stdout.splitlines()) < 40
@@ -113,18 +112,15 @@ def test_a_dry_run_begins_with_the_first_page(tmp_path):
 
 def test_a_dry_run_refuses_what_is_wrong_for_sure(tmp_path):
     """DeepSeek-R1-Distill-Llama under transformers 5: the page shows what the model would have read."""
-    directory = write_model(
-        tmp_path / "m", FAMILIES["DeepSeek-R1-Distill-Llama"], tokenizer_class="LlamaTokenizerFast"
-    )
+    family = FAMILIES["DeepSeek-R1-Distill-Llama"]
+    directory = write_model(tmp_path / "m", family, tokenizer_class="LlamaTokenizerFast")
     settings = [rows(tmp_path / "rows.jsonl", 64), "data.task=math", f"model.path={directory}", "data.max_len=1000"]
     result = call("train", "experiment=cpu_smoke", *settings, "--dry-run")
     assert result.exit_code == 1 and "Whatis0?" in result.stdout
     assert "it loses spaces" in result.stderr
 
 
-def test_a_dry_run_in_the_directory_of_another_run_is_refused(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+def test_a_dry_run_in_the_directory_of_another_run_is_refused(run, tmp_path):
     run.append_metrics({"step": 1})
     result = call("train", "experiment=cpu_smoke", f"run_dir={run.path}", "replay.k=5", "--dry-run")
     assert result.exit_code == 1 and "replay.k (2 there, 5 now)" in result.stderr
@@ -165,9 +161,8 @@ def test_help_needs_only_the_smallest_installation():
     """Every command's module is imported for its line. tests/test_packaging.py does the same with a real installation."""
     done = subprocess.run([sys.executable, "-c", SMALLEST, "--help"], capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0 and "\n  serve-rewards " in done.stdout, done.stderr
-    done = subprocess.run(
-        [sys.executable, "-c", SMALLEST, "show", "x"], capture_output=True, text=True, cwd=REPOSITORY
-    )
+    command = [sys.executable, "-c", SMALLEST, "show", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 1 and "pip install 'r3_openrlhf[view]'" in done.stderr
 
 
@@ -178,15 +173,11 @@ def test_help_and_version():
     assert "r3 train experiment=quickstart replay.k=4" in call("train", "--help").stdout
     for preset in [file.stem for file in (REPOSITORY / "configs" / "algo").glob("*.yaml")]:
         assert re.search(rf"\b{preset}\b", call("train", "--help").stdout), preset
-    assert re.fullmatch(
-        rf"r3-openrlhf {re.escape(__version__)} \(commit (unknown|[0-9a-f]{{12}}(, modified)?)\)\n",
-        call("--version").stdout,
-    )
+    version = rf"r3-openrlhf {re.escape(__version__)} \(commit (unknown|[0-9a-f]{{12}}(, modified)?)\)\n"
+    assert re.fullmatch(version, call("--version").stdout)
 
 
-def test_a_finished_run_is_shown_and_not_trained_again(tmp_path):
-    run = RunDirectory(tmp_path / "done")
-    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+def test_a_finished_run_is_shown_and_not_trained_again(run):
     run.append_metrics({"step": 1, "reward_mean": 0.5})
     run.mark_finished()
     result = call("train", "experiment=cpu_smoke", f"run_dir={run.path}")
@@ -196,9 +187,7 @@ def test_a_finished_run_is_shown_and_not_trained_again(tmp_path):
     assert call("show", str(run.path)).stdout == result.stdout
 
 
-def test_rollouts_come_out_as_lines(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+def test_rollouts_come_out_as_lines(run):
     rows = [rollout(1, text="ü\n[red]"), rollout(2, uid="q"), rollout(2)]
     run.write_rollouts(1, rows[:1])
     run.write_rollouts(2, rows[1:])
@@ -218,10 +207,8 @@ def test_every_example_script_dry_runs(script, tmp_path):
     """As a user calls it: from anywhere, with further settings. In a run_dir of its own: the checkout's may hold a run."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    result = subprocess.run(
-        ["bash", str(script), "train.seed=7", f"run_dir={tmp_path / 'run'}", "--dry-run", "-v"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    command = ["bash", str(script), "train.seed=7", f"run_dir={tmp_path / 'run'}", "--dry-run", "-v"]
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     assert "--train.seed 7" in result.stdout
     assert f"\nalgo: {'grpo' if script.stem.startswith('grpo') else 'r3'}\n" in result.stdout
@@ -230,9 +217,5 @@ def test_every_example_script_dry_runs(script, tmp_path):
 
 
 def test_there_is_a_script_for_each_first_thing():
-    assert [script.name for script in SCRIPTS] == [
-        "ablation_no_replay_1p5b_8gpu.sh",
-        "grpo_1p5b_8gpu.sh",
-        "quickstart.sh",
-        "r3_1p5b_8gpu.sh",
-    ]
+    names = ["ablation_no_replay_1p5b_8gpu", "grpo_1p5b_8gpu", "quickstart", "r3_1p5b_8gpu"]
+    assert [script.name for script in SCRIPTS] == [f"{name}.sh" for name in names]

@@ -14,6 +14,8 @@ from r3_openrlhf.runs.directory import RunDirectory
 from tests.comparison.synthetic import config_text
 from tests.tables import rows_of
 
+TABLES = json.loads(Path(__file__).with_name("damaged_files.json").read_text())
+COMMANDS, READ_BY = TABLES["commands"], TABLES["read_by"]  # name -> words; file -> the commands that read it
 ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -28,17 +30,7 @@ ANY_FILE = {
     "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"\n",
     "directory": None,
 }
-YAML = {
-    "alias bomb": ALIAS_BOMB.encode(),
-    "tabs": b"algo:\tr3\n\ttrain: 1\n",
-    "tag": b"algo: !!python/object/apply:os.system [true]\n",
-    "unknown key": b"nonsense: 1\n",
-    "interpolation": b"run_dir: ${run_dir}\n",
-    "wrong section": b"train: 5\n",
-    "wrong type": b"train: {seed: many}\n",
-    "nan": b"train: {learning_rate: .nan}\n",
-    "empty": b"",
-}
+YAML = {"alias bomb": ALIAS_BOMB.encode(), **{name: text.encode() for name, text in TABLES["yaml"].items()}}
 STEP = {"step": 1, "generated_tokens_total": 10, "reward_mean": 0.5}
 EVALUATION = {
     "step": 1, "generated_tokens": 10, "pass_at_1": 0.5, "pass_at_n": 0.5, "n_samples": 2, "num_problems": 3, "name": "held_out",
@@ -50,92 +42,45 @@ ROLLOUT = {
 COUNTS = {"num_problems": 1, "num_dropped_overlong": 0, "num_duplicates": 0, "num_unusable": 0}
 
 
+def with_changes(line, changes):
+    """`line` with these values; "GONE" takes a key away."""
+    return {key: value for key, value in (line | changes).items() if value != "GONE"}
+
+
 def changed(line, **changes):
-    return json.dumps({**line, **changes}).encode() + b"\n"
+    return json.dumps(with_changes(line, changes)).encode() + b"\n"
 
 
-def without(line, key):
-    return json.dumps({name: value for name, value in line.items() if name != key}).encode() + b"\n"
-
-
-def parquet(row=None, left_out=None, **columns):
-    """One row, without one of its columns, or any other columns."""
-    columns = columns or {key: [value] for key, value in row.items() if key != left_out}
+def parquet(**columns):
     stream = io.BytesIO()
     pq.write_table(pa.table(columns), stream)
     return stream.getvalue()
 
 
+def row(**changes):
+    return parquet(**{key: [value] for key, value in with_changes(ROLLOUT, changes).items()})
+
+
+WRITTEN = {
+    "metrics.jsonl": (changed, STEP),
+    "evaluations.jsonl": (changed, EVALUATION),
+    "data/counts.json": (changed, COUNTS),
+}
 DAMAGE = {
     "config.yaml": {**ANY_FILE, **YAML},
-    "metrics.jsonl": {
-        **ANY_FILE,
-        "no step": without(STEP, "step"),
-        "text step": changed(STEP, step="one"),
-        "negative step": changed(STEP, step=-1),
-        "huge step": changed(STEP, step=2**63),
-        "NaN": changed(STEP, reward_mean=float("nan")),
-        "infinity": b'{"step": 1, "reward_mean": 1e999}\n',
-        "text": changed(STEP, reward_mean="high"),
-        "list value": changed(STEP, generated_tokens_total=[1]),
-        "truth": changed(STEP, reward_mean=True),
-    },
-    "evaluations.jsonl": {
-        **ANY_FILE,
-        "no step": without(EVALUATION, "step"),
-        "text step": changed(EVALUATION, step="one"),
-        "NaN": changed(EVALUATION, pass_at_1=float("nan")),
-        "accuracy 5.0": changed(EVALUATION, pass_at_1=5.0),
-        "negative accuracy": changed(EVALUATION, pass_at_n=-0.1),
-        "text accuracy": changed(EVALUATION, pass_at_1="good"),
-        "list tokens": changed(EVALUATION, generated_tokens=[1]),
-        "text samples": changed(EVALUATION, n_samples="two"),
+    **{
+        name: ANY_FILE | {kind: write(line, **changes) for kind, changes in TABLES["lines"][name].items()}
+        for name, (write, line) in WRITTEN.items()
     },
     "rollouts/step_000001.parquet": {
-        **ANY_FILE,
-        "other columns": parquet(a=[1]),
-        **{
-            f"no {key}": parquet(ROLLOUT, key)
-            for key in ("step", "uid", "context", "verdict", "num_tokens", "truncated")
-        },
-        "null problem": parquet({**ROLLOUT, "uid": None}),
-        "text step": parquet({**ROLLOUT, "step": "one"}),
-        "negative step": parquet({**ROLLOUT, "step": -1}),
-        "cut": parquet(ROLLOUT)[:-9],
-    },
-    "data/counts.json": {
-        **ANY_FILE,
-        "text count": changed(COUNTS, num_problems="many"),
-        "no count": without(COUNTS, "num_unusable"),
+        **ANY_FILE, "other columns": parquet(a=[1]), "cut": row()[:-9],
+        **{kind: row(**changes) for kind, changes in TABLES["lines"]["rollouts/step_000001.parquet"].items()},
     },
     "finished.yaml": {"binary": ANY_FILE["binary"]},
     "code_state.txt": {"binary": ANY_FILE["binary"]},
     "history.sqlite": {key: ANY_FILE[key] for key in ("binary", "text", "directory", "deep")},
-}
-COMMANDS = {
-    "show": ["show", "{run}"],
-    "show step": ["show", "{run}", "--step", "1"],
-    "show uid": ["show", "{run}", "--uid", "p"],
-    "show rollouts": ["show", "{run}", "--rollouts"],
-    "compare": ["compare", "{run}"],
-    "eval": ["eval", "{run}", "--benchmark", "gsm8k"],
-    "train": ["train", "experiment=cpu_smoke", "run_dir={run}"],
-    "history stats": ["history", "stats", "{run}"],
-    "history show": ["history", "show", "{run}", "p"],
-    "history verify": ["history", "verify", "{run}"],
-    "history compact": ["history", "compact", "{run}"],
-}
-# The commands that read each file.
-READ_BY = {
-    "config.yaml": ["compare", "eval"],
-    "metrics.jsonl": ["show", "compare"],
-    "evaluations.jsonl": ["show", "compare"],
-    "rollouts/step_000001.parquet": ["show step", "show uid", "show rollouts"],
-    "data/counts.json": ["show"],
-    "finished.yaml": ["train"],
-    "code_state.txt": ["compare"],
-    "history.sqlite": [name for name in COMMANDS if name.startswith("history")],
-}
+}  # fmt: skip
+DAMAGE["metrics.jsonl"]["infinity"] = b'{"step": 1, "reward_mean": 1e999}\n'
 
 
 @pytest.fixture

@@ -38,9 +38,8 @@ def test_the_lock_satisfies_the_requirements(locked):
 def test_every_package_of_the_lock_has_a_hash_and_no_address():
     blocks = re.split(r"\n(?=[^ #])", LOCK.partition("\n#    make lock-gpu\n")[2])
     for block in blocks:
-        assert re.match(r"[\w.-]+(\[[\w,-]+\])?==\S+ \\\n( +--hash=sha256:[0-9a-f]{64}( \\)?\n?)+$", block), block[
-            :200
-        ]
+        pin = r"[\w.-]+(\[[\w,-]+\])?==\S+ \\\n( +--hash=sha256:[0-9a-f]{64}( \\)?\n?)+$"
+        assert re.match(pin, block), block[:200]
     assert len(blocks) == len(pins(LOCK)) > 200
 
 
@@ -64,9 +63,8 @@ def test_nothing_that_a_locked_package_asks_for_is_missing(locked):
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 version = locked.get(normal(requirement.name))
-                assert version and requirement.specifier.contains(Version(version), prereleases=True), (
-                    f"{package.name} asks for {requirement}, the lock has {version}"
-                )
+                said = f"{package.name} asks for {requirement}, the lock has {version}"
+                assert version and requirement.specifier.contains(Version(version), prereleases=True), said
                 asked += 1
     assert asked > 300
 
@@ -103,9 +101,8 @@ def calls(tmp_path_factory):
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
     for name in ("PYTHON_FOR_VENV", "MAX_JOBS", "FLASH_ATTN_CUDA_ARCHS"):
         environment.pop(name, None)
-    done = subprocess.run(
-        [copy / "scripts" / "setup_gpu.sh"], env=environment, cwd="/", capture_output=True, text=True
-    )
+    command = [copy / "scripts" / "setup_gpu.sh"]
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [line[:3] for line in done.stderr.splitlines() if line[:1].isdigit()] == ["1/4", "2/4", "3/4", "4/4"]
     assert "    [3/73] flash_fwd_hdim32\n" in done.stderr  # a line for each file of flash-attn
@@ -209,9 +206,7 @@ def test_the_container_gets_every_file_that_the_installation_reads(tmp_path):
     assert broken == []
     script = (tmp_path / "scripts" / "setup_gpu.sh").read_text()
     lock = re.search(r"^lock=(.*)$", script, re.MULTILINE)[1]
-    assert (
-        (tmp_path / lock).is_file() and (tmp_path / "pyproject.toml").is_file() and (tmp_path / "README.md").is_file()
-    )
+    assert all((tmp_path / name).is_file() for name in (lock, "pyproject.toml", "README.md"))
 
 
 def test_a_wheel_is_cut_and_joined_and_a_changed_part_is_refused(tmp_path):

@@ -50,16 +50,12 @@ def pinned(file: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def installed():
-    packages = {
-        normal(package.name): package.version for package in distributions(path=[sysconfig.get_path("purelib")])
-    }
+    there = distributions(path=[sysconfig.get_path("purelib")])
+    packages = {normal(package.name): package.version for package in there}
     if not packages.get("torch", "").endswith("+cpu"):
         pytest.skip("this environment was not made by make setup: its torch is no CPU build")
-    return {
-        name: version
-        for name, version in packages.items()
-        if name not in TOOLS | set(pinned("requirements-bench.txt"))
-    }
+    others = TOOLS | set(pinned("requirements-bench.txt"))
+    return {name: version for name, version in packages.items() if name not in others}
 
 
 def test_the_cpu_pins_are_what_is_installed(installed):
@@ -87,10 +83,8 @@ def test_every_pin_takes_the_first_python_that_we_take():
 
 def test_every_declared_range_holds_the_pin():
     """trl and TextWorld are pinned where they are declared: no test of the stack runs with them."""
-    declared = [
-        *PROJECT["dependencies"],
-        *(line for extra in PROJECT["optional-dependencies"].values() for line in extra),
-    ]
+    extras = PROJECT["optional-dependencies"].values()
+    declared = [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]
     wanted = {normal(found.name): found.specifier for found in map(Requirement, declared)}
     there = pinned(PINS)
     assert {name for name in wanted if name not in there} == {"r3-openrlhf", "textworld", "trl"}
@@ -124,9 +118,8 @@ def checkout(tmp_path_factory):
     """A repository with one commit: what is here now. A build leaves its traces where it happens."""
     source = tmp_path_factory.mktemp("checkout")
     for folder in ("r3_openrlhf", "configs", "docs"):
-        shutil.copytree(
-            REPOSITORY / folder, source / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / folder, source / folder, symlinks=True, ignore=ignore)
     files = ("pyproject.toml", "setup.py", "README.md", "LICENSE", ".gitignore", *REQUIREMENTS)
     for file in files:
         shutil.copy(REPOSITORY / file, source)
@@ -254,10 +247,8 @@ def smallest(wheel, tmp_path_factory):
     constraints.write_text("".join(f"{name}=={pin.removesuffix('+cpu')}\n" for name, pin in pinned(PINS).items()))
     pip = (sys.executable, "-m", "pip", "--quiet", "--python", directory / "bin" / "python", "install", "--no-compile")
     run(*pip, "-c", constraints, wheel, cwd=directory)
-    assert {normal(package.name) for package in distributions(path=[str(site_of(directory))])} == {
-        "r3-openrlhf",
-        *needed_by(wheel, ""),
-    }
+    names = {normal(package.name) for package in distributions(path=[str(site_of(directory))])}
+    assert names == {"r3-openrlhf", *needed_by(wheel, "")}
     size = run("du", "-sm", "--exclude=__pycache__", directory, cwd=directory).split()[0]
     print(f"r3_openrlhf: {size} MB")
     return directory / "bin"
@@ -297,12 +288,8 @@ def test_the_smallest_installation_is_the_method(smallest, tmp_path):
     assert done.stdout == f"{ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5)}\n"
     assert "ImportError: r3_openrlhf.entropy_statistics needs torch: pip install 'r3_openrlhf[torch]'" in done.stderr
     assert "steps      0" in run(smallest / "r3", "history", "stats", "history.sqlite", cwd=tmp_path)
-    done = subprocess.run(
-        [smallest / "python", "-c", "import r3_openrlhf; r3_openrlhf.Run"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [smallest / "python", "-c", "import r3_openrlhf; r3_openrlhf.Run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.stderr.endswith("needs pandas: pip install 'r3_openrlhf[notebook]'\n")
 
 
@@ -314,26 +301,22 @@ def test_the_smallest_installation_has_every_help_and_says_what_is_missing(small
     code = "from click.testing import CliRunner; from r3_openrlhf.cli import main\nfor command in {}:\n    print(repr(CliRunner().invoke(main, command).output))"
     helps = run(smallest / "python", "-c", code.format([[name, "--help"] for name in commands]), cwd=tmp_path)
     assert all("Usage: main" in text and "not installed" not in text for text in helps.splitlines())
-    calls = {
+    calls = dict.fromkeys(("compare", "show", "status", "view"), ["x"]) | dict.fromkeys(
+        ("config", "serve-rewards"), []
+    )
+    calls |= {
         "attack-rewards": ["--problems", "x.jsonl"],
-        "compare": ["x"],
-        "config": [],
         "eval": ["x", "--benchmark", "math500"],
         "plan": ["experiment=quickstart"],
         "report": ["x", "--out", "x.html"],
-        "serve-rewards": [],
-        "show": ["x"],
-        "status": ["x"],
         "submit": ["slurm", "experiment=quickstart"],
-        "view": ["x"],
     }
     assert set(calls) == set(EXTRAS)
     (tmp_path / "history.sqlite").write_bytes(b"")
     said = run(smallest / "python", "-c", code.format([[name, *rest] for name, rest in calls.items()]), cwd=tmp_path)
     for name, text in zip(calls, map(ast.literal_eval, said.splitlines()), strict=True):
-        sentence = (
-            rf"Error: r3 {name} needs \w+, which is not installed: pip install 'r3_openrlhf\[{EXTRAS[name]}\]'\n"
-        )
+        install = rf"pip install 'r3_openrlhf\[{EXTRAS[name]}\]'"
+        sentence = rf"Error: r3 {name} needs \w+, which is not installed: {install}\n"
         assert re.fullmatch(sentence, text), (name, text)
     done = subprocess.run([smallest / "r3", "train", "experiment=x"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and "it belongs to the training stack; make setup" in done.stderr
@@ -353,9 +336,8 @@ def test_view_is_enough_to_read_a_run(installed_with, tmp_path):
     with server(place / "r3", "view", "run", "--no-browser", cwd=tmp_path, said_by="stdout") as address:
         page = answer_of(address)
         links = set(re.findall(r'href="(/[^"#]+)"', page))
-        assert links and all(
-            "<html" in answer_of(address.rstrip("/") + link) for link in links if "static" not in link
-        )
+        linked = [address.rstrip("/") + link for link in links if "static" not in link]
+        assert links and all("<html" in answer_of(page) for page in linked)
 
 
 @pytest.mark.slow
