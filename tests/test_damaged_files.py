@@ -20,16 +20,10 @@ ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
 ANY_FILE = {
-    "binary": b"\x00\xff\xfe\x80" * 64,
-    "list": b"[1, 2]\n",
-    "scalar": b"5\n",
-    "null": b"null\n",
-    "text": b'"text"\n',
-    "garbage": b"}{ not anything: [\n",
-    "deep": b"[" * 50_000 + b"]" * 50_000 + b"\n",
-    "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"\n",
-    "directory": None,
-}
+    "binary": b"\x00\xff\xfe\x80" * 64, "list": b"[1, 2]\n", "scalar": b"5\n", "null": b"null\n", "text": b'"text"\n',
+    "garbage": b"}{ not anything: [\n", "deep": b"[" * 50_000 + b"]" * 50_000 + b"\n",
+    "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"\n", "directory": None,
+}  # fmt: skip
 YAML = {"alias bomb": ALIAS_BOMB.encode(), **{name: text.encode() for name, text in TABLES["yaml"].items()}}
 STEP = {"step": 1, "generated_tokens_total": 10, "reward_mean": 0.5}
 EVALUATION = {
@@ -61,16 +55,12 @@ def row(**changes):
     return parquet(**{key: [value] for key, value in with_changes(ROLLOUT, changes).items()})
 
 
-WRITTEN = {
-    "metrics.jsonl": (changed, STEP),
-    "evaluations.jsonl": (changed, EVALUATION),
-    "data/counts.json": (changed, COUNTS),
-}
+WRITTEN = {"metrics.jsonl": STEP, "evaluations.jsonl": EVALUATION, "data/counts.json": COUNTS}
 DAMAGE = {
     "config.yaml": {**ANY_FILE, **YAML},
     **{
-        name: ANY_FILE | {kind: write(line, **changes) for kind, changes in TABLES["lines"][name].items()}
-        for name, (write, line) in WRITTEN.items()
+        name: ANY_FILE | {kind: changed(line, **changes) for kind, changes in TABLES["lines"][name].items()}
+        for name, line in WRITTEN.items()
     },
     "rollouts/step_000001.parquet": {
         **ANY_FILE, "other columns": parquet(a=[1]), "cut": row()[:-9],
@@ -145,13 +135,9 @@ WRONG_VALUES = rows_of(Path(__file__).with_name("wrong_values.txt"))
 @pytest.mark.parametrize(("words", "sentence"), WRONG_VALUES)
 def test_a_wrong_value_is_one_sentence(words, sentence, run, tmp_path):
     contents = {
-        "file": b"x",
-        "useless.jsonl": b'{"problem": "", "answer": "1"}\n' * 3,
-        "binary.jsonl": ANY_FILE["binary"],
-        "newline_token": b"0123456789abcdef\n0123456789abcdef",
-        "blank_token": b" " * 32,
-        "broken_tokenizer.json": b'{"version": 1}',
-    }
+        "file": b"x", "useless.jsonl": b'{"problem": "", "answer": "1"}\n' * 3, "binary.jsonl": ANY_FILE["binary"],
+        "newline_token": b"0123456789abcdef\n0123456789abcdef", "blank_token": b" " * 32, "broken_tokenizer.json": b'{"version": 1}',
+    }  # fmt: skip
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     files = {"<run>": str(run), "\\udcff": "\udcff"}

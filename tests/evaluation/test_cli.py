@@ -211,20 +211,8 @@ def test_a_server_that_is_gone_ends_it_soon_and_what_was_sampled_is_graded_later
     with socket.create_server(("127.0.0.1", 0)) as port:
         nobody = f"reward.urls=[http://127.0.0.1:{port.getsockname()[1]}]"
     out = tmp_path / "out"
-    command = [
-        "tiny",
-        "--benchmark",
-        TASK,
-        "--max-problems",
-        3,
-        "--n",
-        2,
-        "--max-new-tokens",
-        8,
-        "--output",
-        out,
-        *KEYS,
-    ]
+    words = f"tiny --benchmark {TASK} --max-problems 3 --n 2 --max-new-tokens 8 --output {out}"
+    command = [*words.split(), *KEYS]
     texts = []
     for _ in range(2):  # the second one samples nothing
         with monkeypatch.context() as patch:

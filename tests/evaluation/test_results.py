@@ -74,15 +74,11 @@ def test_hard_is_right_at_most_once_and_what_may_have_been_solved_is_not():
 
 
 def results_of(summaries, n):
-    return {
-        "model": {"name": "m"},
-        "settings": {"n_samples": n, "temperature": 0.6, "top_p": 1.0, "max_new_tokens": 8, "seed": 1},
-        "benchmarks": {
-            name: {"source": "s", "hard_of": None, "num_duplicates": 0, "num_unusable": 0, "lengths": {}, **found}
-            for name, found in summaries.items()
-        },
-        "mean": mean_over_benchmarks(summaries, n),
-    }
+    settings = {"n_samples": n, "temperature": 0.6, "top_p": 1.0, "max_new_tokens": 8, "seed": 1}
+    facts = {"source": "s", "hard_of": None, "num_duplicates": 0, "num_unusable": 0, "lengths": {}}
+    benchmarks = {name: facts | found for name, found in summaries.items()}
+    mean = mean_over_benchmarks(summaries, n)
+    return {"model": {"name": "m"}, "settings": settings, "benchmarks": benchmarks, "mean": mean}
 
 
 def test_a_data_frame_has_the_numbers_of_the_table():

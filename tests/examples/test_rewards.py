@@ -20,13 +20,7 @@ def grades(responses, **settings):
     async def run():
         grader = make_grader(RewardConfig(num_workers=1, **settings))
         try:
-            facts = {
-                "references": ("23",),
-                "task": "math",
-                "problem": "5 + 10 + 8",
-                "num_tokens": 16,
-                "truncated": False,
-            }
+            facts = dict(references=("23",), task="math", problem="5 + 10 + 8", num_tokens=16, truncated=False)
             requests = [GradeRequest(response=response, **facts) for response in responses]
             return await asyncio.gather(*map(grader.grade, requests))
         finally:

@@ -105,13 +105,10 @@ def train(base, rewards, *, history=(), r3=None, uids=None, resume=None, render=
         special = dict(r3=R3(r3, history=store, seed=0), render=render)
     torch.manual_seed(0)
     trainer = Recording(
-        model=str(DIRECTORY / "model"),
-        processing_class=tokenizer(),
+        model=str(DIRECTORY / "model"), processing_class=tokenizer(), args=GRPOConfig(**defaults | options),
         train_dataset=Dataset.from_list([{column: uid, "prompt": uid} for uid in uids]),
-        reward_funcs=rewards if callable(rewards) else scripted(rewards),
-        args=GRPOConfig(**defaults | options),
-        **special,
-    )
+        reward_funcs=rewards if callable(rewards) else scripted(rewards), **special,
+    )  # fmt: skip
     trainer.train(resume_from_checkpoint=resume)
     trainer.model.eval()
     for inputs in log:

@@ -42,12 +42,9 @@ def prepared(tmp_path, byte_tokenizer):
 
 def test_held_out_problems_are_rendered_as_the_training_ones(tmp_path, prepared):
     path = problems(tmp_path / "test.jsonl", [7, 8, 9])
-    config = config_for(
-        problems(tmp_path / "train.jsonl", range(5)),
-        data={"system_prompt": "Be brief.", "prompt_template": "Q: {problem}", "max_samples": 4},
-        path=path,
-        max_samples=2,
-    )
+    data = {"system_prompt": "Be brief.", "prompt_template": "Q: {problem}", "max_samples": 4}
+    train = problems(tmp_path / "train.jsonl", range(5))
+    config = config_for(train, data=data, path=path, max_samples=2)
     prompts, labels = prepared(config)
     assert prompts[0] == "<system>Be brief.</system><user>Q: What is 7?</user><assistant>"
     texts = {n: f"What is {n}?" for n in (7, 8)}

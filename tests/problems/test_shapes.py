@@ -37,19 +37,13 @@ def save_arrow(path):
 
 DATA = datasets.Dataset.from_list(ROWS)
 FILES = {
-    "own.json": lambda path: path.write_text(json.dumps(ROWS)),
-    "own.jsonl": save_lines,
+    "own.json": lambda path: path.write_text(json.dumps(ROWS)), "own.jsonl": save_lines,
     "own.jsonl.gz": lambda path: save_lines(path, gzip.compress),
-    "own.jsonl.zst": lambda path: save_lines(
-        path, lambda text: b"".join(map(zstandard.compress, (text[:9], text[9:])))
-    ),
-    "own.csv": lambda path: save_separated(path, ","),
-    "own.tsv": lambda path: save_separated(path, "\t"),
-    "own.parquet": DATA.to_parquet,
-    "own.arrow": save_arrow,
-    "saved": DATA.save_to_disk,
+    "own.jsonl.zst": lambda path: save_lines(path, lambda text: b"".join(map(zstandard.compress, (text[:9], text[9:])))),
+    "own.csv": lambda path: save_separated(path, ","), "own.tsv": lambda path: save_separated(path, "\t"),
+    "own.parquet": DATA.to_parquet, "own.arrow": save_arrow, "saved": DATA.save_to_disk,
     "saved_with_splits": datasets.DatasetDict({"train": DATA, "test": DATA.select([0])}).save_to_disk,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -90,12 +84,9 @@ def test_a_file_that_cannot_be_read_is_one_sentence(name, tmp_path):
 
 
 VERL = {
-    "data_source": "math_dapo",
-    "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2+2?"}],
-    "ability": "MATH",
-    "reward_model": {"ground_truth": "4", "style": "rule"},
-    "extra_info": {"index": "7"},
-}
+    "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2+2?"}], "data_source": "math_dapo",
+    "ability": "MATH", "reward_model": {"ground_truth": "4", "style": "rule"}, "extra_info": {"index": "7"},
+}  # fmt: skip
 
 
 def test_a_parquet_file_of_verl(tmp_path, byte_tokenizer):

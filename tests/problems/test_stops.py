@@ -11,14 +11,10 @@ from r3_openrlhf.problems.stops import stop_at, stops_of
 from tests.families import FAMILIES, load_tokenizer, write_model
 
 ENDS = {
-    "Qwen2.5-Instruct": "<|im_end|>",
-    "Qwen2.5 (base, with its template)": "<|im_end|>",
-    "DeepSeek-R1-Distill-Llama": "<｜end▁of▁sentence｜>",
-    "Llama-3.x-Instruct": "<|eot_id|>",
-    "Mistral-Instruct": "</s>",
+    **dict.fromkeys(("Qwen2.5-Instruct", "Qwen2.5 (base, with its template)"), "<|im_end|>"), "Phi-3.5": "<|end|>",
+    "DeepSeek-R1-Distill-Llama": "<｜end▁of▁sentence｜>", "Llama-3.x-Instruct": "<|eot_id|>", "Mistral-Instruct": "</s>",
     "Gemma-it": "<end_of_turn>",
-    "Phi-3.5": "<|end|>",
-}
+}  # fmt: skip
 
 
 @pytest.fixture

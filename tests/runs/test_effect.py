@@ -16,12 +16,8 @@ def test_visits_by_hand():
     """Problem a: 1 of 2 right, then all wrong and repaired, then 2 of 4. Problem b comes up once."""
     visits = visits_of([("a", 1, 1, 2, False), ("b", 1, 0, 2, False), ("a", 3, 0, 2, True), ("a", 7, 2, 4, False)])
     seen = [(one.uid, one.step, one.accuracy, one.successes, one.repaired, one.next_accuracy) for one in visits]
-    assert seen == [
-        ("a", 1, 0.5, 0, False, 0.0),
-        ("a", 3, 0.0, 1, True, 0.5),
-        ("a", 7, 0.5, 1, False, None),
-        ("b", 1, 0.0, 0, False, None),
-    ]
+    of_a = [("a", 1, 0.5, 0, False, 0.0), ("a", 3, 0.0, 1, True, 0.5), ("a", 7, 0.5, 1, False, None)]
+    assert seen == [*of_a, ("b", 1, 0.0, 0, False, None)]
 
 
 def story(uid, repaired, before, after):
@@ -32,14 +28,8 @@ def story(uid, repaired, before, after):
 def test_equally_hard_problems_are_compared():
     """Class 1 success: repaired 2/4 and 4/4, others 1/4: +0.5, twice. Class 2: repaired 0/4, other 2/4: -0.5, once. A repaired
     one of the class 4 has nothing to be compared with. (2 * 0.5 - 0.5) / 3 = 1/6."""
-    told = [
-        ("a", True, 1, 2),
-        ("b", True, 1, 4),
-        ("c", False, 1, 1),
-        ("d", True, 2, 0),
-        ("e", False, 3, 2),
-        ("f", True, 4, 4),
-    ]
+    told = [("a", True, 1, 2), ("b", True, 1, 4), ("c", False, 1, 1), ("d", True, 2, 0)]
+    told += [("e", False, 3, 2), ("f", True, 4, 4)]
     groups = [visit for uid, repaired, *counts in told for visit in story(uid, repaired, *counts)]
     found = next_visits(visits_of(groups), visits_of(groups))
     assert found.difference == pytest.approx(1 / 6)

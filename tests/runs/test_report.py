@@ -115,12 +115,8 @@ def test_a_step_lists_its_groups(run):
     rows += [rollout_of("bbb", "wrong", context="reflection", reward=0.25, ranked=True)]
     run.write_rollouts(3, [*rows, rollout_of("ccc", "ungraded", reward=None, advantage=None)])
     run.data.parent.mkdir(exist_ok=True)
-    label = {
-        "uid": "aaa",
-        "problem": "What is " + "1 + " * 100 + "1?",
-        "references": ["101", "one hundred and one"],
-        "task": "math",
-    }
+    label = {"uid": "aaa", "problem": "What is " + "1 + " * 100 + "1?", "task": "math"}
+    label["references"] = ["101", "one hundred and one"]
     run.data.write_text(json.dumps({"label": json.dumps(label)}) + "\n")
     lines = step_page(run, step=3, width=80).splitlines()
     assert max(map(len, lines)) <= 80

@@ -47,16 +47,10 @@ def rollout(step=1, **changes):
 MISSING = {"answer": None, "extras": None, "prompt": None, "prefix_tokens": None, **STATES, **PLACE}
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 rows = st.builds(
-    rollout,
-    uid=st.text(max_size=5),
-    group=st.none() | st.integers(0, 200),
-    advantage=numbers,
-    reward=numbers,
-    recalled_from=st.none() | st.integers(1, 900),
-    num_tokens=st.integers(0, 40_000),
-    text=st.none() | st.text(max_size=40),
+    rollout, uid=st.text(max_size=5), group=st.none() | st.integers(0, 200), advantage=numbers, reward=numbers,
+    recalled_from=st.none() | st.integers(1, 900), num_tokens=st.integers(0, 40_000), text=st.none() | st.text(max_size=40),
     answer=st.none() | st.text(max_size=5),
-)
+)  # fmt: skip
 
 
 @given(before=st.lists(rows, max_size=6))

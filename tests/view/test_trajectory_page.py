@@ -232,15 +232,10 @@ def test_hostile_texts_are_text(page, hostile, tmp_path):
             for part in ("response", "prompt", "state", "action"):
                 assert page.locator(f"section .{part}").first.text_content() == expected
             found = page.evaluate(script("foreign_elements"))
-            nothing = {
-                "hacked": None,
-                "refused": None,
-                "scripts": 0,
-                "elements": 0,
-                "handlers": 0,
-                "links": [],
-                "forms": 0,
-            }
+            nothing = dict.fromkeys(("hacked", "refused")) | dict.fromkeys(
+                ("scripts", "elements", "handlers", "forms"), 0
+            )
+            nothing["links"] = []
             assert {key: found[key] for key in nothing} == nothing
 
 

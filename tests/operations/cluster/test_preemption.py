@@ -139,11 +139,8 @@ def test_a_job_without_progress_is_not_started_for_ever(slurm, run_dir, job_temp
 
 
 def test_seeds_are_runs_of_their_own(slurm, run_dir, job_template):
-    job = slurm.submit(
-        run_dir,
-        "--seeds=3,5",
-        template=job_template('bash -c \'echo "${@: -1}" > "$0/seen"\' "$run_dir" "${seed[@]}"'),
-    )
+    template = job_template('bash -c \'echo "${@: -1}" > "$0/seen"\' "$run_dir" "${seed[@]}"')
+    job = slurm.submit(run_dir, "--seeds=3,5", template=template)
     until(lambda: all((run_dir / f"seed{seed}" / "seen").is_file() for seed in (3, 5)), what=f"both tasks of {job}")
     for seed in (3, 5):
         assert (run_dir / f"seed{seed}" / "seen").read_text() == f"train.seed={seed}\n"

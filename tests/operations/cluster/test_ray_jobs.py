@@ -63,16 +63,8 @@ def dashboard(tmp_path_factory):
 
 def submit(dashboard, run_dir, *arguments):
     address, environment = dashboard
-    command = [
-        BIN / "r3",
-        "submit",
-        "ray",
-        "experiment=cpu_smoke",
-        f"run_dir={run_dir}",
-        "--address",
-        address,
-        *arguments,
-    ]
+    settings = ["experiment=cpu_smoke", f"run_dir={run_dir}"]
+    command = [BIN / "r3", "submit", "ray", *settings, "--address", address, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=REPOSITORY)
 
 

@@ -319,11 +319,8 @@ class TestTinyModel:
         right, truncated = {}, {}
         for num_terms in (2, 3):
             sums = [[rng.randint(1, 9) for _ in range(num_terms)] for _ in range(16)]
-            turns = [
-                [{"role": "user", "content": tiny_model.word_problem(" + ".join(map(str, numbers)))}]
-                for numbers in sums
-                for _ in range(8)
-            ]
+            problems = [tiny_model.word_problem(" + ".join(map(str, numbers))) for numbers in sums for _ in range(8)]
+            turns = [[{"role": "user", "content": problem}] for problem in problems]
             prompts = tiny_tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
             inputs = tiny_tokenizer(prompts, return_tensors="pt")  # one-digit sums of equal length need no padding
             with torch.random.fork_rng(devices=[]):

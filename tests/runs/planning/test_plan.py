@@ -172,11 +172,8 @@ def test_heads_that_vllm_cannot_share_are_refused(size, even):
 def test_no_remedy_splits_what_vllm_cannot_split():
     """7B on 44 GiB with a small share for vLLM fits in engines of 4 GPUs. With half as many heads, twice as large, it has as
     many parameters, but 14 heads cannot be shared by 4."""
-    settings = [
-        "cluster.num_nodes=1",
-        "cluster.vllm_tensor_parallel_size=1",
-        "cluster.vllm_gpu_memory_utilization=0.2",
-    ]
+    settings = ["cluster.num_nodes=1", "cluster.vllm_tensor_parallel_size=1"]
+    settings.append("cluster.vllm_gpu_memory_utilization=0.2")
     config, gpu = load_config("r3_7b_deepscaler_multinode", settings), replace(H100, memory_bytes=44 * GiB)
     wide = replace(SEVEN, heads=14, kv_heads=2, head_dim=256)
     assert wide.params == SEVEN.params
