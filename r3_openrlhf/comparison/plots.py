@@ -117,7 +117,8 @@ def _label(axes: Axes, x_label: str, y_label: str) -> None:
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", title=f"mean, {CONFIDENCE:.0%} interval over seeds", title_fontsize="small")
+    title = f"mean, {CONFIDENCE:.0%} interval over seeds"
+    axes.legend(loc="best", fontsize="small", title=title, title_fontsize="small")
 
 
 def _measured(runs: Sequence[Run], key: str) -> bool:

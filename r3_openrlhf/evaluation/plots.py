@@ -48,6 +48,6 @@ def _draw(curves: dict[str, list[tuple[str, dict]]], path: Path, label: str, res
     axes.set_title(results["model"]["name"])
     axes.grid(alpha=0.3)
     if axes.get_lines():
-        axes.legend(fontsize="small")
+        axes.legend(loc="best", fontsize="small")
     figure.savefig(path, dpi=150)
     plt.close(figure)

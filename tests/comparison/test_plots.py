@@ -1,6 +1,8 @@
 """The plots show what they are given: every arm in its colour, another picture for other numbers, nothing unmeasured."""
 
+import itertools
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image, ImageColor
@@ -14,6 +16,12 @@ AVERAGED = {"groups.png", "entropy.png", "response_length.png", "truncation.png"
 ALL = {"accuracy_tokens.png", "accuracy_steps.png", *AVERAGED}
 MEASURED = {"r3/groups/none_correct": 1.0, "r3/groups/collapsed_after": 1.0, "fresh/entropy": 0.3}
 MEASURED |= {"response_length_mean": 20.0, "truncated_rate": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def busy_machine(monkeypatch):
+    """By its clock every legend takes seconds to place, of which matplotlib warns where nobody chose a place."""
+    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=itertools.count(step=2).__next__))
 
 
 def colours_of(file) -> Counter:
