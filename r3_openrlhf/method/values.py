@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,7 @@ import numpy as np
 from r3_openrlhf.method.errors import InvalidValue, quoted
 from r3_openrlhf.method.types import ArrayOf, Context, Rollout, Verdict, Word
 
-MAX_NUMBER = 2**53  # a JSON number and SQLite's REAL lose digits beyond it
+MAX_COUNT = 2**53  # a JSON number and SQLite's REAL lose digits beyond it
 MAX_REWARD = 1e6  # rewards are 2 at most; sums of larger ones lose digits
 Reader = Callable[[str, Any], Any]  # (name of the field, value) -> the value as its type has it
 
@@ -102,14 +103,17 @@ def _reader(hint: Any) -> Reader:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) <= MAX_NUMBER  # NaN is not
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # NaN is not
 
 
 _PLAIN: dict[type, tuple[str, Callable[[Any], bool]]] = {
     str: ("text", lambda value: isinstance(value, str)),
     bool: ("True or False", lambda value: _is_number(value) and value in (0, 1)),
-    int: ("a whole number from 0 to 2**53", lambda value: _is_number(value) and value >= 0 and value == int(value)),
-    float: ("a finite number up to 2**53", _is_number),
+    int: (
+        "a whole number from 0 to 2**53",
+        lambda value: _is_number(value) and 0 <= value <= MAX_COUNT and value % 1 == 0,
+    ),
+    float: ("a finite number", _is_number),
 }
 
 
