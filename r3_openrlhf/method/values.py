@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,7 @@ from r3_openrlhf.method.errors import InvalidValue, quoted
 from r3_openrlhf.method.types import ArrayOf, Context, Rollout, Verdict, Word
 
 MAX_COUNT = 2**53  # a JSON number and SQLite's REAL lose digits beyond it
+MAX_NUMBER = 1e300  # within the columns of the history
 MAX_REWARD = 1e6  # rewards are 2 at most; sums of larger ones lose digits
 Reader = Callable[[str, Any], Any]  # (name of the field, value) -> the value as its type has it
 
@@ -103,7 +103,7 @@ def _reader(hint: Any) -> Reader:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # NaN is not
+    return isinstance(value, int | float) and abs(value) <= MAX_NUMBER  # NaN is not
 
 
 _PLAIN: dict[type, tuple[str, Callable[[Any], bool]]] = {
@@ -113,7 +113,7 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], bool]]] = {
         "a whole number from 0 to 2**53",
         lambda value: _is_number(value) and 0 <= value <= MAX_COUNT and value % 1 == 0,
     ),
-    float: ("a finite number", _is_number),
+    float: ("a finite number up to 1e300", _is_number),
 }
 
 
