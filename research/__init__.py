@@ -14,4 +14,4 @@ def load(experiment: str, settings: list[str]) -> R3Config:
     from r3_openrlhf.config.loading import load_config
 
     file = Path(__file__).parent / "experiments" / f"{experiment}.yaml"
-    return load_config(str(file) if file.is_file() else experiment, settings)
+    return load_config(str(file) if file.is_file() else experiment, settings, for_arms=True)

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from r3_openrlhf.config.loading import check_keys
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
@@ -124,6 +125,8 @@ def run_study(
     todo = [settings_of(experiment, arm, seed, directory, overrides) for arm, seed in pairs]
     controls = [arm.preset if arm.preset in CONTROLS else None for arm, _ in pairs]
     configs = [load(settings[0], settings[1:]) for settings in todo]
+    for (arm, _), config in zip(pairs, configs, strict=True):
+        check_keys(config, (setting.partition("=")[0] for setting in arm.settings))
     records = [] if keep is None else evidence.read(keep)
     kept = [keep is not None and evidence.is_in(records, config, file=keep, tuning=tuning) for config in configs]
     for path in {config.model.path for config, is_kept in zip(configs, kept, strict=True) if not is_kept}:

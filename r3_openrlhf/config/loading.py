@@ -62,9 +62,11 @@ def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[
     return names[0], [setting for setting in settings if not setting.startswith("experiment=")]
 
 
-def load_config(experiment: str, overrides: list[str]) -> R3Config:
+def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False) -> R3Config:
     """Compose and check. `experiment`: a name of configs/experiment, or the path of a YAML file.
     Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
+
+    `for_arms`: the overrides are those of a study's arms, so some are read by other algorithms alone.
 
     "algo=NAME" is no plain key: it puts that preset between the experiment and the others, and
     "_NAME" after the experiment's run_dir, so that an experiment's arms have different directories.
@@ -108,7 +110,8 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     )
     if not config.run_dir.strip():
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
-    check_given(config, given if chosen is not None else given | _keys_beside_algo(experiment), defaults=_defaults())
+    if not for_arms:
+        check_keys(config, given if chosen is not None else given | _keys_beside_algo(experiment))
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # for Ray's workers
     config.typed = _typed(values, config)
     return config
@@ -135,9 +138,9 @@ def _keys_beside_algo(experiment: str) -> set[str]:
     return {key for key, _ in _leaves(values, R3Config)} if "algo" in values else set()
 
 
-@functools.cache
-def _defaults() -> dict[str, Any]:
-    return flatten(R3Config(run_dir="run"))
+def check_keys(config: R3Config, keys: Iterable[str]) -> None:
+    """ConfigError: one of these keys, which somebody set, does nothing with this algorithm."""
+    check_given(config, keys, defaults=flatten(R3Config(run_dir="run")))
 
 
 def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str) -> R3Config:
@@ -150,7 +153,7 @@ def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str)
         OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=False, force_add=True)
     config = _checked(_container(composed), source=source)
     given = {OverridesParser.create().parse_override(override).key_or_group for override in overrides}
-    check_given(config, given, defaults=_defaults())
+    check_keys(config, given)
     config.typed = _typed(_container(composed), config)
     return config
 

@@ -320,6 +320,35 @@ def test_what_the_loop_does_not_do_is_refused(model_dir, tmp_path, override, wor
         Lab(config_of(tmp_path, *off, override), model_dir=model_dir)
 
 
+def test_a_maker_of_ones_own_is_refused_and_other_estimators_are_not(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from r3_openrlhf.config.algorithms import Algorithm\nMINE = Algorithm(experience_maker='own:Maker')\n"
+    )
+    off = [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    with pytest.raises(ConfigError, match="has an experience maker of its own, own:Maker"):
+        loop.check(config_of(tmp_path, f"algo={tmp_path / 'own.py'}:MINE", *off))
+    for algo in ("rloo", "dr_grpo", "gspo", "dapo", "grpo", "r3", "r3_paper"):
+        loop.check(config_of(tmp_path, f"algo={algo}"))
+    for algo in ("reinforce_pp", "rrl"):
+        with pytest.raises(ConfigError, match=f"algo is {algo}, which"):
+            loop.check(config_of(tmp_path, f"algo={algo}"))
+
+
+def test_maxrl_and_cispo_of_a_user_train_by_their_formulas(model_dir, tmp_path):
+    """One of four right, and two of four: (r - mean) / mean. On the policy that sampled: -sum A log pi / tokens."""
+    own = ["advantage.function=examples/own_maxrl.py:maxrl", "train.loss=examples/own_cispo.py:cispo"]
+    config = config_of(tmp_path, *own, "ranking.enabled=false")
+    lab = Lab(config, model_dir=model_dir)
+    labels = held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path))[:2]
+    batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[1, 2]), lab.r3_with(None))
+    assert [row.advantage for row in batch.rows] == pytest.approx([3, -1, -1, -1, 1, 1, -1, -1])
+    tokens = sum(row.rollout.num_tokens for row in batch.rows)
+    expected = -sum(row.advantage * row.rollout.response_logprobs.sum() for row in batch.rows) / tokens
+    before = parameters_to_vector(lab.model.parameters()).detach().clone()
+    assert lab.update(batch).loss == pytest.approx(expected, rel=1e-3)
+    assert not torch.equal(before, parameters_to_vector(lab.model.parameters()))
+
+
 def test_an_arm_of_a_study_has_settings_of_its_own(tmp_path):
     arm = Arm.parse("slow=grpo train.learning_rate=1e-4 'data.system_prompt=a b'")
     assert arm == Arm("slow", "grpo", ("train.learning_rate=1e-4", "data.system_prompt=a b"))
