@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Any
 
 from r3_openrlhf.config.words import ENVIRONMENT, LossAggregation
+from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable, is_import_path, is_looking
 from r3_openrlhf.method.types import OldLogprobs
@@ -243,17 +244,17 @@ def _check_loss(config: R3Config) -> None:
         )
     for section, key in ((train, "eps_clip_low"), (train, "eps_clip_high"), (config.replay, "dual_clip")):
         value = getattr(section, key)
-        if value not in (None, type(section).__dataclass_fields__[key].default) and not loss.reads(key):
+        if value not in (None, type(section).__dataclass_fields__[key].default) and key not in loss.reads:
             prefix = "train" if section is train else "replay"
             raise ConfigError(
                 f"{prefix}.{key} is {value}, but the policy loss is {name}, which has no such bound; leave it out"
             )
-    if loss.reads("recalled") and not loss.of_user and not config.replay.enabled:
+    if "recalled" in loss.reads and not loss.of_user and not config.replay.enabled:
         raise ConfigError(
             f"the policy loss is {name}, which differs from ppo in recalled rows alone, but nothing is recalled; use "
             "algo=r3 with replay.enabled=true, or train.loss=ppo"
         )
-    if loss.needs_stored and config.replay.old_logprobs != OldLogprobs.BEHAVIOUR:
+    if loss is LOSSES["exgrpo"] and config.replay.old_logprobs != OldLogprobs.BEHAVIOUR:
         raise ConfigError(
             f"the policy loss is {name}, which shapes the ratio to a recalled row's stored log-probs, but replay.old_logprobs "
             f"is {config.replay.old_logprobs}, with which that ratio is 1; use replay.old_logprobs=behaviour"

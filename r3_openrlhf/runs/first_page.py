@@ -185,7 +185,7 @@ def algorithm_lines(config: R3Config) -> list[str]:
     loss = config.algo if algorithm.loss is not None else train.loss
     if train.loss == "ppo" and algorithm.loss is None:
         loss = config.flag("actor.policy_loss_type") or loss
-    bounds = {name: value for name, value in config.loss_settings._asdict().items() if config.loss.reads(name)}
+    bounds = {name: value for name, value in config.loss_settings._asdict().items() if name in config.loss.reads}
     clip = ", ".join(f"{name} {'off' if value is None else f'{value:g}'}" for name, value in bounds.items())
     parts = {
         **{name: getattr(config, name).enabled for name in ("replay", "reflection", "ranking")},

@@ -390,7 +390,7 @@ class R3ExperienceMaker(StockExperienceMaker):
             experience.returns = returns_to_go(reward_BA, experience.action_mask)
             experience.advantages = experience.returns.clone()
             experience.info["return"] = reward_BA.sum(dim=-1)
-            if self.config.loss.reads("recalled"):
+            if "recalled" in self.config.loss.reads:
                 experience.info[RECALLED] = torch.tensor([rows[i].recalled for i in of_rows] + fillers).float()
             experience.kl = None
 

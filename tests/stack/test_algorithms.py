@@ -91,20 +91,6 @@ def test_only_groups_that_a_verdict_tells_apart_are_trained_on(whole):
     assert groups and all(verdicts == {"correct", "wrong"} for verdicts in groups.values())
 
 
-def test_the_overlong_penalty_is_all_that_is_added_to_a_verdict(whole):
-    """Advantages by hand: verdict, and -1/2 at the limit of 24 tokens, from 20 tokens on (a buffer of 4)."""
-    groups, penalised = {}, 0
-    for row in rollouts_of(whole[0]):
-        groups.setdefault((row["step"], row["group"]), []).append(row)
-    for group in groups.values():
-        over = [max(0, row["num_tokens"] - 20) / 4 for row in group]
-        rewards = np.array([(row["verdict"] == "correct") - 0.5 * o for row, o in zip(group, over, strict=True)])
-        expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-9)
-        assert [row["advantage"] for row in group] == pytest.approx(expected.tolist(), abs=1e-4)
-        penalised += sum(o > 0 for o in over)
-    assert penalised > 0
-
-
 def test_a_short_batch_makes_its_own_update(whole):
     """Both epochs of the recorded run end with a short batch. Every group that is not dropped is trained on, and there
     are as many updates in DeepSpeed's own count as steps. (Groups dropped behind the last step of an epoch are counted

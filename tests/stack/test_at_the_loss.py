@@ -33,6 +33,7 @@ OWN = {  # what is tried of R³: the settings, and their reading in written_out.
     "r3": (["algo=r3"], {}),
     "r3 weighed": (["algo=r3", "advantage.success_scale=3"], {"weight": 3.0}),
     **{f"r3 {name}": (["algo=r3", f"train.loss={name}"], {}) for name in ("cispo", "luffy")},
+    "r3 recompute": (["algo=r3", "replay.old_logprobs=recompute"], {"behaviour": False}),
     "r3 alpha": (["algo=r3", "advantage.alpha=2"], {"alpha": 2.0}),
     **{
         f"r3 {name}": (["algo=r3", f"advantage.function={name}"], {"estimator": name})

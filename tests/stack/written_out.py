@@ -46,7 +46,7 @@ def of_estimator(name, rewards, correct, differing, alpha=1.0):
     return [(reward - mean) * scale for reward in rewards]
 
 
-def r3(rollouts, stored, *, estimator="group_norm", weight=1.0, alpha=1.0, rehearsed=()):
+def r3(rollouts, stored, *, estimator="group_norm", weight=1.0, alpha=1.0, behaviour=True, rehearsed=()):
     """Algorithm 1 between grading and the update, as METHOD sections 4, 6 and 11 have it."""
     groups = [[one for one in group if one.verdict is not U] for group in grouped(rollouts)]
     groups = [group for group in groups if len(group) > 1]
@@ -81,7 +81,7 @@ def r3(rollouts, stored, *, estimator="group_norm", weight=1.0, alpha=1.0, rehea
         for one, value in zip(rows, values, strict=True):
             is_recalled = not any(one is fresh for fresh in group)
             row = Entering(prompt, one.response_ids.tolist(), [value] * one.num_tokens, recalled=is_recalled)
-            row.stored = is_recalled and one.prompt_ids.tolist() == prompt
+            row.stored = behaviour and is_recalled and one.prompt_ids.tolist() == prompt
             (of_recalled if is_recalled else entering).append(row)
     entering += of_recalled
     return entering + [

@@ -7,7 +7,7 @@ A function of one's own joins it by import path, `train.loss=my_losses.py:plain`
 
 All are float [B, A]; the result has the loss of each token [B, A], or it and which tokens were
 clipped, bool [B, A]. Where the mask is 0 a value counts nothing. The function may also name `settings`
-(LossSettings) or its fields, and `recalled`, bool [B, 1]: the rows from the history.
+(LossSettings) and `recalled`, bool [B, 1]: the rows from the history.
 
 r = exp(log pi - log pi_old). B rows, A action positions."""
 
@@ -36,168 +36,110 @@ class LossSettings(NamedTuple):
     dual_clip: float | None = None
 
 
+Clipped = tuple["Tensor", "Tensor"]  # the loss of each token, and which tokens are clipped
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
     """One loss.
 
     Attributes:
+        reads: fields of LossSettings, and `recalled`, that count.
         of_response: it has one ratio for a whole response, so the loss is a mean over responses.
         of_openrlhf: on the stack OpenRLHF's own class computes it.
-        of_user: nothing is known of it.
-        needs_stored: it is about recalled rows whose ratio is one to their stored log-probs."""
+        of_user: nothing is known of it."""
 
     function: Callable[..., Any]
+    reads: frozenset[str] = frozenset()
     of_response: bool = False
     of_openrlhf: bool = False
     of_user: bool = False
-    needs_stored: bool = False
 
     def of(
-        self,
-        logprobs: Tensor,
-        old_logprobs: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        *,
-        settings: LossSettings,
-        recalled: Tensor,
+        self, now: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, *, settings: LossSettings, recalled: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Return the loss of each token, and which tokens are clipped; None: nothing is.
 
         ValueError: the function returned another shape."""
-        facts = settings._asdict() | {"settings": settings, "recalled": recalled}
         named = inspect.signature(self.function).parameters
-        result = self.function(
-            logprobs, old_logprobs, advantages, mask, **{name: facts[name] for name in facts if name in named}
-        )
+        facts = {name: fact for name, fact in (("settings", settings), ("recalled", recalled)) if name in named}
+        result = self.function(now, old, advantages, mask, **facts)
         loss, clipped = result if isinstance(result, tuple) else (result, None)
-        if tuple(loss.shape) != tuple(logprobs.shape):
-            raise ValueError(f"a loss has the shape {list(loss.shape)}; one of each token is {list(logprobs.shape)}")
+        if tuple(loss.shape) != tuple(now.shape):
+            raise ValueError(f"a loss has the shape {list(loss.shape)}; one of each token is {list(now.shape)}")
         return loss, clipped
 
-    def reads(self, name: str) -> bool:
-        """Return whether the function reads a field of LossSettings, or `recalled`."""
-        named = inspect.signature(self.function).parameters
-        return name in named or (name != "recalled" and "settings" in named)
+
+def _ratio(now: Tensor, old: Tensor) -> Tensor:
+    return (now - old).clamp(-20.0, 20.0).exp()
 
 
-def _ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
-    return (logprobs - old_logprobs).clamp(-20.0, 20.0).exp()
-
-
-def _clipped(
-    ratio: Tensor, advantages: Tensor, low: float, high: float, dual_clip: float | None
-) -> tuple[Tensor, Tensor]:
-    plain, bounded = ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages
+def _clipped(ratio: Tensor, adv: Tensor, settings: LossSettings) -> Clipped:
+    plain = ratio * adv
+    bounded = ratio.clamp(1 - settings.eps_clip_low, 1 + settings.eps_clip_high) * adv
     gain = plain.minimum(bounded)
-    if dual_clip is not None:
-        gain = gain.maximum(dual_clip * advantages).where(advantages < 0, gain)
+    if settings.dual_clip is not None:
+        gain = gain.maximum(settings.dual_clip * adv).where(adv < 0, gain)
     return -gain, bounded < plain
 
 
-def ppo(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    _mask: Tensor,
-    *,
-    eps_clip_low: float,
-    eps_clip_high: float,
-    dual_clip: float | None,
-) -> tuple[Tensor, Tensor]:
+def ppo(now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor, *, settings: LossSettings) -> Clipped:
     """-min(r A, clip(r) A); where A < 0 at most dual_clip |A|       arXiv 1707.06347, 1912.09729"""
-    return _clipped(_ratio(logprobs, old_logprobs), advantages, eps_clip_low, eps_clip_high, dual_clip)
+    return _clipped(_ratio(now, old), adv, settings)
 
 
-def gspo(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    eps_clip_low: float,
-    eps_clip_high: float,
-    dual_clip: float | None,
-) -> tuple[Tensor, Tensor]:
+def gspo(now: Tensor, old: Tensor, adv: Tensor, mask: Tensor, *, settings: LossSettings) -> Clipped:
     """ppo's with s = exp(mean over the response of log r)           GSPO, arXiv 2507.18071"""
-    ratio = _mean_of_response(logprobs - old_logprobs, mask).exp() * mask
-    return _clipped(ratio, advantages, eps_clip_low, eps_clip_high, dual_clip)
+    return _clipped(_mean_of_response(now - old, mask).exp() * mask, adv, settings)
 
 
-def cispo(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    _mask: Tensor,
-    *,
-    eps_clip_low: float,
-    eps_clip_high: float,
-) -> tuple[Tensor, Tensor]:
+def cispo(now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor, *, settings: LossSettings) -> Clipped:
     """-stop(clip(r)) A log pi                                       CISPO, arXiv 2506.13585, eq. 4
 
     A clipped token keeps its gradient. The paper has no bound below (eps_clip_low 1)."""
-    ratio = _ratio(logprobs, old_logprobs).detach()
-    weight = ratio.clamp(1 - eps_clip_low, 1 + eps_clip_high)
-    return -weight * advantages * logprobs, weight != ratio
+    ratio = _ratio(now, old).detach()
+    weight = ratio.clamp(1 - settings.eps_clip_low, 1 + settings.eps_clip_high)
+    return -weight * adv * now, weight != ratio
 
 
-def gmpo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def gmpo(now: Tensor, old: Tensor, adv: Tensor, mask: Tensor) -> Clipped:
     """-A exp(mean over the response of l)                           GMPO, arXiv 2507.20673
 
     l = min(log r, 0.4) where A > 0, max(log r, -0.4) where A < 0: a geometric mean of ratios."""
-    sign = advantages.sign()
-    signed = sign * (logprobs - old_logprobs)
+    sign = adv.sign()
+    signed = sign * (now - old)
     mean = _mean_of_response(sign * signed.clamp(max=GMPO_BOUND), mask)
-    return -advantages * mean.exp(), signed > GMPO_BOUND
+    return -adv * mean.exp(), signed > GMPO_BOUND
 
 
-def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, _mask: Tensor) -> Tensor:
+def sapo(now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor) -> Tensor:
     """-4 / tau sigmoid(tau (r - 1)) A                               SAPO, arXiv 2511.20347
 
     tau is 1 where A > 0, else 1.05. Nothing is clipped: the slope falls on both sides of r = 1."""
-    positive = advantages > 0
-    tau = positive * SAPO_TAU_POSITIVE + ~positive * SAPO_TAU_NEGATIVE
-    return -(tau * (_ratio(logprobs, old_logprobs) - 1)).sigmoid() * 4 / tau * advantages
+    tau = (adv > 0) * SAPO_TAU_POSITIVE + (adv <= 0) * SAPO_TAU_NEGATIVE
+    return -(tau * (_ratio(now, old) - 1)).sigmoid() * 4 / tau * adv
 
 
-def gpg(logprobs: Tensor, _old_logprobs: Tensor, advantages: Tensor, _mask: Tensor) -> Tensor:
+def gpg(now: Tensor, _old: Tensor, adv: Tensor, _mask: Tensor) -> Tensor:
     """-A log pi                                                     GPG, arXiv 2504.02546. No ratio."""
-    return -advantages * logprobs
+    return -adv * now
 
 
 def exgrpo(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    settings: LossSettings,
-    recalled: Tensor,
-) -> tuple[Tensor, Tensor]:
+    now: Tensor, old: Tensor, adv: Tensor, mask: Tensor, *, settings: LossSettings, recalled: Tensor
+) -> Clipped:
     """-r / (r + c) A in a recalled row, ppo's in a fresh one        ExGRPO, arXiv 2510.02245"""
-    fresh = ppo(logprobs, old_logprobs, advantages, mask, **settings._asdict())
-    return _shaped(_ratio(logprobs, old_logprobs), advantages, recalled, fresh)
+    return _shaped(_ratio(now, old), adv, recalled, ppo(now, old, adv, mask, settings=settings))
 
 
-def luffy(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    settings: LossSettings,
-    recalled: Tensor,
-) -> tuple[Tensor, Tensor]:
+def luffy(now: Tensor, old: Tensor, adv: Tensor, mask: Tensor, *, settings: LossSettings, recalled: Tensor) -> Clipped:
     """-pi / (pi + c) A in a recalled row, ppo's in a fresh one      LUFFY, arXiv 2504.14945"""
-    fresh = ppo(logprobs, old_logprobs, advantages, mask, **settings._asdict())
-    return _shaped(logprobs.exp(), advantages, recalled, fresh)
+    return _shaped(now.exp(), adv, recalled, ppo(now, old, adv, mask, settings=settings))
 
 
-def _shaped(
-    weight: Tensor, advantages: Tensor, recalled: Tensor, fresh: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
+def _shaped(weight: Tensor, adv: Tensor, recalled: Tensor, fresh: Clipped) -> Clipped:
     loss, clipped = fresh
-    return (-weight / (weight + SHAPING) * advantages).where(recalled, loss), clipped & ~recalled
+    return (-weight / (weight + SHAPING) * adv).where(recalled, loss), clipped & ~recalled
 
 
 def _mean_of_response(values: Tensor, mask: Tensor) -> Tensor:
@@ -208,9 +150,9 @@ def _mean_of_response(values: Tensor, mask: Tensor) -> Tensor:
 def loss_of_user(key: str, path: str, function: Any) -> TokenLoss:
     """Make an entry of a user's function. ConfigError: it cannot be called, or fails on made-up rows."""
     parameters = inspect.signature(function).parameters if callable(function) else {}
-    facts = {"settings", "recalled", *LossSettings._fields} & set(parameters)
+    facts = {"settings", "recalled"} & set(parameters)
     check_signature(key, path, function, None, None, None, None, **dict.fromkeys(facts))
-    loss = TokenLoss(function, of_user=True)
+    loss = TokenLoss(function, frozenset(LossSettings._fields) | facts, of_user=True)
     tried(key, path, lambda: _try(loss), on="four made-up rows of unequal length")
     return loss
 
@@ -230,18 +172,19 @@ def _try(loss: TokenLoss) -> None:
         raise ValueError("the loss of a token, or its gradient, is not finite")
 
 
-PPO = TokenLoss(ppo, of_openrlhf=True)
+BOUNDS, ALL = frozenset({"eps_clip_low", "eps_clip_high"}), frozenset(LossSettings._fields)
+PPO = TokenLoss(ppo, ALL, of_openrlhf=True)
 LOSSES: OpenTable[TokenLoss] = OpenTable(
     "train.loss",
     {
         "ppo": PPO,
-        "gspo": TokenLoss(gspo, of_response=True, of_openrlhf=True),
-        "cispo": TokenLoss(cispo),
+        "gspo": TokenLoss(gspo, ALL, of_response=True, of_openrlhf=True),
+        "cispo": TokenLoss(cispo, BOUNDS),
         "gmpo": TokenLoss(gmpo, of_response=True),
         "sapo": TokenLoss(sapo),
         "gpg": TokenLoss(gpg),
-        "exgrpo": TokenLoss(exgrpo, needs_stored=True),
-        "luffy": TokenLoss(luffy),
+        "exgrpo": TokenLoss(exgrpo, ALL | {"recalled"}),
+        "luffy": TokenLoss(luffy, ALL | {"recalled"}),
     },
     of_user=lambda path, function: loss_of_user("train.loss", path, function),
     unread=lambda path: PPO,
