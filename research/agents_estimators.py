@@ -9,6 +9,7 @@ from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.config.words import AgentEstimator
 from r3_openrlhf.method.checks import number
 from r3_openrlhf.method.core.advantages import group_advantages
+from r3_openrlhf.method.core.estimators import mean_baseline
 from r3_openrlhf.problems.agents.advantages import EPISODE_WEIGHT, EPS
 from r3_openrlhf.problems.agents.hierarchy import ComparedSteps, groups_of_steps, weighted_means
 from r3_openrlhf.problems.agents.trajectory import Trajectory
@@ -30,9 +31,13 @@ def advantages_of(trajectories: Sequence[Trajectory], settings: LabAgents) -> li
     returns = [each.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty) for each in trajectories]
     compared = [] if estimator is AgentEstimator.GRPO else _compared(trajectories, returns, settings)
     weight = EPISODE_WEIGHT[estimator] if settings.episode_weight is None else settings.episode_weight
-    of_episode = group_advantages([sum(values) for values in rewards], lam=EPS, std_norm=settings.std_norm)
+    of_episode = _compared_values([sum(values) for values in rewards], settings)
     of_steps = weighted_means(compared, [len(values) for values in returns])
     return [[step + weight * episode for step in steps] for steps, episode in zip(of_steps, of_episode, strict=True)]
+
+
+def _compared_values(values: Sequence[float], settings: LabAgents) -> list[float]:
+    return group_advantages(values, lam=EPS) if settings.std_norm else mean_baseline(values)
 
 
 def _compared(
@@ -42,6 +47,6 @@ def _compared(
     for k in range(settings.depth + 1 if settings.estimator == AgentEstimator.HGPO else 1):
         for group in groups_of_steps([each.anchors for each in trajectories], k):
             values = [returns[i][t] for i, t in group]
-            advantages = group_advantages(values, lam=EPS, std_norm=settings.std_norm)
+            advantages = _compared_values(values, settings)
             compared.append(ComparedSteps(k, group, advantages, [float(k + 1) ** settings.alpha] * len(group)))
     return compared

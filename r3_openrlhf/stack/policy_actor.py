@@ -50,12 +50,14 @@ class EntropyPass(NamedTuple):
     tokens: dict[int, np.ndarray]  # row -> float16 [T], nats; empty with logging.token_values=none
 
 
-class StockPolicyActor(UpstreamPolicyActor):
-    """Upstream's, but that it says when DeepSpeed compiles operators, that logits may be made in
-    chunks, and that an adapter is merged for engines and saved models (lora.py)."""
+class R3PolicyActor(UpstreamPolicyActor):
+    """Upstream's, updated by R3ActorTrainer. It measures exact entropy with the old log-probs, says when
+    DeepSpeed compiles operators, may make logits in chunks, and merges an adapter for engines and saved
+    models (lora.py)."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
-        """As upstream's (ppo_actor.py:495); a ChunkedActor if train.logits_chunk_tokens is set."""
+        """As upstream's (ppo_actor.py:495), with R3ActorTrainer; a ChunkedActor if
+        train.logits_chunk_tokens is set."""
         keep_blocked()
         use_share_of_cores()
         config = config_from_environment()
@@ -65,7 +67,13 @@ class StockPolicyActor(UpstreamPolicyActor):
         announce_builds(builder)
         if config.train.logits_chunk_tokens is not None:
             ppo_actor.Actor = ChunkedActor  # ppo_actor.py:513 takes the global name
+        ppo_actor.ActorPPOTrainer = R3ActorTrainer  # as :571 does
+        self._peak_fraction = config.ranking.peak_fraction
+        self._keeps_tokens = config.logging.token_values != TokenValues.NONE
+        self._wanted: deque[list[bool]] = deque()
+        self._entropy: list[EntropyPass] = []
         super().init_model_from_pretrained(*args, **kwargs)
+        self.trainer.use_loss(config.loss, config.loss_settings)
         self._adapted = self.strategy._unwrap_model(self.actor)
         if isinstance(self._adapted, PeftModel):
             lora.prepare(self.strategy, self._adapted)
@@ -89,22 +97,6 @@ class StockPolicyActor(UpstreamPolicyActor):
         adapted = isinstance(self._adapted, PeftModel)
         with lora.merged_for_sync(self.trainer, self._adapted) if adapted else contextlib.nullcontext():
             super().broadcast_to_vllm()
-
-
-class R3PolicyActor(StockPolicyActor):
-    """Measures exact entropy with the old log-probs too, and updates with R3ActorTrainer."""
-
-    def init_model_from_pretrained(self, *args, **kwargs):
-        """As the stock actor's, with R3ActorTrainer in the place of upstream's trainer."""
-        # ppo_actor.py:571 builds its trainer from the module's global name
-        config = config_from_environment()
-        ppo_actor.ActorPPOTrainer = R3ActorTrainer
-        self._peak_fraction = config.ranking.peak_fraction
-        self._keeps_tokens = config.logging.token_values != TokenValues.NONE
-        self._wanted: deque[list[bool]] = deque()
-        self._entropy: list[EntropyPass] = []
-        super().init_model_from_pretrained(*args, **kwargs)
-        self.trainer.use_loss(config.loss, config.loss_settings)
 
     def expect_entropy(self, rows: list[bool]) -> None:
         """Say which rows of the next `forward` without such a message need exact entropy."""

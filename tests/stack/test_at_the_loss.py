@@ -33,6 +33,10 @@ OWN = {  # what is tried of R³: the settings, and their reading in written_out.
     "r3": (["algo=r3"], {}),
     "r3 weighed": (["algo=r3", "advantage.success_scale=3"], {"weight": 3.0}),
     **{f"r3 {name}": (["algo=r3", f"train.loss={name}"], {}) for name in ("cispo", "luffy")},
+    "of a user": (
+        ["algo=r3", "advantage.function=examples/own_maxrl.py:maxrl", "train.loss=examples/own_cispo.py:cispo"],
+        {"estimator": "maxrl"},
+    ),
     "r3 recompute": (["algo=r3", "replay.old_logprobs=recompute"], {"behaviour": False}),
     "r3 alpha": (["algo=r3", "advantage.alpha=2"], {"alpha": 2.0}),
     **{
@@ -307,7 +311,7 @@ def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
 
 def whole_loss(config, rows):
     """A mean over the step's tokens, or over its responses."""
-    kind = config.flag("actor.policy_loss_type") or config.train.loss
+    kind = config.flag("actor.policy_loss_type") or config.train.loss.rpartition(":")[2]
     of_rows = []
     for row in rows:
         old = [sampled_logprob(token) + (0.0 if row.stored else GAP) for token in row.tokens]

@@ -15,7 +15,6 @@ def group_advantages(
     lam: float = 1e-9,
     recalled: Sequence[bool] | None = None,
     off_policy_only: bool = False,
-    std_norm: bool = True,
 ) -> list[float]:
     """Advantage of each rollout relative to its own group, recalled rollouts included.
 
@@ -26,8 +25,7 @@ def group_advantages(
     exactly 0.0: rounding noise in the mean is never divided by lam.
 
     `off_policy_only`: alpha damps the rows whose `recalled[i]` is true, and the others are scaled
-    as with alpha 1. `std_norm=False`: A_i = R_i - mean(R). alpha and lam play no part; a small
-    difference stays small.
+    as with alpha 1.
 
     Raises:
         ValueError: no rewards, a reward that is not finite, alpha <= 0, lam < 0, `recalled` missing
@@ -46,8 +44,6 @@ def group_advantages(
     if len(set(values)) == 1:
         return [0.0] * len(values)
     mean = statistics.fmean(values)
-    if not std_norm:
-        return [value - mean for value in values]
     std = statistics.stdev(values)
     damped = recalled if off_policy_only and recalled is not None else [True] * len(values)
     return [

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -110,13 +111,8 @@ def estimator_of_user(key: str, path: str, function: Any) -> GroupEstimator:
     named = {name: value for name, value in FACTS.items() if callable(function) and estimator.reads(name)}
     check_signature(key, path, function, [0.0] * 4, **named)
     for rewards, num_right in (([1.75, 1.5, 0.0, 0.0], 2), ([0.0] * 4, 0), ([1.75, 1.5, 1.0, 1.25], 4)):
-        facts = FACTS | {"correct": [i < num_right for i in range(4)]}
-        tried(
-            key,
-            path,
-            lambda rewards=rewards, facts=facts: estimator.of(rewards, **facts),
-            on=f"a made-up group of four, {num_right} of them right",
-        )
+        call = partial(estimator.of, rewards, **FACTS | {"correct": [i < num_right for i in range(4)]})
+        tried(key, path, call, on=f"a made-up group of four, {num_right} of them right")
     return estimator
 
 
