@@ -1,5 +1,5 @@
 """The record that a checkpoint keeps in its own directory: step, settings, history, writer,
-pickles. A run that continues can judge it without any other file of the run directory.
+files. A run that continues can judge it without any other file of the run directory.
 
 Whoever wrote them, its pickles are read with torch's `weights_only` (stack/safe_pickles.py).
 """
@@ -11,6 +11,7 @@ import os
 import platform
 import pwd
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     settings: dict[str, Any]
     history: StoreRecord | None  # None: the run keeps none
-    pickles: dict[str, str]  # file -> sha256 of what its pickle is, without the tensors
+    files: dict[str, str] = {}  # -> sha256, `_digests`; an earlier version wrote none
 
 
 def newest(checkpoints: Path) -> Path | None:
@@ -88,7 +89,7 @@ def write(folder: Path, *, step: int, config: R3Config, history: StoreRecord | N
             host=platform.node(),
             settings=settings_of(config),
             history=history,
-            pickles=_pickles(model),
+            files={name: digest for name, (digest, _) in _digests(model, whole=False).items()},
         )
         with replacing(model / NAME, mode=0o600) as stream:
             stream.write(msgspec.json.encode(record))
@@ -113,6 +114,10 @@ def settings_of(config: R3Config) -> dict[str, Any]:
 def check(folder: Path, *, force: bool) -> CheckpointRecord | None:
     """The record of a checkpoint from which a run may continue, the critic's included. ConfigError:
     another user wrote it, or its files are not what was written."""
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{folder} is named by {folder.with_name('latest')} and is not there; restore it from a copy"
+        )
     return [_checked(model, force=force) for model in _of_models(folder)][0]
 
 
@@ -121,12 +126,20 @@ def _checked(folder: Path, *, force: bool) -> CheckpointRecord | None:
     if force:
         return record
     writer = record.user if record else _user(folder.stat().st_uid)
-    remedy = "checkpoint.force=true continues from it, if you trust its weights"
     if writer != _user(os.getuid()):
-        raise ConfigError(f"the checkpoint {folder} was written by {quoted(writer)}; {remedy}")
-    if record is not None and (found := _pickles(folder)) != record.pickles:
-        names = sorted(name for name in found.keys() | record.pickles if found.get(name) != record.pickles.get(name))
-        raise ConfigError(f"{folder / names[0]} is not what the run wrote; restore it from a copy, or {remedy}")
+        raise ConfigError(
+            f"the checkpoint {folder} was written by {quoted(writer)}; checkpoint.force=true continues from it, if you trust its weights"
+        )
+    if record is None or not record.files:
+        return record
+    found = _digests(folder, whole=True)
+    for name in sorted(found.keys() | record.files):
+        digest, damage = found.get(name, (None, "it is not there"))
+        if damage or digest != record.files.get(name):
+            raise ConfigError(
+                f"{folder / name} is not what the run wrote: it is damaged ({damage or 'its checksum differs'}); restore it from a copy, "
+                "or choose another run_dir"
+            )
     return record
 
 
@@ -137,14 +150,29 @@ def _user(number: int) -> str:
         return str(number)
 
 
-def _pickles(folder: Path) -> dict[str, str]:
-    found = {}
-    for file in sorted(path for path in folder.glob("*.pt") if path.is_file()):
-        try:
-            with zipfile.ZipFile(file) as archive:
-                names = sorted(info.filename for info in archive.infolist() if info.filename.endswith(".pkl"))
-                content = b"".join(archive.open(name).read(MAX_BYTES) for name in names)
-        except (OSError, KeyError, zipfile.BadZipFile) as error:
-            content = repr(error).encode()
-        found[file.name] = hashlib.sha256(content).hexdigest()
-    return found
+def _digests(folder: Path, *, whole: bool) -> dict[str, tuple[str, str]]:
+    """file -> (sha256, its damage or ""). Of an archive of torch's the hash is of its directory, with
+    the CRC of each tensor, and of its pickles: to save it costs no reading. `whole`: read the
+    tensors against those CRCs, as torch does not (it is built without miniz' check)."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != NAME)
+    with ThreadPoolExecutor() as pool:  # zlib lets the others work
+        return dict(
+            zip((file.name for file in files), pool.map(lambda file: _digest(file, whole=whole), files), strict=True)
+        )
+
+
+def _digest(file: Path, *, whole: bool) -> tuple[str, str]:
+    try:
+        with file.open("rb") as stream:
+            if not zipfile.is_zipfile(stream):
+                stream.seek(0)
+                return hashlib.file_digest(stream, "sha256").hexdigest(), ""
+            with zipfile.ZipFile(stream) as archive:
+                pickles = sorted(name for name in archive.namelist() if name.endswith(".pkl"))
+                digest = hashlib.sha256(b"".join(archive.open(name).read(MAX_BYTES) for name in pickles))
+                member = archive.testzip() if whole else None
+                stream.seek(archive.start_dir)
+                digest.update(stream.read(MAX_BYTES))
+    except (OSError, KeyError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+        return "", " ".join(str(error).split())[:80] or type(error).__name__
+    return digest.hexdigest(), f"the checksum of {member[:80]} differs" if member else ""

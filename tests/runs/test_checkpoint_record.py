@@ -6,6 +6,9 @@ import pickle
 import zipfile
 
 import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.method.errors import ConfigError, HistoryError
@@ -64,6 +67,31 @@ def test_it_is_one_users_and_as_it_was_written(run):
     with pytest.raises(ConfigError, match="mp_rank_00_model_states.pt is not what the run wrote"):
         checkpoint_record.check(folder, force=False)
     checkpoint_record.check(folder, force=True)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_flipped_bits_are_refused_or_not_read(run, data):
+    """Law, over every file of a checkpoint as DeepSpeed saves it: what torch reads is what was written."""
+    folder = run.checkpoints / "_actor" / "global_step2"
+    for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"):
+        state = {"module": {f"layer.{i}": torch.arange(40.0) + i for i in range(3)}, "step": 2}
+        torch.save(state, folder / name)
+    folder.with_name("latest").write_text(folder.name)
+    checkpoint_record.write(folder, step=2, config=config_of(run.path), history=None)
+    before = {file: torch.load(file, weights_only=True) for file in folder.glob("*.pt")}
+    file = data.draw(st.sampled_from([*before, folder / "r3.json", folder.with_name("latest")]))
+    content = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, 2**20)) % len(content)] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(content)
+    try:
+        run.check(config_of(run.path))
+        checkpoint_record.check(folder_of(run), force=False)
+    except ConfigError as error:
+        assert "trust" not in str(error) or file.name == "r3.json"  # the writer's name was hit
+        return
+    assert str({file: torch.load(file, weights_only=True) for file in before}) == str(before)
 
 
 def test_another_users_needs_a_word(run):
