@@ -93,6 +93,9 @@ class R3Group(click.Group):
             raise click.ClickException(str(error)) from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
+        except MemoryError as error:
+            what = f"r3 {context.invoked_subcommand} needs more memory than it has"
+            raise click.ClickException(f"{what}; a file that it reads may be too large") from error
         except Exception as error:
             raise click.ClickException(_sentence(error, context.invoked_subcommand)) from error
 

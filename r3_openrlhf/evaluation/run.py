@@ -67,7 +67,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     sets = _problem_sets(request, config)
     model = resolve_model(source.path)
     check_own_code(config.model, model)
-    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
+    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
     if request.output is None and (source.output.is_symlink() or source.output.parent.is_symlink()):
         raise ConfigError(f"{source.output} is a link, and an evaluation is written there; use --output DIR")
     directory = EvaluationDirectory(request.output or source.output)

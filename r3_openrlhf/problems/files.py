@@ -11,7 +11,7 @@ from typing import Any
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import check_signature, is_import_path, load_object
-from r3_openrlhf.problems.table import PACKED, Table, read_json, read_separated
+from r3_openrlhf.problems.table import MAX_CELL, PACKED, Table, read_json, read_separated
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TYPED = {".parquet": "parquet", ".arrow": "arrow"}  # ending -> its reader in `datasets`
@@ -146,8 +146,13 @@ def _together(tables: Iterable[Table]) -> Table:
 def _table_of(dataset: Any, name: str, wanted: list[str] | None) -> Table:
     """A data set whose columns have types."""
     kept = [column for column in dataset.column_names if wanted is None or column in wanted]
-    rows = ((f"{name}, row {index + 1}", row) for index, row in enumerate(dataset.select_columns(kept)))
+    rows = ((f"{name}, row {index + 1}", _of_size(row)) for index, row in enumerate(dataset.select_columns(kept)))
     return Table(dataset.column_names, rows)
+
+
+def _of_size(row: dict[str, Any]) -> dict[str, Any] | DataError:
+    largest = max((len(cell) for cell in row.values() if isinstance(cell, str | bytes)), default=0)
+    return row if largest <= MAX_CELL else DataError(f"it has a cell of {largest // 10**6} MB; none has more than 100")
 
 
 def cause(error: BaseException) -> str:

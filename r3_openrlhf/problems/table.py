@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,8 @@ import zstandard
 from r3_openrlhf.method.errors import DataError, quoted
 
 PACKED = (".gz", ".zst")
-MAX_CELL = 100_000_000  # characters of one cell; Python's own limit is 131,072
+MAX_CELL = 100_000_000  # characters of one cell, or bytes of one line; Python's own limit is 131,072
+MAX_UNPACKED, MAX_RATIO = 2**30, 100  # bytes of a packed file, or that many times its own
 
 
 class Numeral(str):
@@ -93,18 +95,59 @@ def read_separated(path: Path, *, name: str, wanted: Iterable[str] | None, separ
 
 
 def _opened(path: Path) -> Any:
-    """A stream of the bytes of a file, unpacked where its name ends in .gz or .zst."""
+    """A stream of the bytes of a file, unpacked where its name ends in .gz or .zst. DataError, while
+    it is read: 8 MB may unpack to 8 GB."""
     if path.suffix == ".gz":
-        return gzip.open(path)
+        return io.BufferedReader(_Unpacked(gzip.open(path), path))
+    stream = path.open("rb")
     if path.suffix == ".zst":
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True))
-    return path.open("rb")
+        return io.BufferedReader(
+            _Unpacked(zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True), path)
+        )
+    return stream
+
+
+class _Unpacked(io.RawIOBase):
+    """What a packed file holds, up to a size."""
+
+    def __init__(self, stream: Any, path: Path) -> None:
+        self._stream, self._path, self._size = stream, path, 0
+        self._most = max(MAX_UNPACKED, MAX_RATIO * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        read = self._stream.readinto(buffer)
+        self._size += read
+        if self._size > self._most:
+            raise DataError(
+                f"{self._path} unpacks to more than {self._most // 2**20} MB; unpack it, and look at what it holds"
+            )
+        return read
+
+
+def _lines(file: Any, name: str) -> Iterator[bytes]:
+    """DataError: a line of more than MAX_CELL bytes."""
+    for number in itertools.count(1):
+        line = file.readline(MAX_CELL + 1)
+        if len(line) > MAX_CELL:
+            raise DataError(
+                f"{name}, line {number} has more than {MAX_CELL // 10**6} MB, which is no row; write one row a line"
+            )
+        if not line:
+            return
+        yield line
 
 
 def _values(path: Path, name: str, field: str | None) -> Iterator[tuple[str, Any]]:
-    if field is None and not _is_one_document(path):
+    if field is None and not _is_one_document(path, name):
         with _opened(path) as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(_lines(file, name), start=1):
                 if line.strip():
                     place = f"{name}, line {number}"
                     yield place, _parse(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, place)
@@ -129,10 +172,10 @@ def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
     return [document]
 
 
-def _is_one_document(path: Path) -> bool:
+def _is_one_document(path: Path, name: str) -> bool:
     """A list, or an object over several lines: what its first line holds is no whole value."""
     with _opened(path) as file:
-        for line in file:
+        for line in _lines(file, name):
             line = line.removeprefix(b"\xef\xbb\xbf").strip()
             if line:
                 return line.startswith(b"[") or (

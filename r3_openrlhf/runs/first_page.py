@@ -145,7 +145,7 @@ def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
 
 def page_here(config: R3Config, model: str) -> FirstPage:
     """The page of a run before it exists; its problems go away again. R3Error as `prepare`."""
-    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
+    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
     with tempfile.TemporaryDirectory(prefix="r3-page-") as folder:
         data = prepare(config, tokenizer, Path(folder) / "problems.jsonl")
         return page_of_run(config, tokenizer, model, data)
@@ -159,7 +159,7 @@ def num_steps(config: R3Config, data: PreparedData) -> int:
 
 def page_of_tasks(config: R3Config, model: str, data: PreparedData) -> FirstPage:
     """The page of an agentic run: model and number of tasks; prompts only arise in play."""
-    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
+    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
     found = [*directory_findings(model), *tokenizer_findings(tokenizer, model)]
     found += template_findings(tokenizer, model, config.data, [])
     return FirstPage(

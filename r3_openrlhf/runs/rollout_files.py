@@ -79,6 +79,7 @@ TOKEN_COLUMNS = {
 ROW_GROUP_ROWS = 64
 MAX_ROWS = 2**18  # of a step: what a page, and a reader's memory, can take
 MAX_TABLE_BYTES = 4 * 10**9
+MAX_TEXT_BYTES = 64 * 10**6  # of one response
 _NAME = re.compile(r"step_(\d+)\.parquet")
 
 
@@ -222,8 +223,8 @@ def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
             if name not in there:
                 table = table.append_column(types.field(name), pa.nulls(len(table), types.field(name).type))
         return table.select(columns).cast(pa.schema([types.field(name) for name in columns]))
-    except (pa.ArrowException, ValueError) as error:
-        raise _damaged(file, " ".join(str(error).split())[:200]) from error
+    except (pa.ArrowException, ValueError, MemoryError) as error:
+        raise _damaged(file, " ".join(str(error).split())[:200] or "it does not fit into memory") from error
     except OSError as error:
         raise R3Error(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
 
@@ -264,7 +265,12 @@ def unpacked_bytes(part: pyarrow.Table, *, before: int = 0) -> int:
 
     for column in part.columns:
         for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
-            before += pc.sum(pc.binary_length(chunk.dictionary).cast(pa.int64()).take(chunk.indices)).as_py() or 0
+            lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
+            if (longest := pc.max(lengths).as_py() or 0) > MAX_TEXT_BYTES:
+                raise ValueError(
+                    f"it holds a text of {longest // 10**6} MB; one has at most {MAX_TEXT_BYTES // 10**6}"
+                )
+            before += pc.sum(lengths.take(chunk.indices)).as_py() or 0
     _check_bytes(before)
     return before
 

@@ -50,7 +50,7 @@ def _check_problems(config: R3Config) -> None:
 
 
 def _prepare_problems(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
-    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
+    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
     data = prepare(config, tokenizer, run.data)
     if config.held_out.path is not None:
         prepare_held_out(config, tokenizer, run.data, run.held_out)

@@ -15,6 +15,7 @@ from r3_openrlhf.config import DataConfig, ModelConfig
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.prompts import begin_of_text, end_of_turn, render
+from r3_openrlhf.problems.template_trial import check_template
 from r3_openrlhf.rewards.thinking import opened_thinking
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ HUB_FILES = (
 _MAYBE = re.compile(rb"auto_map|\\u00")  # JSON can spell the word in escapes
 
 
-def load_tokenizer(model: str, *, trusted: bool = False) -> PreTrainedTokenizerBase:
-    """ConfigError: not loadable, or breaks over a sentence. trusted: model.trust_remote_code."""
+def load_tokenizer(model: str, *, trusted: bool = False, data: DataConfig | None = None) -> PreTrainedTokenizerBase:
+    """ConfigError: not loadable, or breaks over a sentence, or the chat template of `data` has no
+    end. trusted: model.trust_remote_code."""
     from transformers import AutoTokenizer
 
     try:
@@ -43,6 +45,10 @@ def load_tokenizer(model: str, *, trusted: bool = False) -> PreTrainedTokenizerB
     except Exception as error:  # the tokenizers library raises Exception itself
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"the tokenizer of {model} cannot be loaded: {reason}") from error
+    if data is not None and data.chat_template:
+        own = data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template
+        for template in own.values() if isinstance(own, dict) else [own]:
+            check_template(str(template or ""), model)
     return tokenizer
 
 
