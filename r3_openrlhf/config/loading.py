@@ -403,12 +403,13 @@ def _known_keys(schema: type) -> list[str]:
 
 
 @functools.cache
-def fields_of(schema: type = R3Config, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
+def fields_of(schema: Any = R3Config, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
     """The field of each key."""
-    found, hints = {}, _hints_of(schema)
+    found: dict[str, dataclasses.Field[Any]] = {}
+    hints = _hints_of(schema)
     for field in dataclasses.fields(schema):
         name = f"{prefix}{field.name}"
-        inner = hints[field.name]
+        inner: Any = hints[field.name]
         found |= fields_of(inner, f"{name}.") if dataclasses.is_dataclass(inner) else {name: field}
     return found
 

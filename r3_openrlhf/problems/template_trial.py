@@ -17,7 +17,8 @@ TEXT = "Calculate 5 + 0. " * 100
 @functools.cache
 def check_template(template: str, model: str) -> None:
     """ConfigError: the template of `model` needs more time or memory for a conversation."""
-    with ProcessPool(f"{__name__}:make_trial", answer_type=str, timeout_s=SECONDS) as pool:
+    pool: ProcessPool[str] = ProcessPool(f"{__name__}:make_trial", answer_type=str, timeout_s=SECONDS)
+    with pool:
         try:
             is_too_large = pool.submit(template).result() == "MemoryError"
         except ItemLost as lost:

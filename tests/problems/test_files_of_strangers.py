@@ -63,4 +63,6 @@ def test_a_table_with_cells_of_hundreds_of_megabytes(tmp_path):
     text = pa.array(["a" * 150_000_000, "1 + 1"])
     pq.write_table(pa.table({"problem": text, "answer": pa.array(["1", "2"])}), data, compression="zstd")
     done = dry_run(tmp_path, f"data.path={data}", "data.task=math", "data.reasoning_gym={}")
-    assert done.returncode == 1 and "row 1: it has a cell of 150 MB; none has more than 100" in done.stderr, done.stderr
+    assert done.returncode == 1 and "row 1: it has a cell of 150 MB; none has more than 100" in done.stderr, (
+        done.stderr
+    )
