@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
+import os
 import re
 import typing
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -487,3 +488,33 @@ def test_an_engine_takes_the_rollouts_of_a_step_at_once(experiment, overrides, s
 )
 def test_which_dual_clip_holds(overrides, bound):
     assert load_config(SMOKE, overrides).dual_clip == bound
+
+
+@settings(max_examples=40)
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
+def test_a_path_is_taken_as_it_is(path):
+    """Whatever its characters are for Hydra. In quotes, or with an interpolation, it is Hydra's as before."""
+    assume("${" not in path and path != "???" and not (len(path) > 1 and path[0] == path[-1] and path[0] in "'\""))
+    settings = [f"{key}={path}" for key in ("data.path", "model.path", "held_out.path")]
+    config = load_config("cpu_smoke", settings)
+    given = [config.data.path, config.model.path, config.held_out.path]
+    assert given == [path, path, None if path == "null" else path]
+    if path.strip() and not set(path) & set(",@"):  # OpenRLHF splits at these two
+        assert load_config("cpu_smoke", [f"run_dir={path}"]).run_dir == str(Path(os.path.expanduser(path)).absolute())
+
+
+def test_hydras_grammar_is_there_for_other_keys_and_for_quotes(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCRATCH", "/s")
+    settings = [
+        "rollout.stop=['a,b', c]",
+        "data.reasoning_gym={size: 8}",
+        "run_dir=${oc.env:SCRATCH}/r",
+        "data.path='a b'",
+    ]
+    config = load_config("cpu_smoke", settings)
+    assert (config.rollout.stop, config.data.reasoning_gym["size"]) == (["a,b", "c"], 8)
+    assert (config.run_dir, config.data.path) == ("/s/r", "a b")
+    file = tmp_path / "Läufe (a)'b" / "mine" / "q=#,\"'& (1).yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# @package _global_\ndefaults: [/experiment/cpu_smoke]\nrun_dir: x\n")
+    assert load_config(str(file), []).run_dir == str(Path("x").absolute())

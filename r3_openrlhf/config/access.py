@@ -8,6 +8,7 @@ import hmac
 import ipaddress
 import os
 import re
+import secrets
 from pathlib import Path
 
 from r3_openrlhf.method.errors import ConfigError, without_secrets
@@ -31,6 +32,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_this_machine(host_header: bytes) -> bool:
+    """True if a request names a loopback address as its Host. A page of another site can make its
+    own name point to 127.0.0.1, and its requests carry that name."""
+    host = host_header.decode("latin-1")
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    return is_loopback(name.strip("[]"))
+
+
+def new_token() -> str:
+    """A token for one start of a server, which it prints."""
+    return secrets.token_urlsafe(24)
 
 
 def read_token(file: str | None, variable: str) -> str | None:

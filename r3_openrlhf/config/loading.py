@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,7 @@ from typing import Any
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -41,6 +42,9 @@ _ADDRESS = re.compile(r"(?:[._]|^)(?:url|uri|address|endpoint|host|server|proxy|
 UNUSED = [
     f"~hydra/{group}" for group in "output launcher sweeper help hydra_help hydra_logging job_logging env".split()
 ]
+# Keys whose value is a path, or a name that is written like one; of some, null is no value
+OPTIONAL_PATHS = ("held_out.path", "reward.function", "agents.environment")
+PATHS = ("run_dir", "model.path", "data.path", *OPTIONAL_PATHS)
 CONFIGS = Path(__file__).parents[1] / "configs"  # in a checkout a link to the top-level configs/
 
 
@@ -64,7 +68,8 @@ def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[
 
 def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False) -> R3Config:
     """Compose and check. `experiment`: a name of configs/experiment, or the path of a YAML file.
-    Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
+    Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted. The value of a
+    key in `PATHS` is taken as it is, unless it is quoted or holds "${".
 
     `for_arms`: the overrides are those of a study's arms, so some are read by other algorithms alone.
 
@@ -74,6 +79,7 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
     ConfigError, one sentence: unknown experiment, preset or key (with the nearest known one), a
     value of the wrong type or out of range, a key without a value, keys that exclude each other."""
     settings = _experiment_of(experiment)
+    overrides = [_with_plain_path(override) for override in overrides]
     parsed = [(_check_override(override), override) for override in overrides]
     chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
     # a name is a preset; an algorithm of a user is the key alone, which Hydra takes for a group
@@ -112,7 +118,7 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
     if not for_arms:
         check_keys(config, given if chosen is not None else given | _keys_beside_algo(experiment))
-    config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # for Ray's workers
+    config.run_dir = str(Path(os.path.expanduser(config.run_dir)).absolute())  # for Ray's workers
     config.typed = _typed(values, config)
     return config
 
@@ -123,7 +129,10 @@ def _experiment_of(experiment: str) -> list[str]:
         file = Path(experiment).expanduser().absolute()
         if not file.is_file():
             raise ConfigError(f"the experiment {experiment} is a file that does not exist")
-        return [f"hydra.searchpath=['file://{file.parents[1]}']", f"+{file.parent.name}={file.stem}"]
+        return [
+            f"hydra.searchpath=[{_in_quotes(f'file://{file.parents[1]}')}]",
+            f"+{file.parent.name}={_in_quotes(file.stem)}",
+        ]
     if experiment not in (known := experiments()):
         raise ConfigError(
             f"experiment {quoted(experiment)} does not exist in configs/experiment; {nearest(experiment, known)}"
@@ -147,7 +156,7 @@ def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str)
     """`values`, an R3Config's sections as dictionaries, "key=value" on top; as load_config. What
     looks like an interpolation in `values` is text, of a run of others perhaps."""
     composed = OmegaConf.create(_as_text(values))
-    for override in overrides:
+    for override in map(_with_plain_path, overrides):
         _check_override(override)
         parsed = OverridesParser.create().parse_override(override)
         OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=False, force_add=True)
@@ -368,6 +377,22 @@ def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
         if section == "data" or given.get("max_samples"):
             given["path"] = path
     return values
+
+
+def _with_plain_path(override: str) -> str:
+    """The same with quotes around a plain path, as "~", "(", "#", "=" and others are for Hydra."""
+    key, _, value = override.partition("=")
+    name = key.lstrip("+")
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    if name not in PATHS or is_quoted or "${" in value or value == MISSING:
+        return override
+    if name in OPTIONAL_PATHS and value == "null":
+        return override
+    return f"{key}={_in_quotes(value)}"
+
+
+def _in_quotes(text: str) -> str:
+    return QuotedString(text, Quote.single).with_quotes()
 
 
 def _check_override(text: str) -> Override:

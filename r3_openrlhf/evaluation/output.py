@@ -56,7 +56,7 @@ class EvaluationDirectory:
         elif self.path.is_dir() and any(self.path.iterdir()):
             raise ConfigError(f"--output {self.path} holds files but no evaluation; choose another directory")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self.settings, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
             self.samples.touch()
             lock = open(self.log, "ab", opener=no_link)  # no other file here is never replaced

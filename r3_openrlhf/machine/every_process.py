@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 
+from r3_openrlhf.machine import stores
 from r3_openrlhf.machine.after_import import patch_after_import
 from r3_openrlhf.machine.ports import free_port
 
@@ -32,6 +33,7 @@ def install() -> None:
     global _installed
     if not _installed:
         _installed = True
+        stores.install()
         patch_after_import(
             {
                 "openrlhf.trainer.ray.launcher": _patch_free_port,

@@ -21,7 +21,7 @@ def sweep(folder: Path = FOLDER, *, names: tuple[str, ...] = STACK_NAMES) -> lis
 
     Another running job keeps its own, because its processes hold them. Where the processes of the
     node cannot be seen (a container with process ids of its own) nothing is removed."""
-    if not _node_is_visible():
+    if not node_is_visible():
         return []
     files = {
         path
@@ -46,7 +46,7 @@ def look(path: Path) -> os.stat_result | None:
         return None
 
 
-def _node_is_visible() -> bool:
+def node_is_visible() -> bool:
     """True if process ids here are the node's. With Slurm: the task's id there is an ancestor of
     ours. Without: they are the kernel's first ones (PROC_PID_INIT_INO in linux/proc_ns.h)."""
     if (task := os.environ.get("SLURM_TASK_PID")) is None:

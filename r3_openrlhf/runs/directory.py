@@ -84,7 +84,7 @@ class RunDirectory:
     """Paths are absolute. Nothing is created before `create`."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = Path(os.path.expanduser(path)).absolute()
         self.config = self.path / "config.yaml"
         self.code_state = self.path / "code_state.txt"
         self.changes = self.path / "changes.jsonl"  # keys that differ from an earlier start's
@@ -145,6 +145,10 @@ class RunDirectory:
                 f"run_dir {self.path} holds files but no run; choose another directory, or empty this one"
             )
 
+    def make(self) -> None:
+        """Make the directory, for its owner alone; one that is there keeps its rights. OSError."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def create(self, config: R3Config) -> None:
         """Start a run here, or continue with the one that is here. One that has not finished a step
         may be started anew.
@@ -159,7 +163,8 @@ class RunDirectory:
             rollout_files.forget_after(self.held_out_rollouts, -1)
             self.evaluations.unlink(missing_ok=True)  # perhaps of another model
         try:
-            for directory in (self.path, self.data.parent, self.tensorboard, self.checkpoints):
+            self.make()
+            for directory in (self.data.parent, self.tensorboard, self.checkpoints):
                 directory.mkdir(parents=True, exist_ok=True)
             self.finished.unlink(missing_ok=True)
             if changes:

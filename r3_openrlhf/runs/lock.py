@@ -25,7 +25,7 @@ def acquire(run: RunDirectory) -> Lease:
 
     Waits half a minute where the last holder was killed on another host (lease.py)."""
     run.check_place()
-    run.path.mkdir(parents=True, exist_ok=True)
+    run.make()
     try:
         return Lease.acquire(run.lock, name=str(run.path))
     except HistoryError as error:

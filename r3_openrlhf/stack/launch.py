@@ -36,7 +36,6 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import MAKERS
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine import every_process
-from r3_openrlhf.machine.build_locks import build_root, remove_stale
 from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.machine.ray_start import of_this_machine
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
@@ -59,7 +58,13 @@ from r3_openrlhf.stack.console import Console
 from r3_openrlhf.stack.failures import lost_actor, memory_kills, r3_error
 from r3_openrlhf.stack.phases import Phase, under_way
 from r3_openrlhf.stack.ray_cluster import check_devices, hidden_gpus, ray_options, running_ray
-from r3_openrlhf.stack.start_checks import check_checkpoint, check_context, gpu_warnings, memory_warning
+from r3_openrlhf.stack.start_checks import (
+    check_checkpoint,
+    check_context,
+    check_places,
+    gpu_warnings,
+    memory_warning,
+)
 from r3_openrlhf.stack.upstream_parser import check_arguments
 from r3_openrlhf.stack.work import work_of
 
@@ -80,18 +85,18 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         run, killed_before = RunDirectory(config.run_dir), memory_kills()
         block.push(listen(run, console))
         platform = platform_of(config)
+        warnings = check_places(run, platform=platform)
         if is_built(config.model.path) and not Path(locate_model(config.model.path)).is_dir():
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path)
         check_context(config, model, platform=platform)
-        warnings = [*gpu_warnings(config, platform=platform), memory_warning(config, model, platform=platform)]
+        warnings += gpu_warnings(config, platform=platform)
+        warnings += filter(None, [memory_warning(config, model, platform=platform)])
         arguments = checked_arguments(config, run, model, platform=platform)
         with held(run):
             run.error.unlink(missing_ok=True)
             run.create(config)
             for sentence in keep_functions(run.path, config.reward.all_functions):
-                console.say(f"Warning: {sentence}")
-            for sentence in remove_stale(build_root()):
                 console.say(f"Warning: {sentence}")
             StopRequest(run.stop_request).clear()
             console.attach(run, first_phase=Phase.DATA)
@@ -101,7 +106,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             for line in page.lines():
                 console.say(line)
             page.check()
-            for sentence in [*filter(None, warnings), *history_warnings(config, num_problems=data.num_problems)]:
+            for sentence in [*warnings, *history_warnings(config, num_problems=data.num_problems)]:
                 console.say(f"Warning: {sentence}")
             console.expect(num_steps(config, data), max_tokens=config.train.max_generated_tokens)
             checkpoint_record.settle(run.checkpoints)
@@ -168,6 +173,7 @@ def plan(config: R3Config) -> Plan:
     # A plan may be made on a machine without GPUs for one that has them.
     platform = "cuda" if config.cluster.device == Device.CUDA else platform_of(config)
     run, model = RunDirectory(config.run_dir), locate_model(config.model.path)
+    notes = [f"Warning: {sentence}" for sentence in check_places(run, platform=platform)]
     is_here = (Path(model) / "config.json").is_file()  # no name on the hub, and built already
     if is_here:
         check_context(config, model, platform=platform)
@@ -175,11 +181,11 @@ def plan(config: R3Config) -> Plan:
     if not is_here:
         if (shape := known_shape(config.model.path)) is not None:
             check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
-        note = "Not checked: the prompts' length and the model's context, as the model is not here."
-        return Plan(platform, arguments, [note], None)
+        notes.append("Not checked: the prompts' length and the model's context, as the model is not here.")
+        return Plan(platform, arguments, notes, None)
     parts = [part for data in (config.data, held_out_data(config)) if data is not None for part in data.parts.values()]
     if any(is_on_the_hub(part.path) for part in parts):
-        return Plan(platform, arguments, ["Not checked: the problems, as they are on the hub."], None)
+        return Plan(platform, arguments, [*notes, "Not checked: the problems, as they are on the hub."], None)
     with tempfile.TemporaryDirectory(prefix="r3-plan-") as folder:
         scratch = RunDirectory(folder)
         scratch.data.parent.mkdir()
@@ -190,8 +196,8 @@ def plan(config: R3Config) -> Plan:
             data, page = work_of(config).prepare(config, model, scratch)
         except DataError as error:
             raise DataError(str(error).replace(str(scratch.path), str(run.path))) from error
-    warnings = history_warnings(config, num_problems=data.num_problems)
-    return Plan(platform, arguments, [f"Warning: {sentence}" for sentence in warnings], page)
+    notes += [f"Warning: {sentence}" for sentence in history_warnings(config, num_problems=data.num_problems)]
+    return Plan(platform, arguments, notes, page)
 
 
 def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platform: str) -> list[str]:

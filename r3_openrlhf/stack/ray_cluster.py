@@ -11,10 +11,10 @@ from types import ModuleType
 import psutil
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.machine import every_process, shared_memory
+from r3_openrlhf.machine import every_process, shared_memory, stores
 from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.machine.ray_start import patient_raylet, replaced
-from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, private_directory, ray_temporary, sweep
+from r3_openrlhf.machine.ray_temporary import private_directory, ray_temporary, sweep
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.runs.stop_request import DEADLINE, SIGNALS, ignore_signals_in_children
 from r3_openrlhf.stack import safe_pickles
@@ -47,7 +47,9 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
             sweep(ray_temporary())
             # of the engine's process: Ray's worker ends them before the resource tracker can
             block.callback(shared_memory.sweep, names=shared_memory.SEMAPHORES)
-            options = options | {"_temp_dir": str(block.enter_context(private_directory(ray_temporary())))}
+            directory = block.enter_context(private_directory(ray_temporary()))
+            options = options | {"_temp_dir": str(directory)}
+            options["runtime_env"]["env_vars"] |= stores.on_one_node(directory.parent)
         heard = {number: signal.getsignal(number) for number in SIGNALS}
 
         def hear(_handler: object = None) -> None:
@@ -110,11 +112,6 @@ def ray_options(config: R3Config, platform: str) -> dict:
         raise ConfigError(
             f"cluster.num_nodes is {config.cluster.num_nodes}, but no Ray cluster is given; `r3 submit slurm` starts one on "
             "the nodes of a job, or set RAY_ADDRESS to one that is there"
-        )
-    elif bytes_of(temporary := ray_temporary()) > MAX_BYTES:
-        raise ConfigError(
-            f"the directory for temporary files, {temporary}, has a path of {bytes_of(temporary)} bytes, and Ray's sockets in it "
-            f"leave room for {MAX_BYTES}; {REMEDY}"
         )
     else:
         # Ray gives its workers a niceness of 15: next to any other program they would not progress

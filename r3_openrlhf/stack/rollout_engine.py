@@ -16,6 +16,7 @@ from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.rollout_executor import TOP_LOGPROBS
 
 DEFAULT_BATCHED_TOKENS = 8192
+WORKER_EXTENSION = "r3_openrlhf.stack.engine_worker.WorkerWrap"  # by its name: vLLM imports it elsewhere
 MAX_SOCKET_PATH = 107  # Linux' limit (unix(7)) without the zero at its end
 UUID_CHARS = 36
 # trainer/ray/vllm_engine.py:37: the name is a Ray actor; this is the decorated class
@@ -65,6 +66,7 @@ class R3RolloutActor(UpstreamRolloutActor):
         kwargs["max_logprobs"] = TOP_LOGPROBS
         kwargs["trust_remote_code"] = config.model.trust_remote_code  # upstream: True
         kwargs |= engine_limits(config, cpu=on_cpu())
+        kwargs["worker_extension_cls"] = WORKER_EXTENSION
         if on_cpu():
             kwargs["worker_extension_cls"] = os.environ.get("R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION)
             kwargs["kv_cache_memory_bytes"] = cpu_platform.KV_CACHE_BYTES

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.machine import places
 from r3_openrlhf.machine.gpus import expandable_segments, gpus_of_this_machine, taken_memory
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history import witness
@@ -18,6 +19,18 @@ from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.shapes import shape_of
 from r3_openrlhf.runs.planning.verdict import check_split, start_check
 from r3_openrlhf.stack.arguments import ray_address
+
+
+def check_places(run: RunDirectory, *, platform: str) -> list[str]:
+    """Sentences about places that are small. ConfigError: one that the run or its own Ray writes to
+    cannot be used. Nothing is known of the nodes of a running Ray."""
+    fault = places.fault_of_run_directory(run.path) or (None if ray_address() else places.fault_of_temporary())
+    if fault is not None:
+        raise ConfigError(fault)
+    if ray_address():
+        return []
+    state, least, remedy = places.shared_memory(platform)
+    return [f"{places.SHARED_MEMORY}: {state}, and the run needs {least}; {remedy}"] if remedy else []
 
 
 def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import msgspec
 from starlette.applications import Starlette
@@ -19,7 +22,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from r3_openrlhf.config.access import is_loopback, shows_token
+from r3_openrlhf.config.access import is_this_machine, shows_token
 from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
@@ -28,7 +31,7 @@ from r3_openrlhf.view.group_page import difference, group_page, tokens_of_group,
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.overview import compare_page, effect_page, overview, sentences, state
 from r3_openrlhf.view.problem_page import problem_page
-from r3_openrlhf.view.rendering import STATIC, link, render
+from r3_openrlhf.view.rendering import ROOT_PATH, STATIC, link, render
 from r3_openrlhf.view.run_reader import NotThere, is_count
 from r3_openrlhf.view.search import search_page
 from r3_openrlhf.view.step_page import step_page
@@ -61,8 +64,11 @@ class CountConvertor(Convertor[int]):
 register_url_convertor("count", CountConvertor())
 
 
-def create_app(library: Library, *, token: str | None = None) -> Starlette:
-    """`token`: needed to read; None: any request whose Host is this machine may read."""
+def create_app(library: Library, *, token: str | None = None, root_path: str = "") -> Starlette:
+    """The pages of these runs.
+
+    token: needed to read, and then kept in a cookie; None: a request whose Host is this machine may
+    read. root_path: where a proxy has the pages, whether or not it removes that from addresses."""
     answers = _Answers(library)
     ending = threading.Event()
     counting = threading.Thread(target=library.count, args=(ending,), name="r3 view counts", daemon=True)
@@ -103,7 +109,10 @@ def create_app(library: Library, *, token: str | None = None) -> Starlette:
         ],
         lifespan=lifespan,
         exception_handlers={R3Error: answers.failed, 404: answers.no_page},
-        middleware=[Middleware(_Gate, token=token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)],
+        middleware=[
+            Middleware(_Gate, token=token, root_path=root_path),
+            Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4),
+        ],
     )
 
 
@@ -184,14 +193,14 @@ def _json(value: object) -> Response:
 
 
 class _Gate:
-    """Turns away what is not for us, and puts HEADERS on every answer.
+    """Turns away what is not for us, and puts HEADERS on every answer."""
 
-    A page of another site may have its name point to 127.0.0.1; its requests then carry that name
-    as their Host."""
-
-    def __init__(self, app: ASGIApp, *, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, *, token: str | None, root_path: str) -> None:
         self._app = app
         self._token = token
+        self._root_path = root_path
+        # cookies know no ports: another server of this machine has another name for its own
+        self._cookie = f"r3_view_{hashlib.sha256((token or '').encode()).hexdigest()[:12]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -207,21 +216,34 @@ class _Gate:
                 ]
             await send(message)
 
-        refusal = self._refusal(scope)
-        await (refusal or self._app)(scope, receive, send_with_headers)
+        root_path = scope["root_path"] = self._root_path or scope.get("root_path", "")
+        if not scope["path"].startswith(f"{root_path}/"):  # a proxy has removed it
+            scope["path"] = root_path + scope["path"]
+        ROOT_PATH.set(root_path)
+        answer = self._answer_at_the_door(Request(scope))
+        await (answer or self._app)(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        headers = dict(scope["headers"])
-        if scope["method"] not in ("GET", "HEAD"):
+    def _answer_at_the_door(self, request: Request) -> Response | None:
+        if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("this page is only read", 405, {"Allow": "GET, HEAD"})
         if self._token is not None:
-            if shows_token(headers.get(b"authorization", b""), self._token):
+            if self._is_token(request.query_params.get("token", "")):
+                return self._with_cookie(request)
+            header = request.headers.get("authorization", "").encode()
+            if self._is_token(request.cookies.get(self._cookie, "")) or shows_token(header, self._token):
                 return None
-            return PlainTextResponse(
-                "show the token as the password, with any name", 401, {"WWW-Authenticate": 'Basic realm="r3 view"'}
-            )
-        host = headers.get(b"host", b"").decode("latin-1")
-        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        if not is_loopback(name.strip("[]")):
-            return PlainTextResponse(f"this is not {host}", 421)
-        return None
+            how = "open the address that r3 view printed, or show its token as the password, with any name"
+            return PlainTextResponse(how, 401, {"WWW-Authenticate": 'Basic realm="r3 view"'})
+        host = request.headers.get("host", "")
+        return None if is_this_machine(host.encode("latin-1")) else PlainTextResponse(f"this is not {host}", 421)
+
+    def _is_token(self, shown: str) -> bool:
+        return self._token is not None and hmac.compare_digest(shown.encode(), self._token.encode())
+
+    def _with_cookie(self, request: Request) -> Response:
+        """The same address without the token: it stays out of the history and out of links."""
+        query = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
+        path = quote(request.scope["path"].removeprefix(ROOT_PATH.get()).lstrip("/"))  # of this server
+        answer = RedirectResponse(f"{link()}{path}{query and '?'}{query}", 303)
+        answer.set_cookie(self._cookie, self._token or "", path=link(), httponly=True, samesite="lax")
+        return answer

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
 import sys
+import tempfile
 import webbrowser
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
-from r3_openrlhf.config.access import check_access, read_token
+from r3_openrlhf.config.access import check_access, new_token, read_token
 from r3_openrlhf.config.shell_completion import complete_runs
-from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.errors import R3Error, quoted
 
 TOKEN = "R3_VIEW_TOKEN"
 
@@ -24,12 +28,23 @@ TOKEN = "R3_VIEW_TOKEN"
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: any free port.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option(
-    "--token-file", type=click.Path(dir_okay=False), help=f"File with the token that readers must show; else {TOKEN}."
+    "--token-file",
+    type=click.Path(dir_okay=False),
+    help=f"File with the token that readers must show; else {TOKEN}; else a new one, in the printed address.",
+)
+@click.option(
+    "--root-path", default="", metavar="/PATH", help="Where a proxy has the pages, as Open OnDemand or Jupyter's."
 )
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
 @click.option("--export", hidden=True)
 def view(
-    paths: tuple[str, ...], port: int, host: str, token_file: str | None, no_browser: bool, export: str | None
+    paths: tuple[str, ...],
+    port: int,
+    host: str,
+    token_file: str | None,
+    root_path: str,
+    no_browser: bool,
+    export: str | None,
 ) -> None:
     """Look at runs and evaluations in a browser: curves, groups, responses, tokens.
 
@@ -40,6 +55,7 @@ def view(
     r3 view runs/quickstart
     r3 view runs/                               all of them, over each other
     r3 view runs/quickstart --no-browser        on a cluster: prints the ssh line for your laptop
+    r3 view runs/ --port 8765 --root-path /user/me/proxy/8765       in Jupyter, with jupyter-server-proxy
     """
     from r3_openrlhf.view.library import Library
 
@@ -51,7 +67,9 @@ def view(
     library = Library(paths)
     token = read_token(token_file, TOKEN)
     check_access(host, token, variable=TOKEN, name="token")
-    serve(library, host=host, port=port, token=token, opens_browser=not no_browser)
+    if not re.fullmatch(r"(/[\w.~@:+-]+)*", root_path, re.ASCII):
+        raise R3Error(f"--root-path is {quoted(root_path)}; use /words/of/a/path, without a / at its end")
+    serve(library, host=host, port=port, token=token, root_path=root_path, opens_browser=not no_browser)
 
 
 @click.command("report")
@@ -84,14 +102,17 @@ def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:
     click.echo(f"{len(page) / 1e6:.1f} MB", err=True)
 
 
-def serve(library, *, host: str, port: int, token: str | None, opens_browser: bool) -> None:
-    """Serve the pages until the process is asked to end. R3Error: the port is taken."""
+def serve(library: Any, *, host: str, port: int, token: str | None, root_path: str = "", opens_browser: bool) -> None:
+    """Serve the pages until the process is asked to end. R3Error: the port is taken.
+
+    token: None: a new one, which the printed address has."""
     import uvicorn
 
     from r3_openrlhf.view.app import create_app
 
+    query = "" if token else f"?token={(token := new_token())}"
     config = uvicorn.Config(
-        create_app(library, token=token),
+        create_app(library, token=token, root_path=root_path),
         log_level="warning",
         access_log=False,
         ws="none",
@@ -108,14 +129,23 @@ def serve(library, *, host: str, port: int, token: str | None, opens_browser: bo
             ) from error
         listener.listen(128)
         port = listener.getsockname()[1]
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}{root_path}/{query}"
         click.echo(address)
-        for line in _advice(port, token):
+        for line in _advice(port, f"{root_path}/{query}", asks=not query):
             click.echo(line, err=True)
-        if opens_browser and token is None and _has_screen():
-            webbrowser.open(address)
-        with suppress(KeyboardInterrupt):  # how it is asked to end
-            uvicorn.Server(config).run(sockets=[listener])
+        with _browser(address) if opens_browser and query and _has_screen() else nullcontext():
+            with suppress(KeyboardInterrupt):  # how it is asked to end
+                uvicorn.Server(config).run(sockets=[listener])
+
+
+@contextmanager
+def _browser(address: str) -> Iterator[None]:
+    """Open it through a file of this user: the list of processes shows a browser's arguments."""
+    with tempfile.NamedTemporaryFile("w", suffix=".html") as page:
+        page.write(f'<meta http-equiv="refresh" content="0; url={address}">')
+        page.flush()
+        webbrowser.open(f"file://{page.name}")
+        yield
 
 
 def _has_screen() -> bool:
@@ -125,14 +155,14 @@ def _has_screen() -> bool:
     return sys.platform == "darwin" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
-def _advice(port: int, token: str | None) -> list[str]:
+def _advice(port: int, page: str, *, asks: bool) -> list[str]:
     lines = []
     if "SSH_CONNECTION" in os.environ:
         lines.append(
             f"From your own machine: ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.getfqdn()}, then "
-            f"http://127.0.0.1:{port}/"
+            f"http://127.0.0.1:{port}{page}"
         )
-    if token is not None:
+    if asks:
         lines.append("The browser asks for a name and a password: any name, and the token.")
     lines.append("Ctrl-C ends it.")
     return lines

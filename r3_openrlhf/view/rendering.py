@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.step_groups import StepGroup
 
 STATIC = Path(__file__).with_name("static")
+ROOT_PATH = ContextVar("ROOT_PATH", default="")  # of the request, where a proxy has the pages
 DASH = "–"  # where there is no value
 SIGNS = {Verdict.CORRECT: "✓", Verdict.WRONG: "✗", Verdict.UNGRADED: "?"}
 CHIP_WIDTH = 18  # pixels, the gap to the next one included
@@ -53,14 +55,14 @@ def environment() -> Environment:
     templates.globals |= {
         "words": {name: glossary()[name] for name in WORDS},
         "link": link,
-        "static": lambda name: f"/static/{name}",
+        "static": lambda name: f"{link('static')}/{name}",
     }
     return templates
 
 
 def link(*parts: object) -> str:
     """The address of a page on the server."""
-    return "/" + "/".join(quote(str(part), safe="") for part in parts)
+    return f"{ROOT_PATH.get()}/" + "/".join(quote(str(part), safe="") for part in parts)
 
 
 def render(template: str, **values: Any) -> str:

@@ -245,3 +245,13 @@ def test_the_directory_itself_may_be_a_link(tmp_path):
     (tmp_path / "run").symlink_to(tmp_path / "disk")
     RunDirectory(tmp_path / "run").create(config_at(tmp_path / "run"))
     assert (tmp_path / "disk" / "config.yaml").is_file()
+
+
+@pytest.mark.parametrize(("made_as", "mode"), [(None, 0o700), (0o2770, 0o2770), (0o755, 0o755)])
+def test_a_new_run_is_closed_to_others_and_a_directory_that_the_user_made_keeps_its_rights(tmp_path, made_as, mode):
+    run = RunDirectory(tmp_path / "run")
+    if made_as is not None:
+        run.path.mkdir()
+        run.path.chmod(made_as)
+    run.create(config_at(run.path))
+    assert run.path.stat().st_mode & 0o7777 == mode

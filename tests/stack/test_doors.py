@@ -1,23 +1,31 @@
 """The Ray of a run is closed to another user of the machine: real processes, with another user's rights. It lies where paths are as
 long as they may be."""
 
+import contextlib
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+from torch.distributed import TCPStore
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
+import tests.stack.cpu_only  # noqa: E402, F401
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES, bytes_of  # noqa: E402
+from tests.stack.training import Run  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 MAX_PID_DIGITS = 7  # /proc/sys/kernel/pid_max is 4194304 at most
+LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 NOBODY = 54321  # a user id that no one has; only root can become another user
 # A Ray as `r3 train` starts it. It says where it is, and ends with its standard input.
 OWNER = """
@@ -143,11 +151,35 @@ def test_the_longest_path_that_is_let_through_is_the_longest_that_ray_takes(owne
     assert bytes_of(socket) + MAX_PID_DIGITS - len(str(pid)) == 107
 
 
-def test_other_machines_find_no_port(owner):
-    process = owner[0]
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    listening = {c.laddr.ip for one in family for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-    assert listening and listening <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+def is_torch_store(address):
+    """It answers a ping of torch's protocol (TCPStoreBackend.hpp): queries 0, with a magic number, and 13."""
+    with contextlib.suppress(OSError), socket.create_connection(address, timeout=5) as link:
+        link.sendall(struct.pack("=BIBI", 0, 0x3C85F7CE, 13, 123456))
+        return link.recv(4) == struct.pack("=I", 123456)
+    return False
+
+
+def test_a_whole_run_listens_on_loopback_alone_and_no_store_answers_a_stranger(tmp_path):
+    """From its start until the weight sync of the second step, with every process that it has."""
+    store, listening, steps = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), {}, set()
+    assert is_torch_store(("127.0.0.1", store.port))
+    with Run(tmp_path / "研究 Läufe (a)&#=~'", "train.max_steps=2", held_in=2) as run:  # any path will do
+
+        def is_held():
+            for process in run.family():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    name, connections = process.name(), process.net_connections("tcp")
+                    listening.update({c.laddr: name for c in connections if c.status == psutil.CONN_LISTEN})
+            steps.add(run.steps_done())
+            return run.steps_done() >= 1
+
+        run.wait_until(is_held)
+        assert any("Policy" in name for name in listening.values()) and steps >= {0, 1}
+        assert {address: name for address, name in listening.items() if address.ip not in LOOPBACK} == {}
+        with ThreadPoolExecutor(len(listening)) as strangers:
+            stores = zip(listening.items(), strangers.map(is_torch_store, listening), strict=True)
+            assert [listener for listener, answers in stores if answers] == []
+        assert run.dir.stat().st_mode & 0o777 == 0o700 and (run.dir / "rollouts").is_dir()
 
 
 def test_its_directory_is_the_users_own(owner, temporary):

@@ -26,7 +26,7 @@ from r3_openrlhf.stack import environment, launch, start_checks  # noqa: E402
 from r3_openrlhf.stack.arguments import platform_of  # noqa: E402
 from r3_openrlhf.stack.launch import num_steps, plan, train  # noqa: E402
 from r3_openrlhf.stack.ray_cluster import check_devices, ray_options  # noqa: E402
-from r3_openrlhf.stack.start_checks import check_context, check_layers, gpu_warnings, memory_warning  # noqa: E402
+from r3_openrlhf.stack.start_checks import check_context, check_layers, check_places, gpu_warnings, memory_warning  # noqa: E402
 
 pytestmark = pytest.mark.stack
 
@@ -177,15 +177,16 @@ def test_several_nodes_without_a_cluster(config):
 
 
 def test_a_directory_for_temporary_files_without_room_for_sockets(config, monkeypatch):
+    run = RunDirectory(config.run_dir)
     monkeypatch.setenv("RAY_TMPDIR", "/" + "t" * (MAX_BYTES - 1))
-    assert ray_options(config, "cpu")["address"] == "local"
+    check_places(run, platform="cpu")
     monkeypatch.setenv("RAY_TMPDIR", "/" + "t" * MAX_BYTES)
     with pytest.raises(
         ConfigError, match="/t*, has a path of 28 bytes, and Ray's sockets in it leave room for 27; set RAY_TMPDIR"
     ):
-        ray_options(config, "cpu")
+        check_places(run, platform="cpu")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # that cluster's files are its own matter
-    assert ray_options(config, "cpu")["address"] == "10.0.0.1:6379"
+    assert check_places(run, platform="cpu") == []
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])

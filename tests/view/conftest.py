@@ -51,10 +51,10 @@ def unpacked(experiment, directory, *overrides):
 
 
 @contextmanager
-def serving(*paths, token=None, page=None):
+def serving(*paths, token=None, page=None, root_path=""):
     """The address of a server of these paths, in a thread of its own. `page` leaves it before it ends: a page
     that asks for news meanwhile finds no server, and its console says so."""
-    app = create_app(Library(paths), token=token)
+    app = create_app(Library(paths), token=token, root_path=root_path)
 
     async def late(scope, receive, send):
         await asyncio.sleep(DELAY_S if scope["type"] == "http" else 0)

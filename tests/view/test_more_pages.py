@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -214,8 +214,8 @@ def test_the_command_prints_its_address_and_ends_quietly(story, over_ssh):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, **pipes) as server:
         address = server.stdout.readline().strip()
-        port = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", address)[1]
-        assert urlopen(f"{address}story").status == 200
+        port = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=[\w-]{32}", address)[1]
+        assert build_opener(HTTPCookieProcessor()).open(address).status == 200
         server.send_signal(signal.SIGINT)
         rest, said = server.communicate()
     assert (server.returncode, rest) == (0, "")

@@ -116,10 +116,11 @@ def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, lis
 
 def write_script(path: Path, text: str) -> None:
     """Write a job script and its folders, readable by its owner. ConfigError: not writable."""
-    from r3_openrlhf.runs.directory import write_whole
+    from r3_openrlhf.runs.directory import RunDirectory, write_whole
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        RunDirectory(path.parent.parent).make()
+        path.parent.mkdir(exist_ok=True)
         write_whole(path, text, mode=0o600)
     except OSError as error:
         raise ConfigError(f"run_dir {path.parent.parent} cannot be written: {error.strerror}") from error

@@ -81,6 +81,7 @@ class Agent:
         self.start = f"{self.job}.{environment.get('SLURM_RESTART_COUNT') or 0}"
         self.run = RunDirectory(options.run_dir)
         self.shared = self.run.cluster / self.start
+        self.run.make()
         self.shared.mkdir(parents=True, exist_ok=True)
         given = ray_temporary.ray_temporary()
         self.temporary = given if ray_temporary.bytes_of(given) <= ray_temporary.MAX_BYTES else Path("/tmp")

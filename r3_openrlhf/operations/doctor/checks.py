@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+from r3_openrlhf.machine import places
 from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, GpuMemory, expandable_segments, taken_memory
 from r3_openrlhf.machine.ray_temporary import ray_temporary
 from r3_openrlhf.method.errors import R3Error
@@ -202,9 +203,6 @@ def cuda_version() -> str:
 
 # ── the machine ──
 
-# Ray's object store has 0.5 GiB there on CPUs (stack/ray_cluster.py), vLLM's and torch's queues
-# need some too. For GPUs OpenRLHF starts its container with --shm-size=10g.
-SHARED_MEMORY: dict[Stack, int] = {"cpu": 1 * GiB, "gpu": 10 * GiB}
 # A file that is written counts twice until it has its final name; Ray writes no objects to a disk
 # that is 95% full (RAY_local_fs_capacity_threshold).
 MIN_DISK = 5 * GiB
@@ -212,7 +210,6 @@ MAX_DISK_USE = 0.95
 MIN_OPEN_FILES = 8192  # what Ray recommends (ray/_private/worker.py:1753)
 RAY_RAISES_TO = 65536  # and to what it raises the soft limit itself (worker.py:1739)
 MIN_DRIVER = 580  # of CUDA 13 (CUDA toolkit 13.0 notes, table 3)
-SHM = Path("/dev/shm")
 
 
 def python() -> Line:
@@ -242,17 +239,9 @@ def compiler() -> Line:
 
 
 def shared_memory(stack: Stack) -> Line:
-    """Check that /dev/shm is there, writable, and free enough for this stack (SHARED_MEMORY)."""
-    least = SHARED_MEMORY[stack] // GiB
-    mounted, writable = os.path.ismount(SHM), os.access(SHM, os.W_OK)
-    total, _, free = shutil.disk_usage(SHM) if mounted else (0, 0, 0)
-    state = "no shared memory is mounted" if not mounted else "" if writable else "not writable"
-    remedy = (
-        f"Ray and NCCL need it: --shm-size={least}g for a container, or mount -t tmpfs -o size={least}g "
-        f"tmpfs {SHM}; else delete what fills it"
-    )
-    state = state or f"{free / GiB:.2f} of {total / GiB:.2f} GiB free"
-    return judged(writable and free >= least * GiB, str(SHM), state, f"{least} GiB free", remedy)
+    """Check that /dev/shm is there, writable, and free enough for this stack."""
+    state, least, remedy = places.shared_memory("cuda" if stack == "gpu" else "cpu")
+    return judged(not remedy, str(places.SHARED_MEMORY), state, least, remedy)
 
 
 def disk(what: str, path: Path, *, setting: str, least: int = MIN_DISK) -> Line:
@@ -386,84 +375,32 @@ def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line
 
 
 def paths(config: R3Config) -> list[Line]:
-    """Look at model, problems and held-out problems; a failed line without a library."""
-    model, problems = "a model's directory or name", "problems that can be read"
-    critic = config.flag("critic.model_name_or_path")
-    checked: list[tuple[str, str | None, str, Callable[..., tuple[str, str]]]] = [
-        ("model.path", config.model.path, model, _model),
-        ("openrlhf.critic.model_name_or_path", critic, model, _model),
-    ]
-    if config.is_agentic:
-        needed = "an environment that can be made"
-        checked.append(("agents.environment", str(config.agents.environment), needed, _environment))
-    else:
-        checked.append(("data.path", config.data.path, problems, _problems))
-        checked.append(("held_out.path", config.held_out.path, problems, _held_out))
-    lines = []
-    for what, value, needed, look in checked:
-        if value is None:
-            continue
-        try:
-            state, note = look(config, value)
-        except R3Error as error:
-            lines.append(Line(what, value, needed, FAIL, str(error)))
-        except ImportError as error:
-            return [Line("model and data", "cannot be looked at", "there", FAIL, f"{error}: {ANY_SETUP}")]
+    """Look at the model and the problems that are here, as `r3 train` does; the hub is not asked."""
+    try:
+        from r3_openrlhf.problems.agents.environment import make_environment
+        from r3_openrlhf.problems.held_out import check_held_out_source
+        from r3_openrlhf.problems.sources import check_source
+        from r3_openrlhf.runs.models.checks import check_own_code
+        from r3_openrlhf.runs.models.locate import locate_model
+    except ImportError as error:
+        return [Line("model and data", "cannot be looked at", "there", FAIL, f"{error}: {ANY_SETUP}")]
+
+    def model() -> None:
+        if Path(located := locate_model(config.model.path)).is_dir():
+            check_own_code(config.model, located)
+
+    def problems() -> None:
+        if config.is_agentic:
+            make_environment(str(config.agents.environment), config.agents.options).close()
         else:
-            lines.append(judged(not note, what, state, needed, note, otherwise=NOTE))
+            check_source(config.data, with_rows=config.reward.reads_rows)
+            check_held_out_source(config)
+
+    lines = []
+    for what, value, look in (("model.path", config.model.path, model), ("data.path", config.data.path, problems)):
+        try:
+            look()
+            lines.append(Line(what, value, "can be read"))
+        except R3Error as error:
+            lines.append(Line(what, value, "can be read", FAIL, str(error)))
     return lines
-
-
-# Each returns what there is, and a note. Raises R3Error.
-
-
-def _model(config: R3Config, path: str) -> tuple[str, str]:
-    from r3_openrlhf.runs.models.checks import check_own_code
-    from r3_openrlhf.runs.models.locate import is_built, locate_model
-
-    located = locate_model(path)
-    if Path(located).is_dir():
-        check_own_code(config.model, located)
-        return f"{path} ({located})" if located != path else path, ""
-    if is_built(path):
-        return f"{path}, not built yet", "the first run builds it"
-    return _of_hub(path, "config.json", "model")
-
-
-def _environment(config: R3Config, name: str) -> tuple[str, str]:
-    from r3_openrlhf.problems.agents.environment import make_environment
-
-    make_environment(name, config.agents.options).close()
-    return name, ""
-
-
-def _problems(config: R3Config, path: str) -> tuple[str, str]:
-    from r3_openrlhf.problems.sources import check_source
-
-    check_source(config.data, with_rows=config.reward.reads_rows)
-    return _parts([part.path for part in config.data.parts.values()], path)
-
-
-def _held_out(config: R3Config, path: str) -> tuple[str, str]:
-    from r3_openrlhf.problems.held_out import check_held_out_source, held_out_data
-
-    check_held_out_source(config)
-    data = held_out_data(config)
-    return _parts([part.path for part in data.parts.values()] if data is not None else [], path)
-
-
-def _parts(names: list[str], path: str) -> tuple[str, str]:
-    from r3_openrlhf.problems.files import is_on_the_hub
-
-    return next((_of_hub(name, "README.md", "dataset") for name in names if is_on_the_hub(name)), (path, ""))
-
-
-def _of_hub(name: str, file: str, kind: str) -> tuple[str, str]:
-    """Look into the hub's cache, which needs no network. The hub is not asked."""
-    from huggingface_hub import try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(name, file, repo_type=kind), str):
-        return f"{name}, in the hub's cache", ""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        raise R3Error("it is not in the hub's cache and HF_HUB_OFFLINE is set: fetch it first, or give a directory")
-    return f"{name}, on the hub", "the hub was not asked; the run will download it"

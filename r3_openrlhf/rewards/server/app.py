@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from r3_openrlhf.config.access import shows_token
+from r3_openrlhf.config.access import is_loopback, is_this_machine, shows_token
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, Busy
 from r3_openrlhf.rewards.server.bodies import Bodies, Refused, parse_grade_body, parse_stock_body
@@ -97,7 +97,11 @@ def create_app(settings: ServerSettings) -> Starlette:
             Route("/metrics", read_metrics),
         ],
         lifespan=lifespan,
-        middleware=[Middleware(_Gate, token=settings.token, max_body_bytes=max_body_bytes)],
+        middleware=[
+            Middleware(
+                _Gate, token=settings.token, max_body_bytes=max_body_bytes, any_host=not is_loopback(settings.host)
+            )
+        ],
         exception_handlers=dict.fromkeys((Busy, Refused, ClientDisconnect), partial(_explain, metrics)),
     )
 
@@ -145,12 +149,14 @@ def _problem(status: int, detail: str, headers: dict[str, str] | None = None) ->
 
 
 class _Gate:
-    """Turns away requests without the token, and announced bodies too large, before reading."""
+    """Turns away requests without the token or of a page of another site, and announced bodies too
+    large, before reading."""
 
-    def __init__(self, app: ASGIApp, *, token: str | None, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, token: str | None, max_body_bytes: int, any_host: bool) -> None:
         self._app = app
         self._token = token
         self._max_body_bytes = max_body_bytes
+        self._any_host = any_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._refusal(scope) if scope["type"] == "http" else None
@@ -159,7 +165,10 @@ class _Gate:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = dict(scope["headers"])
         shown = headers.get(b"authorization", b"")
-        if self._token is not None and scope["path"] not in _OPEN_ROUTES and not shows_token(shown, self._token):
+        has_token = self._token is not None and shows_token(shown, self._token)
+        if not (has_token or self._any_host or is_this_machine(headers.get(b"host", b""))):
+            return _problem(421, "this is not the host that the request names", _CLOSE)
+        if not has_token and self._token is not None and scope["path"] not in _OPEN_ROUTES:
             how = "show the token of this service as 'Authorization: Bearer TOKEN'"
             return _problem(401, how, {"WWW-Authenticate": "Bearer", **_CLOSE})
         declared = headers.get(b"content-length", b"0")

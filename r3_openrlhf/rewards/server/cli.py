@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 import click
 
 from r3_openrlhf.config import CodeConfig, RewardConfig
-from r3_openrlhf.config.access import read_token
+from r3_openrlhf.config.access import new_token, read_token
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.rewards.server.settings import ServerSettings
@@ -58,7 +59,7 @@ def _option(name: str, field: str, text: str, *, default: Any = None, **more: An
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False),
-    help="File with the token that callers must show; else R3_REWARD_TOKEN.",
+    help="File with the token that callers must show; else R3_REWARD_TOKEN; else a new one, in the printed address.",
 )
 @_option("--max-body-mb", "max_body_mb", "MB of one request.")
 @_option("--max-pending", "max_pending_items", "Items waiting; above it 503.")
@@ -102,7 +103,8 @@ def serve_rewards(
 
 
 def run(settings: ServerSettings) -> None:
-    """Serve until the process is asked to end."""
+    """Serve until the process is asked to end. Without a token: with a new one, which the printed
+    address has."""
     import uvicorn
     from typing_extensions import override
 
@@ -110,6 +112,8 @@ def run(settings: ServerSettings) -> None:
     from r3_openrlhf.rewards.server.connection import Connection
 
     logging.basicConfig(level=logging.INFO)
+    user = "" if settings.token else f"r3:{(token := new_token())}@"
+    settings = settings if settings.token else replace(settings, token=token)
     config = uvicorn.Config(
         create_app(settings),
         host=settings.host,
@@ -126,7 +130,7 @@ def run(settings: ServerSettings) -> None:
     listener = config.bind_socket()
     listener.listen(config.backlog)  # from here on callers wait instead of being refused
     host, port = listener.getsockname()[:2]
-    click.echo(f"serving rewards on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
+    click.echo(f"serving rewards on http://{user}{f'[{host}]' if ':' in host else host}:{port}", err=True)
 
     class Server(uvicorn.Server):
         @override

@@ -3,6 +3,7 @@
 (function () {
   const place = document.getElementById("charts");
   if (!place) return;
+  const root = document.documentElement.dataset.root;
   let data = JSON.parse(document.getElementById("curves").textContent);
   // Choices are in the address, so that a view can be shared.
   const asked = new URLSearchParams(location.search);
@@ -203,7 +204,7 @@
     const xs = state.x === "steps" ? run.steps : run.tokens;
     xs.forEach((value, i) => { if (value != null && Math.abs(value - x) < Math.abs(xs[at] - x)) at = i; });
     const step = run.steps[at];
-    location.href = `/${encodeURIComponent(run.name)}/step/${step}`;
+    location.href = `${root}${encodeURIComponent(run.name)}/step/${step}`;
   }
   function zoomed() {
     remember();
@@ -270,7 +271,7 @@
   }
   let every = false;
   const query = () => new URLSearchParams([...data.runs.map((run) => ["run", run.name]), ...(every ? [["every", "1"]] : [])]);
-  async function fetched() { data = await (await fetch(`/api/curves?${query()}`)).json(); }
+  async function fetched() { data = await (await fetch(`${root}api/curves?${query()}`)).json(); }
   async function search() {
     state.match = match.value.trim();
     remember();

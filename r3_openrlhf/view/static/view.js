@@ -2,6 +2,7 @@
 "use strict";
 (function () {
   const $ = (query) => document.querySelector(query);
+  const root = document.documentElement.dataset.root;
   const help = $("#help");
   $("#theme").addEventListener("click", window.r3ToggleTheme);
   $("#keys").addEventListener("click", () => help.showModal());
@@ -91,7 +92,7 @@
   async function look() {
     if (document.visibilityState === "visible") {
       try {
-        const now = await (await fetch("/api/state")).json();
+        const now = await (await fetch(`${root}api/state`)).json();
         if (before) tell(before, now);
         before = before || now;
         if (window.r3News) window.r3News(now);
@@ -113,7 +114,7 @@
     news.replaceChildren();
     if (name) {
       const link = document.createElement("a");
-      link.href = `/${encodeURIComponent(name)}/step/${now[name].rollouts}`;
+      link.href = `${root}${encodeURIComponent(name)}/step/${now[name].rollouts}`;
       link.textContent = text;
       news.append(link);
     } else news.textContent = text;

@@ -177,7 +177,7 @@ def test_too_little_shared_memory_and_none(namespace, tmp_path, monkeypatch):
     )
     line = bare("--stack", "gpu", cwd=tmp_path, prefix=prefix)[1]["/dev/shm"]
     assert "wanted: 10 GiB free; FAIL: " in line and "--shm-size=10g" in line
-    monkeypatch.setattr(checks, "SHM", tmp_path / "shm")
+    monkeypatch.setattr(checks.places, "SHARED_MEMORY", tmp_path / "shm")
     assert checks.shared_memory("cpu")[1:4:2] == ("no shared memory is mounted", FAIL)
 
 
@@ -276,15 +276,6 @@ def test_the_paths_of_an_experiment(tmp_path):
 def test_a_configuration_that_does_not_hold(settings, sentence):
     config, (line,) = configuration(settings)
     assert config is None and line.status == FAIL and sentence in line.remedy
-
-
-def test_a_hub_name_is_not_asked_for(monkeypatch):
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    names = ("model.path=nobody/has_this_7b", "data.path=nobody/has_this_either")
-    config, _ = configuration(("experiment=r3_1p5b_deepscaler_8gpu", *names))
-    assert [line.status for line in paths(config)] == [NOTE, NOTE]
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert [line.status for line in paths(config)] == [FAIL, FAIL]
 
 
 # ── the command ──

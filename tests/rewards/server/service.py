@@ -50,6 +50,7 @@ class Service:
         for line in self.process.stderr:
             if match := re.search(r"serving rewards on (http://\S+:(\d+))", line):
                 self.url, self.port = match[1], int(match[2])
+                self.headers = {"Authorization": f"Bearer {token or self.url.partition('@')[0].rpartition(':')[2]}"}
                 return
         raise RuntimeError(f"the reward service ended with exit code {self.process.wait()}")
 

@@ -24,7 +24,7 @@ from r3_openrlhf.rewards.server.settings import ServerSettings
 from .service import answer_after, endless_item, grade_item, post, running
 
 TOKEN = "0123456789abcdef"
-BODY_TO_COME = b"POST /grade HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+BODY_TO_COME = "POST /grade HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {}\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
 
 
 def answer_to(service, *pieces, timeout=300):
@@ -41,11 +41,16 @@ def answer_to(service, *pieces, timeout=300):
             return b""
 
 
+def begun(service):
+    return BODY_TO_COME.format(service.headers["Authorization"]).encode() + b"{"
+
+
 @contextmanager
 def requested(service, body, *, route="/grade", source="127.0.0.1"):
     """A connection on which a request was sent; its answer is not waited for."""
     text = json.dumps(body).encode()
-    head = f"POST {route} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
+    head = f"POST {route} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {service.headers['Authorization']}\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", service.port), timeout=300, source_address=(source, 0)) as connection:
         connection.sendall(head.encode() + text)
         yield connection
@@ -68,7 +73,7 @@ def patient():
 @pytest.mark.parametrize("framing", ["content-length: 33554432", "transfer-encoding: chunked"])
 def test_no_body_is_read_without_the_token(route, framing, patient):
     method = "POST" if route == "/grade" else "GET"
-    answer = answer_to(patient, f"{method} {route} HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n".encode())
+    answer = answer_to(patient, f"{method} {route} HTTP/1.1\r\nhost: 127.0.0.1\r\n{framing}\r\n\r\n".encode())
     assert answer.startswith((b"HTTP/1.1 413", b"HTTP/1.1 401"))
     assert b"connection: close" in answer.lower()
 
@@ -77,23 +82,23 @@ def test_headers_are_bounded_in_bytes_and_number(patient):
     long = b"x: " + b"a" * 2**20
     many = b"".join(b"h%d: 1\r\n" % n for n in range(100_000))
     for headers in (long, many):
-        answer = answer_to(patient, b"GET /health HTTP/1.1\r\nhost: a\r\n" + headers)
+        answer = answer_to(patient, b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n" + headers)
         assert b"400" in answer.split(b"\r\n")[0]
     assert httpx.get(patient.url + "/health", timeout=300).status_code == 200
 
 
 def test_a_body_that_does_not_come_is_not_waited_for():
     with running("--read-timeout", "1", "--workers", "1") as service:
-        assert answer_to(service, BODY_TO_COME).startswith(b"HTTP/1.1 408")
+        assert answer_to(service, begun(service)).startswith(b"HTTP/1.1 408")
 
 
 def test_so_many_connections_are_open_at_once():
     with running("--max-connections", "8", "--workers", "1") as service:
         held = [socket.create_connection(("127.0.0.1", service.port), timeout=300) for _ in range(8)]
         for connection in held:  # at work
-            connection.sendall(BODY_TO_COME)
+            connection.sendall(begun(service))
         try:
-            assert answer_to(service, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n").startswith(b"HTTP/1.1 503")
+            assert answer_to(service, b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").startswith(b"HTTP/1.1 503")
         finally:
             for connection in held:
                 connection.close()
@@ -239,7 +244,7 @@ def test_while_a_body_is_parsed_the_others_are_answered(monkeypatch):
         transport = httpx.ASGITransport(service)
         async with (
             service.router.lifespan_context(service),
-            httpx.AsyncClient(transport=transport, base_url="http://a", timeout=300) as client,
+            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=300) as client,
         ):
             body = {"items": [grade_item(response=" " * 100_000 + r"\boxed{5}")]}
             answering = asyncio.create_task(client.post("/grade", json=body))
@@ -275,3 +280,16 @@ def test_a_service_that_stops_says_for_how_long():
         assert service.process.wait(300) in (0, -15)
         service.process.stderr.close()
     assert "stopping: requests in progress have up to 10 s" in output
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer 0123456789abcdef"}])
+def test_without_a_token_of_the_user_there_is_a_new_one_and_a_rebinding_page_is_refused(service, headers):
+    """As another user of the machine, or a page whose name points here."""
+    address = f"http://127.0.0.1:{service.port}"
+    for route in ("/grade", "/get_reward"):
+        assert httpx.post(address + route, json={}, headers=headers).status_code == 401
+    for route in ("/health", "/ready", "/metrics"):
+        assert (
+            httpx.get(address + route, headers={**headers, "Host": f"example.org:{service.port}"}).status_code == 421
+        )
+    assert httpx.get(service.url + "/metrics").status_code == 200  # as printed

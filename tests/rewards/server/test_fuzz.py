@@ -39,7 +39,9 @@ def test_every_route_keeps_to_its_description(service, method, path, mode):
     @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(case=schema[path][method].as_strategy(generation_mode=mode))
     def run(case):
-        case.call_and_validate(base_url=service.url, checks=CHECKS, timeout=300)
+        case.call_and_validate(
+            base_url=f"http://127.0.0.1:{service.port}", headers=service.headers, checks=CHECKS, timeout=300
+        )
 
     run()
 
@@ -90,11 +92,11 @@ def fuzzed_body(rng, route):
     return body
 
 
-def exchange(connection, route, body, kind):
+def exchange(connection, route, body, headers):
     """The answer and its text. Once more on a new connection: the service closes one that is idle for 5 s."""
     for last in (False, True):
         try:
-            connection.request("POST", route, body, {"Content-Type": kind})
+            connection.request("POST", route, body, headers)
             answer = connection.getresponse()
             return answer, answer.read()
         except ConnectionError:
@@ -112,7 +114,7 @@ def test_fuzzed_bodies_meet_documented_answers_only(service, num_bodies):
         route = rng.choice(list(VALID))
         body = fuzzed_body(rng, route)
         kind = rng.choice(["application/json"] * 8 + ["text/plain", "multipart/form-data"])
-        answer, text = exchange(connection, route, body, kind)
+        answer, text = exchange(connection, route, body, {"Content-Type": kind, **service.headers})
         content = json.loads(text)
         assert answer.status in (200, 400, 422), (answer.status, body)
         assert isinstance(content.get("detail"), str) if answer.status != 200 else "detail" not in content, content
@@ -125,6 +127,6 @@ def test_fuzzed_bodies_meet_documented_answers_only(service, num_bodies):
 @pytest.mark.parametrize("path", ["/", "/grade", "/nowhere", "/metrics", "/../etc/passwd", "/%00", "/docs"])
 def test_other_methods_and_paths(service, method, path):
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=300)
-    connection.request(method, path)
+    connection.request(method, path, headers=service.headers)
     assert connection.getresponse().status in (200, 404, 405, 422)
     connection.close()

@@ -141,8 +141,10 @@ class Killer(threading.Thread):
 
     def __init__(self, restarts):
         super().__init__()
-        self.service = Service("--timeout", "5", "--workers", "2", port=free_port())
-        self.url = self.service.url
+        self._options = ("--timeout", "5", "--workers", "2")
+        self._token = "the-token-of-every-start"
+        self.service = Service(*self._options, port=free_port(), token=self._token)
+        self.url = self.service.url.replace("//", f"//r3:{self._token}@")
         self.workers_killed = 0
         self._restarts = restarts
         self._random = random.Random(1)
@@ -152,7 +154,7 @@ class Killer(threading.Thread):
             for _ in range(5):
                 self._kill_a_worker()
             self.service.kill()
-            self.service = Service("--timeout", "5", "--workers", "2", port=self.service.port)
+            self.service = Service(*self._options, port=self.service.port, token=self._token)
 
     def _kill_a_worker(self):
         while True:

@@ -1,0 +1,66 @@
+"""Who may read the pages that the real command serves, and the pages behind a proxy."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from tests.view.conftest import serving
+from tests.view.test_pages import all_drawn
+
+NOBODY = {"user": 54321, "group": 54321, "extra_groups": []}  # ids that no one has
+PREFIX = "/node/n1.example/8765"
+ASK = r"exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET {path} HTTP/1.0\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n' >&3; head -1 <&3"
+VIEW = [sys.executable, "-c", "from r3_openrlhf.cli import main; main()", "view", "--no-browser"]
+LINKS = re.compile(r'(?:href|src|action|data-address|data-style|data-tokens)="(/[^"#]+)')
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_and_a_rebinding_page_read_nothing(story):
+    environment = {key: value for key, value in os.environ.items() if key != "R3_VIEW_TOKEN"}
+    with subprocess.Popen([*VIEW, story], stdout=subprocess.PIPE, text=True, env=environment) as server:
+        address = server.stdout.readline().strip()
+        start, port, token = re.fullmatch(r"(http://127\.0\.0\.1:(\d+)/)\?token=([\w-]{32})", address).groups()
+
+        def answer(path, *, host=f"127.0.0.1:{port}", cookie="a=b"):
+            words = ["bash", "-c", ASK.format(port=port, path=path, host=host, cookie=cookie)]
+            return subprocess.run(words, **NOBODY, cwd="/", capture_output=True, text=True).stdout.split()[1]
+
+        for path in (
+            "/",
+            "/story",
+            "/static/view.css",
+            "/api/state",
+            "/?token=",
+            f"/?token={token[1:]}",
+            "/?token=%%C3%%A9",
+        ):
+            assert answer(path) == answer(path, host="rebinding.example") == "401"
+        with httpx.Client(follow_redirects=True) as browser:
+            assert browser.get(address).url == f"{start}story"
+            ((name, value),) = browser.cookies.items()
+        assert answer("/story", cookie=f"{name}={value}") == "200"  # the attempts are real
+        assert httpx.get(f"{start}/example.org/?token={token}&a=b").headers["location"] == "/example.org/?a=b"
+        server.send_signal(signal.SIGINT)
+
+
+def test_every_page_works_behind_a_proxy_that_keeps_its_part_of_an_address_or_removes_it(story, page):
+    token = "0123456789abcdef"
+    with serving(story, token=token, page=page, root_path=PREFIX) as address:
+        with page.expect_response(f"{address}{PREFIX}/api/state") as news:
+            page.goto(f"{address}{PREFIX}/?token={token}")
+            all_drawn(page)
+        assert news.value.status == 200 and page.url == f"{address}{PREFIX}/story"
+        assert page.context.cookies(f"{address}{PREFIX}/") and page.context.cookies(address) == []
+        to_see, seen = {f"{PREFIX}/story"}, set()
+        while len(seen) < 30:
+            seen.add(link := max(to_see - seen))
+            for path in (link, link.removeprefix(PREFIX)):
+                answer = httpx.get(address + path, headers={"Authorization": f"Bearer {token}"})
+                assert answer.status_code == 200 and link.startswith(f"{PREFIX}/"), link
+            if "html" in answer.headers["content-type"]:
+                to_see |= {one.replace("&amp;", "&") for one in LINKS.findall(answer.text)}
