@@ -89,6 +89,9 @@ TASKS: OpenTable[AnswerTask] = OpenTable(
     {
         "math": AnswerTask(grade=f"{_ROOM}.mathematics:grade", prepare=f"{_ROOM}.warm_up:warm_up"),
         "exact": AnswerTask(grade=f"{_ROOM}.exact:grade"),
+        "choice": AnswerTask(grade=f"{_ROOM}.tasks:choice"),
+        "words": AnswerTask(grade=f"{_ROOM}.tasks:words"),
+        "number": AnswerTask(grade=f"{_ROOM}.tasks:number"),
         "reasoning_gym": AnswerTask(
             grade=f"{_ROOM}.reasoning_gym_tasks:grade",
             problems="reasoning_gym:",

@@ -54,7 +54,7 @@ class DataConfig:
     answer_key: str | None = None
     # column with a stable id; null: a hash of the problem text
     uid_key: str | None = None
-    # grader: math | exact | reasoning_gym | my_module:function; null: the one that fits the path
+    # grader: math | exact | choice | words | number | reasoning_gym | my_module:function; null: the one that fits the path
     task: str | None = None
     # use only this many problems, the first; null: all
     max_samples: int | None = number(None, min=1)

@@ -185,8 +185,8 @@ def _number(value: object) -> float | None:
 
 
 def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: float) -> Outcome:
-    """The outcome of all functions: reward and score are sums by weight; from `correct_from` on the
-    response is correct.
+    """The outcome of all functions: reward and score are sums by weight; the built-in grader, if it is one of them, says
+    what is correct, else a sum from `correct_from` on.
 
     One function without a value leaves the whole response ungraded: a part that is missing is not a
     part of 0. Only a TRL function's None is "not mine", as there, while another one has a value."""
@@ -203,7 +203,9 @@ def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: f
             extras |= part.extras
         else:
             extras |= {part.name: part.reward or 0.0} | {f"{part.name}.{key}": it for key, it in part.extras.items()}
-    verdict: Word = "correct" if score >= correct_from - _NEARLY else "wrong"
+    graded = next((part.score for part, _ in present if part.name == BUILT_IN), None)
+    is_correct = score >= correct_from - _NEARLY if graded is None else graded >= 1.0 - _NEARLY
+    verdict: Word = "correct" if is_correct else "wrong"
     return Outcome(verdict, verdict, score, reward=reward, extras=extras)
 
 

@@ -225,7 +225,7 @@ def make_page(
             uid=label.uid,
             prompt=tokenizer.decode(one),
             references=list(label.references),
-            read_as=[_read_as(label.task, text) for text in label.references],
+            read_as=[_read_as(label.task, text, label.problem) for text in label.references],
         )
         for (label, _), one in zip(rows, ids, strict=True)
     ]
@@ -363,12 +363,15 @@ def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Examp
     return found
 
 
-def _read_as(task: str, reference: str) -> str:
+def _read_as(task: str, reference: str, problem: str) -> str:
     """Describe a reference as the grader reads it; of tests their number and kind."""
     if TASKS[task].runs_programs:
         tests = read_tests(reference)
         return f"{tests.number} tests of {tests.kind}"
-    return read_reference(reference).text if task == "math" else reference
+    if task != "math":
+        return reference
+    read = read_reference(reference, problem)
+    return f"{read.text} ({read.kind})" if read.kind else read.text
 
 
 def _beside(head: str, lines: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 
@@ -91,7 +92,8 @@ def test_hostile_responses_do_no_harm(canary):
         # late by no more than RLIMIT_CPU allows, however busy the machine is (worker.py, whole seconds, two to spare)
         assert grade.seconds < DEADLINE_S + 3.5, item.response[:80]
         # some payloads are honest: "5" in other digits is 5
-        allowed = grade.verdict is not Verdict.CORRECT or "5" in item.response or "５" in item.response
+        says_five = any(unicodedata.digit(sign, None) == 5 for sign in item.response)
+        allowed = grade.verdict is not Verdict.CORRECT or says_five
         assert allowed, (item.response[:80], grade)
         assert (grade.score is None) == (grade.verdict is Verdict.UNGRADED) == (grade.reward is None)
     assert [i for i, grade in enumerate(grades[1::2]) if grade.verdict is not Verdict.CORRECT] == []

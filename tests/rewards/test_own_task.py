@@ -106,7 +106,7 @@ def test_scores_between_and_what_the_function_asks_for(user_module):
         ("my_tasks:fails", "LookupError: no such word"),
         ("my_tasks:speaks", "returned 'yes'"),
         ("maths", "did you mean math?"),
-        ("poetry", "known: math, exact, reasoning_gym, code, or package.module:name"),
+        ("poetry", "known: math, exact, choice, words, number, reasoning_gym, code, or package.module:name"),
     ],
 )
 def test_what_cannot_be_a_task_is_an_error_at_the_start(user_module, name, words):

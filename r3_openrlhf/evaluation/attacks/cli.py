@@ -169,5 +169,9 @@ def _show_readings(references: list[str]) -> None:
         if not read.unusable and read.text == reference.strip() and len(reference.split()) > MAX_WORDS
     }
     click.echo(f"references that are no answer: {len(unusable)}, taken whole: {len(whole)}")
+    for kind, count in Counter(
+        read.kind.partition(":")[0] or "mathematics" for read in readings.values()
+    ).most_common():
+        click.echo(f"kind {kind}: {count}")
     for reference, why in [*list(unusable.items())[:SHOWN], *list(whole.items())[:SHOWN]]:
         click.echo(f"reference {reference[:MAX_CHARS]!r}: {why}")

@@ -44,6 +44,7 @@ math_verify.parser.parse_expr_cached = _parse_arithmetic
 for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
+_DEEP_SUBSCRIPTS = re.compile(r"_\s*\{[^{}]*_\s*\{[^{}]*_")
 _PROSE = re.compile(r"(?<![\\a-zA-Z{])[a-zA-Z]{2,} [a-zA-Z]{2,}")  # no product of letters
 _LAST_LETTER = re.compile(r"(?<=\d)[a-zA-Z]$")
 _IN_TEXT = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
@@ -136,6 +137,8 @@ def is_too_complex(answer: str, golds: list[str]) -> bool:
 
     Of 50,000 references of DeepScaleR and the evaluation sets none is nested more than 6 deep.
     """
+    if _DEEP_SUBSCRIPTS.search(answer) and not any(map(_DEEP_SUBSCRIPTS.search, golds)):
+        return True  # each level takes the parser ten times as long
     return nesting_depth(answer) > max(MAX_DEPTH, *map(nesting_depth, golds)) or answer.count("&") > max(
         MAX_CELLS, *(gold.count("&") for gold in golds)
     )

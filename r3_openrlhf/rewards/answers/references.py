@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from r3_openrlhf.config.no_answer import says_no_answer
@@ -20,19 +20,34 @@ class ReferenceReading:
         text: The part of the reference that counts: its last box, what follows "answer is" or
             "####", or all of it.
         unusable: Why no answer can be compared with it, to follow "the reference"; None where it is
-            usable. Such rows are ungraded, with the reason "bad_reference"."""
+            usable. Such rows are ungraded, with the reason "bad_reference".
+        kind: The kind as which answers are read, "ordered list: 3 values, order counts"; "" for
+            mathematics."""
 
     text: str
     unusable: str | None = None
+    kind: str = ""
 
 
 @lru_cache(maxsize=4096)
-def read_reference(reference: str) -> ReferenceReading:
+def read_reference(reference: str, problem: str = "") -> ReferenceReading:
     """Read one reference of task "math": either only an answer, or a whole worked solution.
 
+    Args:
+        problem: The text of the problem, which may ask for a date, an order or the like.
+
     Returns:
-        The part that counts (`text`), and why no answer can match it (`unusable`, or None).
+        The part that counts (`text`), why no answer can match it (`unusable`, or None), and `kind`.
     """
+    reading = _read(reference)
+    entry = None if reading.unusable else kind_of(reading.text, problem)
+    if entry is None:
+        return reading
+    kind, value = entry
+    return replace(reading, kind=": ".join(filter(None, [kind.name, kind.describe(value)])))
+
+
+def _read(reference: str) -> ReferenceReading:
     if reference.isdecimal():
         return ReferenceReading(reference)
     boxed = boxed_answer(reference)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf import grade
+from r3_openrlhf import grade, read_reference
 from r3_openrlhf.rewards.answers.kinds import kind_of, kinds
 
 WRAPPINGS = [
@@ -176,3 +176,33 @@ def test_a_reference_equals_itself(formula):
         grade(rf"\boxed{{{formula}}}", formula).verdict == "correct"
         or grade(r"\boxed{1}", formula).verdict == "ungraded"
     )
+
+
+OPTIONS = "Which gas is it? (A) oxygen (B) helium (C) neon"
+
+
+@pytest.mark.parametrize(
+    ("task", "response", "reference", "score"),
+    [
+        ("choice", "The answer is helium.", "B", 1.0),
+        ("choice", "I think it is B.", "B", 1.0),
+        ("choice", r"\boxed{\text{neon}}", "B", 0.0),
+        ("words", "It was Paris.", "Paris", 1.0),
+        ("words", r"\boxed{the city of Paris}", "Paris", 0.5),
+        ("number", r"\boxed{9.79}", "9.81", 1.0),
+        ("number", "The answer is 9.5.", "9.81", 0.0),
+        ("number", r"\boxed{9.81\text{ cm}}", r"9.81\text{ m}", 0.0),
+        ("exact", "The answer is Paris.", "Paris", 1.0),
+        ("exact", "The answer is not Paris.", "Paris", 0.0),
+        ("exact", '{"x": 1, "y": 2}', '{"y": 2, "x": 1}', 1.0),
+    ],
+)
+def test_tasks_by_name(task, response, reference, score):
+    assert grade(response, reference, task=task, problem=OPTIONS).score == score
+
+
+def test_a_reference_says_its_kind():
+    assert (
+        read_reference("1, 2, 3", "List them from least to greatest.").kind == "ordered list: 3 values, order counts"
+    )
+    assert read_reference("2024-03-05").kind == "date" and read_reference("7").kind == ""
