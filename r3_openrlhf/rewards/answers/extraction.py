@@ -34,7 +34,7 @@ UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
 _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
 # a response, or its last line, that is only a letter: "**(C)**"; and one of a few words
-_LONE_CHOICE = re.compile(r"[\s*_$(]*([A-J])[\s*_$).]*")
+_LONE_CHOICE = re.compile(r"[\s*_$(]*([A-J]|[-+]?\d+(?:[.,]\d+)*)[\s*_$).]*")
 _FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*")
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
 # what is before the last of several numbers

@@ -255,6 +255,8 @@ def _beside(text: str, other: str) -> str:
         and _FORMS["function_value"].match(other)
     ):
         return text.partition("=")[2].strip()  # "f(x) = 2x" against "y = 2x"
+    if other.isdecimal() and (remainder := _FORMS["remainder"].fullmatch(text.strip())):
+        return remainder[1]
     if "=" not in other and (derivative := _FORMS["derivative"].match(text)):
         return text[derivative.end() :].strip()
     parts = text.split(",")

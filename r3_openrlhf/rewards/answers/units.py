@@ -10,7 +10,7 @@ from r3_openrlhf.rewards.answers.number_words import is_number_word
 from r3_openrlhf.rewards.answers.patterns import table
 
 _TABLES = table("units.toml")
-_OTHERS, _COUNTS = _TABLES.pop("others"), _TABLES.pop("counts")
+_OTHERS, _COUNTS = {words.split()[0]: words for words in _TABLES.pop("others")}, _TABLES.pop("counts")
 # unit -> (kind, how many of the smallest unit of the kind)
 _AMOUNTS = {unit: (kind, size) for kind, units in _TABLES.items() for unit, (size, _) in units.items()}
 _UNITS = {

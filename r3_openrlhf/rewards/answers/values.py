@@ -6,6 +6,7 @@ simplified or solved. Numbers have 50 digits; what is beyond 10^(10^12) has no v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import mpmath
 import sympy
@@ -31,7 +32,7 @@ _MATRICES = (MatrixBase, MatrixExpr)
 _HUNDREDTH = sympy.Rational(1, 100)
 mp = mpmath.MPContext()
 mp.dps = 50
-Point = dict[str, object]
+Point = dict[str, Any]
 
 
 class NoValue(Exception):
@@ -39,7 +40,7 @@ class NoValue(Exception):
 
 
 def _bounded(function: Callable) -> Callable:
-    def call(*values: object) -> object:
+    def call(*values: Any) -> Any:
         if any(abs(value) > _MAX_ARGUMENT for value in values):
             raise NoValue
         return function(*values)
@@ -47,7 +48,7 @@ def _bounded(function: Callable) -> Callable:
     return call
 
 
-def _power(base: object, exponent: object) -> object:
+def _power(base: Any, exponent: Any) -> Any:
     if base == 1 or exponent == 0:
         return mp.mpf(1)
     if base == 0:
@@ -59,7 +60,7 @@ def _power(base: object, exponent: object) -> object:
     return mp.power(base, exponent)
 
 
-def _logarithm(value: object, base: object = None) -> object:
+def _logarithm(value: Any, base: Any = None) -> Any:
     if value == 0 or base in (0, 1):
         raise NoValue
     return mp.log(value) if base is None else mp.log(value) / mp.log(base)
@@ -85,7 +86,7 @@ _FUNCTIONS: dict[str, Callable] = {
 _CONSTANTS = {sympy.pi: mp.pi, sympy.E: mp.e, sympy.I: mp.j, sympy.EulerGamma: mp.euler}
 
 
-def value_at(node: Basic, point: Point) -> object:
+def value_at(node: Basic, point: Point) -> Any:
     """The value of a formula, each symbol with its value of `point`. NoValue: there is none."""
     if node.is_Rational:
         return mp.mpf(node.p) / node.q
@@ -112,7 +113,7 @@ def value_at(node: Basic, point: Point) -> object:
     return function(*values)
 
 
-def _value(node: Basic, point: Point) -> object | None:
+def _value(node: Basic, point: Point) -> Any | None:
     try:
         value = value_at(node, point)
         return value if mp.isfinite(value) else None
@@ -122,7 +123,7 @@ def _value(node: Basic, point: Point) -> object | None:
         return None
 
 
-def real_value(node: object) -> object | None:
+def real_value(node: Any) -> Any | None:
     """The value of a formula without letters, if it is real; else None."""
     if not isinstance(node, Expr) or node.free_symbols or is_too_large(node):
         return None
@@ -130,7 +131,7 @@ def real_value(node: object) -> object | None:
     return None if value is None or abs(mp.im(value)) > abs(value) * _CLOSE else mp.re(value)
 
 
-def is_too_large(node: object) -> bool:
+def is_too_large(node: Any) -> bool:
     """Whether it has too many parts to be evaluated, or is a number too large to have a value."""
     if not isinstance(node, Basic):
         return False
@@ -194,7 +195,7 @@ def _has_root(formula: Basic) -> bool:
     )
 
 
-def _agree(x: object, y: object, tolerance: object = _CLOSE) -> bool:
+def _agree(x: Any, y: Any, tolerance: Any = _CLOSE) -> bool:
     return bool(abs(x - y) <= tolerance * max(abs(x), abs(y)))
 
 
@@ -218,7 +219,7 @@ def same_value(a: Expr, b: Expr) -> bool:
     return agreed > 1 or agreed == 1 and not points[0] or not agreed and _shape(a) == _shape(b)
 
 
-def _shape(node: object) -> object:
+def _shape(node: Any) -> Any:
     """A formula without values: what it is made of, the terms of sums and products in any order."""
     if not isinstance(node, Basic) or not node.args:
         return str(node)
@@ -226,7 +227,7 @@ def _shape(node: object) -> object:
     return (type(node).__name__, sorted(parts, key=str) if node.is_Add or node.is_Mul else parts)
 
 
-def same(gold: object, said: object) -> bool:
+def same(gold: Any, said: Any) -> bool:
     """Whether a reading of an answer is a reading of the reference."""
     if isinstance(gold, str) or isinstance(said, str):
         return isinstance(gold, str) and isinstance(said, str) and bool(gold.strip()) and gold.strip() == said.strip()
@@ -254,7 +255,7 @@ def _without_percent(node: Expr) -> Expr:
     return node.args[0] if is_percent else node
 
 
-def _letters(node: object) -> str:
+def _letters(node: Any) -> str:
     """ "abc" of the symbol abc and of the product of a, b and c; "" of other formulas."""
     if isinstance(node, sympy.Symbol):
         return node.name if len(node.name) == 1 else node.name.lower()
@@ -265,29 +266,29 @@ def _letters(node: object) -> str:
     return ""
 
 
-def _parts(node: object) -> Sequence:
+def _parts(node: Any) -> Sequence:
     return getattr(node, "_unsorted_args", getattr(node, "args", ()))
 
 
-def _first(node: object) -> object:
+def _first(node: Any) -> Any:
     return _first(_parts(node)[0]) if isinstance(node, And) and _parts(node) else node
 
 
-def _last(node: object) -> object:
+def _last(node: Any) -> Any:
     return _last(_parts(node)[-1]) if isinstance(node, And) and _parts(node) else node
 
 
-def _is_equation(node: object) -> bool:
+def _is_equation(node: Any) -> bool:
     if isinstance(node, And):
         return bool(_parts(node)) and all(isinstance(part, sympy.Eq) for part in _parts(node))
     return isinstance(node, sympy.Eq)
 
 
-def _is_assignment(node: object) -> bool:
+def _is_assignment(node: Any) -> bool:
     return _is_equation(node) and is_expr_of_only_symbols(_first(node).lhs)
 
 
-def _sides(gold: object, said: object) -> tuple[object, object]:
+def _sides(gold: Any, said: Any) -> tuple[Any, Any]:
     """The values of both, where one says the name of a value and the other does not."""
     named = _is_assignment(gold)
     chains = [_is_assignment(gold), _is_assignment(said)]
@@ -305,7 +306,7 @@ def _sides(gold: object, said: object) -> tuple[object, object]:
 _TURNED = {sympy.Ge: sympy.Le, sympy.Le: sympy.Ge, sympy.Gt: sympy.Lt, sympy.Lt: sympy.Gt}
 
 
-def _same_relation(gold: object, said: object) -> bool:
+def _same_relation(gold: Any, said: Any) -> bool:
     if isinstance(gold, And) and isinstance(said, And):
         return len(_parts(gold)) == len(_parts(said)) and all(map(_same_relation, _parts(gold), _parts(said)))
     if not isinstance(gold, Relational) or not isinstance(said, Relational):
@@ -337,13 +338,13 @@ def _ratios(a: Expr, b: Expr) -> list:
     return found
 
 
-def _as_tuple(node: object) -> sympy.Tuple | None:
+def _as_tuple(node: Any) -> sympy.Tuple | None:
     if isinstance(node, sympy.Interval) and node.left_open and node.right_open:
         return sympy.Tuple(node.start, node.end)
     return node if isinstance(node, sympy.Tuple) else None
 
 
-def _same_set(gold: object, said: object) -> bool:
+def _same_set(gold: Any, said: Any) -> bool:
     if isinstance(gold, sympy.Interval) and isinstance(said, sympy.Interval):
         ends = (gold.left_open, gold.right_open) == (said.left_open, said.right_open)
         return ends and same(gold.start, said.start) and same(gold.end, said.end)
@@ -356,14 +357,15 @@ def _same_set(gold: object, said: object) -> bool:
     if tuples[0] is not None and (tuples[1] is not None or finite[1] is not None):
         other = tuples[1].args if tuples[1] is not None else _parts(finite[1])
         return len(tuples[0]) == len(other) and all(map(same, tuples[0].args, other))
-    if finite[0] is not None and (finite[1] is not None or tuples[1] is not None):
-        return match(finite[0].args, (tuples[1] if finite[1] is None else finite[1]).args, same)
+    members = tuples[1] if finite[1] is None else finite[1]
+    if finite[0] is not None and members is not None:
+        return match(finite[0].args, members.args, same)
     if type(gold) is type(said) and gold.args:
         return match(gold.args, said.args, same)
     return False
 
 
-def _same_matrix(gold: object, said: object) -> bool:
+def _same_matrix(gold: Any, said: Any) -> bool:
     gold, said = (node.doit() if isinstance(node, MatrixExpr) else node for node in (gold, said))
     return (
         isinstance(gold, MatrixBase)

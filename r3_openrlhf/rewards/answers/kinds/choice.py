@@ -33,6 +33,10 @@ _IS_REFERENCE = re.compile(
 _OPTION = re.compile(
     r"(?:^|(?<=\s)|(?<=\$))\(?([A-J])[).:]\s*(.*?)(?=\s*(?:(?<=[\s$])\(?[A-J][).:]\s|\([A-J]\)|$))", re.DOTALL
 )
+_CONFIRMED = re.compile(r"\)?\**\s+is\s+(?:the\s+)?(?:correct|right|best|answer|only)\b")
+_IS_ANSWER = re.compile(
+    r"(?<![a-zA-Z])([A-J])\)?\**\s+is\s+(?:the\s+)?(?:(?:correct|right|best)\s+)?(?:answer|option|choice|correct|right)\b"
+)
 _SAID = re.compile(
     r"(?:\b(?:answer|choice|option|letter|select|choose|pick|selection)\b[^.\n]{0,40}?[\s:*_(\"“]|选)\(?([A-J])(?![a-zA-Z0-9'’])(?=([^\n]{0,200}))"
 )
@@ -90,7 +94,11 @@ def _first_letter(words: str) -> str | None:
 
 
 def _find(sentence: str, problem: str) -> list[str]:
-    said = [letter + rest.partition(". ")[0] for letter, rest in _SAID.findall(sentence)]
+    said = [
+        letter + ("" if _CONFIRMED.match(rest) else rest.partition(". ")[0])
+        for letter, rest in _SAID.findall(sentence)
+    ]
+    said += _IS_ANSWER.findall(sentence)
     if said:
         return said[-1:]
     last = re.split(r"(?<=[.!?])\s+|\n", sentence.strip())[-1].removeprefix("Answer: ")

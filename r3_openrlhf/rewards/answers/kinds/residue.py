@@ -12,7 +12,10 @@ Residue = tuple[str, int, frozenset[int]]  # the name of the number, if it is sa
 
 _MODULUS = r"\(?,?\s*\\?[pb]?mod(?:ulo)?\s*\{?\s*(\d+)\s*\}?\s*\)?"
 _CLASS = re.compile(rf"(?:([a-z])\s*(?:\\equiv|≡|=)\s*)?((?:-?\d+(?:\s*(?:,|\\text|or|and|\\pm)\s*)*)+?)\s*{_MODULUS}")
-_LINEAR = re.compile(r"([a-z])\s*=\s*(?:(-?\d*)([jklmnt])\s*([+-]\s*\d+)?|(-?\d+)\s*([+-]\s*\d*)([jklmnt]))")
+_LINEAR = re.compile(r"(?:([a-z])\s*=\s*)?(?:(-?\d*)([jklmnt])\s*([+-]\s*\d+)?|(-?\d+)\s*([+-]\s*\d*)([jklmnt]))")
+_ASKS_FOR_ALL = re.compile(
+    r"(?i)\b(?:all|every|which) (?:possible |positive |natural )?(?:integers?|numbers?|values?|solutions?|[a-z])\b|congruen|\\p?mod"
+)
 _DOMAIN = re.compile(
     r"(?:,|;|\\q?quad|\s|\\text\s*\{)*(?:\(?\s*(?:where |for (?:some |any |all )?|with )?(?:(?:an )?integers? ?[a-z]?|[a-z] (?:is|any) .*integer.*"
     r"|[a-z]\s*(?:\\in|∈)\s*\\mathbb\s*\{?[ZN]\}?.*)\s*\)?\}?)$"
@@ -33,7 +36,11 @@ def _read(text: str, problem: str) -> Residue | None:
         factor = factor + "1" if factor in ("+", "-", "") else factor
         shift = (said[4] or "0") if said[3] else said[5]
         modulus = abs(int(factor))
-        return (said[1], modulus, frozenset([int(shift.replace(" ", "")) % modulus])) if 0 < modulus < 10**12 else None
+        return (
+            (said[1] or "", modulus, frozenset([int(shift.replace(" ", "")) % modulus]))
+            if 0 < modulus < 10**12
+            else None
+        )
     return None
 
 
@@ -42,11 +49,9 @@ def _recognise(reference: str, problem: str) -> bool:
         return True
     said = _LINEAR.fullmatch(_DOMAIN.sub("", plain(reference)))
     letter = (said[3] or said[7]) if said else None
-    return (
-        letter is not None
-        and re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", problem) is None
-        and said[1] != letter
-    )
+    if said is None or letter is None or letter == said[1] or not (said[1] or _ASKS_FOR_ALL.search(problem)):
+        return False
+    return re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", problem) is None
 
 
 def _same(said: Residue, wanted: Residue) -> bool:
