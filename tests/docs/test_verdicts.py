@@ -18,5 +18,5 @@ def test_the_verdict_is_what_the_page_says(response, reference, verdict, reason)
 
 
 def test_the_table_is_read_and_a_copy_of_the_problem_is_wrong():
-    assert len(ROWS) == 20
+    assert len(ROWS) == 21
     assert grade(r"\boxed{12-5}", "7", problem="What is 12-5?").reason == "restated"
