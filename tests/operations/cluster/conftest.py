@@ -30,47 +30,7 @@ PROBE = f'{{{{ python }}}} {REPOSITORY}/tests/operations/cluster/ray_probe.py "$
 SMALL_RAY = "--ray-args=--num-cpus=1 --object-store-memory=80000000"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 SBIN = "/usr/sbin:/usr/local/sbin"
-CONFIGURATION = """
-ClusterName=r3test
-SlurmctldHost=localhost(127.0.0.1)
-SlurmUser={user}
-SlurmdUser={user}
-SlurmctldPort={ports[0]}
-AuthType=auth/munge
-CredType=cred/munge
-AuthInfo=socket={folder}/munge.sock,cred_expire=30
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.%n.pid
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool.%n
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-JobCompType=jobcomp/filetxt
-JobCompLoc={folder}/jobcomp.log
-MpiDefault=none
-SlurmdParameters=config_overrides
-KillWait=30
-MessageTimeout=60
-BatchStartTimeout=60
-UnkillableStepTimeout=600
-SlurmdTimeout=60
-MinJobAge=86400
-ReturnToService=2
-SchedulerParameters=sched_min_interval=0,sched_interval=1,bf_interval=1
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-NodeName=node1 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[1]} CPUs=8 RealMemory=8000 State=UNKNOWN
-NodeName=node2 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[2]} CPUs=8 RealMemory=8000 State=UNKNOWN
-NodeName=node3 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[3]} CPUs=8 RealMemory=8000 State=UNKNOWN
-PartitionName=main Nodes=node1,node2 Default=YES PriorityTier=1 GraceTime=600
-PartitionName=three Nodes=ALL PriorityTier=1 GraceTime=600
-PartitionName=hasty Nodes=node3 PriorityTier=1 GraceTime=1
-PartitionName=urgent Nodes=ALL PriorityTier=10
-"""
+CONFIGURATION = Path(__file__).with_name("slurm.conf.in").read_text()  # user, ports and folder are put in
 
 
 def until(condition, *, seconds=400.0, what="it"):
