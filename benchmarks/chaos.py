@@ -57,7 +57,7 @@ class Chaos:
         self.temporary.mkdir()
         self.run = RunDirectory(folder / "run")
         self.port = free_port()
-        self.surroundings = {**os.environ, "TMPDIR": str(self.temporary)}
+        self.surroundings = {**os.environ, "TMPDIR": str(self.temporary), "R3_REWARD_TOKEN": "of-this-chaos-alone"}
         self.server = self.serve()
         self.process: subprocess.Popen | None = None
         self.members: set[psutil.Process] = set()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import os
 import re
 import statistics
 import subprocess
@@ -39,11 +40,15 @@ SEARCHES = {
 }
 
 
+TOKEN = "of-this-measurement-alone"
+
+
 @contextmanager
 def served(run: Path) -> Iterator[tuple[str, int]]:
     """Start `r3 view RUN`. Yields its address and process id."""
     command = [sys.executable, "-m", "r3_openrlhf", "view", str(run), "--no-browser"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    environment = {**os.environ, "R3_VIEW_TOKEN": TOKEN}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
     try:
         assert process.stdout is not None
         yield process.stdout.readline().strip().rstrip("/"), process.pid
@@ -54,7 +59,7 @@ def served(run: Path) -> Iterator[tuple[str, int]]:
 
 def fetch(address: str) -> tuple[float, int, int]:
     """Return seconds, bytes of the page and bytes that were sent."""
-    request = urllib.request.Request(address, headers={"Accept-Encoding": "gzip"})
+    request = urllib.request.Request(address, headers={"Accept-Encoding": "gzip", "Authorization": f"Bearer {TOKEN}"})
     started = time.perf_counter()
     with urllib.request.urlopen(request, timeout=600) as answer:
         body = answer.read()

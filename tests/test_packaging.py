@@ -33,6 +33,7 @@ from tests.comparison.synthetic import write_run
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+TOKEN = "0123456789abcdef"
 PINS = "requirements-cpu.txt"
 TOOLS = {"pip", "wheel", "uv", "r3-openrlhf"}
 # Packages that something declares and that only a GPU or a feature without use here needs.
@@ -262,7 +263,10 @@ def installed_with(wheel, tmp_path):
 @contextmanager
 def server(*command, cwd, said_by):
     """A program of an installation that serves; its address is what it says first on stdout or stderr."""
-    process = subprocess.Popen(list(map(str, command)), cwd=cwd, text=True, **{said_by: subprocess.PIPE})
+    environment = {**os.environ, "R3_VIEW_TOKEN": TOKEN, "R3_REWARD_TOKEN": TOKEN}
+    process = subprocess.Popen(
+        list(map(str, command)), cwd=cwd, text=True, env=environment, **{said_by: subprocess.PIPE}
+    )
     try:
         yield re.search(r"http://[\w.:]+", getattr(process, said_by).readline())[0]
     finally:
@@ -271,7 +275,8 @@ def server(*command, cwd, said_by):
 
 
 def answer_of(url, body=None):
-    request = urllib.request.Request(url, body and json.dumps(body).encode(), {"content-type": "application/json"})
+    headers = {"content-type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    request = urllib.request.Request(url, body and json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=300) as answer:
         return answer.read().decode()
 

@@ -24,6 +24,7 @@ from r3_openrlhf.view.run_reader import RunReader  # noqa: E402
 from tests.view.conftest import wait_for_counts  # noqa: E402
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--force-device-scale-factor=1")
+TOKEN = "of-these-pictures-alone"
 WIDTH, HEIGHT = 1360, 860
 PHONE = 390
 SHEET = ("run", "ranking", "tokens", "problem", "search", "compare")
@@ -97,6 +98,7 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
         "PATH": "/usr/bin:/bin",
         "PYTHONPATH": str(REPOSITORY),
         "HOME": str(cache),
+        "R3_VIEW_TOKEN": TOKEN,
     }
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
@@ -107,7 +109,8 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
             browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
             for scheme in ("light", "dark"):
                 for width in (WIDTH, PHONE):
-                    page = browser.new_page(viewport={"width": width, "height": HEIGHT}, color_scheme=scheme)
+                    size, password = {"width": width, "height": HEIGHT}, {"username": "any", "password": TOKEN}
+                    page = browser.new_page(viewport=size, color_scheme=scheme, http_credentials=password)
                     page.goto(address)
                     wait_for_counts(page, address, len(run.steps()))
                     for name, (path, click) in pages.items():
