@@ -12,7 +12,6 @@ import tests.stack.cpu_only  # noqa: F401
 from tests.stack.training import lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-# 32 problems in batches of 8: grpo and ppo keep OpenRLHF's own update, which shuffles the rows itself
 RUNS = {
     "grpo": ("algo=grpo", "train.max_steps=4", "checkpoint.save_steps=2"),
     "ppo": ("algo=ppo", "checkpoint.save_steps=4"),
