@@ -44,7 +44,7 @@ _ASIDE = re.compile(r"\s*\((?!or\b|not\b)[^()]*\)$")
 _LEAD = re.compile(
     r"^(?:(?:the|an?|it|its|this|that|to|on|in|at|due|of|by|called|named|towards?|is|are|was|will be|must be|answer|option)[ :]+)+"
 )
-_PREDICATE = re.compile(r"^(?P<subject>.*\b(?:is|are|was|were|will be|must be|equals)|[a-z ]{0,30}[:=])\s+")
+_PREDICATE = re.compile(r"^(?P<subject>[a-z' ]{0,60}\b(?:is|are|was|were|will be|must be|equals)|[a-z ]{0,30}[:=])\s+")
 _HEDGE = re.compile(
     r"\b(?:or|not|no|never|neither|nor|maybe|perhaps|except|unless|if|possibly|either|but|than|whether|wrong|false|incorrect|unlikely)\b|n't\b"
 )

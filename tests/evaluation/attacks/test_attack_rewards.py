@@ -20,7 +20,7 @@ FILES = {  # options and rows -> exit code and what is said
     "a reference that is refused": ((), [("Which?", "9^{9^{9^{9}}}+x"), ("Or?", "5")], 0, ["references: 2"]),
     "references that are no answer and long ones": (
         (), [("Which?", "odd $n$"), ("Why?", LONG), ("What?", "$x=1$ and $y=2$")], None,
-        ["references that are no answer: 1, taken whole: 1", "'odd $n$': is prose", f"{LONG!r}: taken whole", "\na part "],
+        ["references that are no answer: 0, taken whole: 1", "kind prose: 1", f"{LONG!r}: taken whole", "\na part "],
     ),
 }  # fmt: skip
 

@@ -206,3 +206,9 @@ def test_a_reference_says_its_kind():
         read_reference("1, 2, 3", "List them from least to greatest.").kind == "ordered list: 3 values, order counts"
     )
     assert read_reference("2024-03-05").kind == "date" and read_reference("7").kind == ""
+
+
+def test_another_answer_before_a_sentence_is_not_left_out_with_its_subject():
+    reference = "the sum of two odd numbers is always an even number"
+    assert verdict(rf"\boxed{{{reference}}}", reference, "") == "correct"
+    assert verdict(rf"\boxed{{1234567}}, \boxed{{{reference}}}", reference, "") == "wrong"
