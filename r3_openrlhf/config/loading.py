@@ -434,8 +434,8 @@ def fields_of(schema: Any = R3Config, prefix: str = "") -> dict[str, dataclasses
     hints = _hints_of(schema)
     for field in dataclasses.fields(schema):
         name = f"{prefix}{field.name}"
-        inner: Any = hints[field.name]
-        found |= fields_of(inner, f"{name}.") if dataclasses.is_dataclass(inner) else {name: field}
+        is_section = dataclasses.is_dataclass(hints[field.name])
+        found |= fields_of(hints[field.name], f"{name}.") if is_section else {name: field}
     return found
 
 
