@@ -1,5 +1,5 @@
-"""Keys of an algorithm: those that nothing reads are refused, parts that do not fit together too, and the first page tells
-algorithms apart."""
+"""Keys of an algorithm: those that nothing reads are refused, as in test_config.py what does not fit together, and the first
+page tells algorithms apart."""
 
 import dataclasses
 from itertools import combinations
@@ -86,26 +86,6 @@ def test_every_estimator_and_every_loss_works_with_all_of_r3_or_says_why_not():
             assert config.estimator is ESTIMATORS[estimator] and config.loss is LOSSES[loss]
     assert set(refused) == {"nsr", "w_reinforce"}
     assert refused["nsr"].endswith("a ranking would change nothing; use ranking.enabled=false")
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ("algo=grpo advantage.function=maxrl", "advantage.function is maxrl, but algo is grpo, which has OpenRLHF's own"),
-        ("algo=r3 advantage.function=maxrl advantage.alpha=2", "advantage.alpha is 2.0, but the estimator is maxrl, which does not read it"),
-        ("algo=r3 train.loss=gmpo", "use train.loss_aggregation=seq-mean-token-mean"),
-        ("algo=grpo train.loss=sapo train.eps_clip_low=0.3", "train.eps_clip_low is 0.3, but the policy loss is sapo"),
-        ("algo=r3 train.loss=cispo replay.dual_clip=2", "replay.dual_clip is 2.0, but the policy loss is cispo"),
-        ("algo=gspo train.loss=cispo", "the loss of algo=gspo or openrlhf.actor.policy_loss_type is gspo; leave one"),
-        ("algo=grpo train.loss=luffy", "differs from ppo in recalled rows alone, but nothing is recalled"),
-        ("algo=r3_earned train.loss=exgrpo", "with which that ratio is 1; use replay.old_logprobs=behaviour"),
-        ("algo=examples/own_maxrl.py:maxrl advantage.function=gpg", "which has advantages of its own; leave one of"),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_together_is_refused_with_the_reason(settings, sentence):
-    with pytest.raises(ConfigError) as refusal:
-        load_config("cpu_smoke", settings.split())
-    assert sentence in str(refusal.value)
 
 
 def test_an_algorithm_of_a_user_is_one_function_in_one_file(tmp_path):

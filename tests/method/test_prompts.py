@@ -5,18 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from r3_openrlhf.method.core.reflection import reflection_message
-from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import ChatPrompts, ReflectionFate
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.settings import (
-    AdvantageSettings,
-    RankingSettings,
-    ReflectionSettings,
-    RehearsalSettings,
-    ReplaySettings,
-    StateReplaySettings,
-)
 from r3_openrlhf.method.types import Context, Verdict
 from tests.method.history.samples import make_rollout
 from tests.method.test_r3 import settings_of
@@ -141,33 +132,3 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
     assert ChatPrompts(Letters(), max_prompt_tokens=50).reflection(problem, error) is None
     own = ChatPrompts(Letters(), max_prompt_tokens=50, message=lambda one: one.uid, render=str.upper)
     assert own.plain(problem) == "A"
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: ReplaySettings(k=0), "replay.k is 0; use 1 to 10000"),
-        (lambda: ReplaySettings(k=10_001), "replay.k is 10001; use 1 to 10000"),
-        (lambda: ReplaySettings(max_policy_lag=0), "replay.max_policy_lag is 0"),
-        (lambda: ReplaySettings(dual_clip=1.0), "replay.dual_clip is 1.0"),
-        (lambda: ReplaySettings(mode="ad"), "replay.mode is 'ad'"),
-        (
-            lambda: ReflectionSettings(max_share=2),
-            "reflection.max_share is 2; use a number above 0 and at most 1",
-        ),
-        (
-            lambda: RehearsalSettings(share=32),
-            "replay.rehearse.share is 32; use a number of at least 0 and at most 1",
-        ),
-        (lambda: RankingSettings(peak_fraction=0.0), "ranking.peak_fraction is 0.0"),
-        (lambda: RankingSettings(max_reward=1.0), "ranking.max_reward is 1.0; .*no failure can earn as much"),
-        (
-            lambda: StateReplaySettings(ratio=1.0),
-            "exploration.rrl.ratio is 1.0; use a number of at least 0 and below 1",
-        ),
-        (lambda: AdvantageSettings(std_eps=-1.0), "advantage.std_eps is -1.0"),
-    ],
-)
-def test_a_setting_that_cannot_be_is_refused(make, words):
-    with pytest.raises(ConfigError, match=words):
-        make()

@@ -231,18 +231,6 @@ def test_a_reason_with_broken_unicode_is_kept():
     assert store.recall("p", Verdict.WRONG, k=1, step=1, max_policy_lag=1)[0].rollout.reason == "a\\ud800"
 
 
-@pytest.mark.parametrize(
-    ("limits", "sentence"),
-    [
-        ({"max_per_problem_and_verdict": 0}, "max_per_problem_and_verdict is 0"),
-        ({"max_bytes": 10}, "max_bytes is 10"),
-    ],
-)
-def test_bad_limits_are_named(limits, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        HistorySettings(**limits)
-
-
 def test_bad_requests_are_named():
     store = open_memory()
     for options, sentence in (
