@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
@@ -85,22 +84,3 @@ def test_returns_by_hand():
     assert step_returns([1.0, 0.0, 4.0], gamma=0.5) == [2.0, 2.0, 4.0]
     assert step_returns([], gamma=0.95) == []
     assert step_returns([0.0, 0.0, 1.0], gamma=0.95) == approx([0.9025, 0.95, 1.0])
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"returns": [[1.0]]}, "states has 2, returns has 1 values"),
-        ({"returns": [[1.0], [1.0, 2.0]]}, r"states\[1\] has 1, returns\[1\] has 2 values"),
-        ({"returns": [[1.0], [float("nan")]]}, r"returns\[1\]\[0\] is nan"),
-        ({"depth": -1}, "depth is -1"),
-        ({"depth": 1.5}, "whole number"),
-        ({"eps": -1.0}, "eps is -1.0"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(changed, said):
-    arguments = {"states": [["a"], ["a"]], "returns": [[0.0], [1.0]], "depth": 1, **changed}
-    with pytest.raises(ValueError, match=said):
-        hierarchy_advantages(arguments.pop("states"), arguments.pop("returns"), **arguments)
-    with pytest.raises(ValueError, match="gamma is 1.5"):
-        step_returns([1.0], gamma=1.5)

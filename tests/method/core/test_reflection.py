@@ -44,13 +44,6 @@ def test_is_hard():
     assert is_hard(0.05, threshold=0.1)
     assert not is_hard(0.1, threshold=0.1)  # below tau, strictly
     assert not is_hard(None, threshold=0.1)  # no history yet
-    for mean, threshold, said in (
-        (math.nan, 0.1, "^mean is nan"),
-        (0.1, math.nan, "^threshold is nan"),
-        (math.inf, 0.1, "^mean is inf"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            is_hard(mean, threshold=threshold)
 
 
 def test_the_message():
