@@ -1,23 +1,22 @@
 """What a user adds by import path: found, checked at start, and used as if it were ours."""
 
-import random
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import r3_openrlhf.rewards.code.languages  # noqa: F401
-from r3_openrlhf.config import R3Config, RewardConfig
+from r3_openrlhf.config import R3Config, RewardConfig, TrainConfig
 from r3_openrlhf.config.algorithms import ALGORITHMS
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
-from r3_openrlhf.method.core.replay import Candidate, choose
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import OpenTable, load_object, looking_only
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.settings import RankingSettings, ReplaySettings
+from r3_openrlhf.method.settings import AdvantageSettings, RankingSettings, ReplaySettings, StateReplaySettings
 from tests.method.test_r3 import W, rollout, settings_of
 
 MODULE = """
@@ -38,17 +37,8 @@ def longest(rollouts):
 def calm(rollouts, entropies):
     return [-entropy.global_ for entropy in entropies]
 
-def one_number(rollouts):
-    return [1.0]
-
 def best(candidates, k, rng):
     return sorted(candidates, key=lambda one: one.reward, reverse=True)[:k]
-
-def strangers(candidates, k, rng):
-    return ["a stranger"]
-
-def no_rng(candidates):
-    return candidates
 
 def centred(rewards):
     return [reward - sum(rewards) / len(rewards) for reward in rewards]
@@ -63,9 +53,6 @@ def text_of(problem):
     return problem + "!"
 
 LANGUAGE = Language(command=("lua",))
-
-def fails(candidates, k, rng):
-    raise KeyError("oldest")
 """
 
 
@@ -107,12 +94,6 @@ def test_a_score_that_names_entropies_gets_them_measured(mine):
     assert [row.ranking_reward for row in batch.rows] == [0.0, 0.5]
 
 
-def test_the_highest_reward_first(mine):
-    stored = [Candidate(i, i, reward, 2, bytes([i])) for i, reward in enumerate((1.2, 1.9, 1.5, 1.0))]
-    chosen = choose(stored, k=2, order=mine("best"), rng=random.Random(0))
-    assert [one.reward for one in chosen] == [1.9, 1.5]
-
-
 def test_an_algorithm_of_a_user_is_a_configuration(mine):
     off = {
         name: getattr(settings_of(**{f"{name}__enabled": False}), name) for name in ("replay", "reflection", "ranking")
@@ -124,12 +105,7 @@ def test_an_algorithm_of_a_user_is_a_configuration(mine):
 @pytest.mark.parametrize(
     ("entrance", "sentence"),
     [
-        (lambda path: ReplaySettings(order=path("strangers")), "must return up to k of the candidates"),
-        (lambda path: ReplaySettings(order=path("no_rng")), "cannot be called as it must be"),
-        (lambda path: ReplaySettings(order=path("fails")), "fails on three made-up candidates: KeyError: 'oldest'"),
         (lambda path: ReplaySettings(order=path("missing")), "has no missing"),
-        (lambda path: RankingSettings(score=path("one_number")), "gave 1 numbers for 2 rollouts"),
-        (lambda path: RankingSettings(score=path("NUMBER")), "cannot be called as it must be"),
         (lambda path: RankingSettings(score="no_module:score"), "ranking.score is 'no_module:score', which cannot be imported"),
         (lambda path: RankingSettings(score="nofile.py:score"), "nofile.py does not exist"),
         (lambda path: RankingSettings(score="entropie"), "did you mean entropy?, or package.module:name of your own"),
@@ -141,6 +117,28 @@ def test_what_cannot_be_used_is_refused_at_start(mine, entrance, sentence):
     with pytest.raises(ConfigError) as refusal:
         entrance(mine)
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+SECTIONS = {
+    "advantage": AdvantageSettings,
+    "exploration.rrl": StateReplaySettings,
+    "ranking": RankingSettings,
+    "replay": ReplaySettings,
+    "train": TrainConfig,
+}
+UNUSABLE = tomllib.loads(Path(__file__).with_name("unusable_parts.toml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("key", "source", "sentence"), [(key, *case) for key, cases in UNUSABLE.items() for case in cases]
+)
+def test_what_cannot_work_is_refused_when_the_settings_are_made(tmp_path, key, source, sentence):
+    (tmp_path / "own.py").write_text(source)
+    section, _, name = key.rpartition(".")
+    with pytest.raises(ConfigError) as refusal:
+        SECTIONS[section](**{name: f"{tmp_path / 'own.py'}:f"})
+    assert str(refusal.value).startswith(f"{key} is ") and sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_the_parts_of_the_example_are_taken(tmp_path):
