@@ -224,10 +224,18 @@ def bounds(peak, width):
 
 @pytest.mark.parametrize(
     ("source", "width", "exact"),
-    [("auto", 0.1, set()), ("auto", 9.0, {0, 1}), ("exact", 0.1, {0, 1}), ("topk", 9.0, set())],
+    [
+        ("auto", 0.1, set()),
+        ("auto", 9.0, {0, 1}),
+        ("auto", None, {0, 1}),
+        ("exact", 0.1, {0, 1}),
+        ("topk", 9.0, set()),
+    ],
 )
 def test_exact_entropy_is_asked_for_where_bounds_do_not_decide(source, width, exact):
-    rows = [rollout(W, number=i, truncated=True, bounds=bounds(1.0 + i, width)) for i in range(2)]
+    """Bounds that do not overlap decide; with a width of None the second row has none."""
+    rows = [rollout(W, number=i, truncated=True, bounds=bounds(1.0 + i, width or 0.1)) for i in range(2)]
+    rows[1].entropy_bounds = width and rows[1].entropy_bounds
     r3 = R3(settings_of(ranking__entropy_source=source))
     batch = r3.recall(rows, step=0)
     assert r3.rows_to_measure(batch) == exact

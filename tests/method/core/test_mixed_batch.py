@@ -9,9 +9,9 @@ from pytest import approx
 from r3_openrlhf.method.core.advantages import group_advantages
 from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import RecallFate
-from r3_openrlhf.method.core.mixed_batch import MixedBatch, topk_decides
+from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
-from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, TurnFacts, Verdict
+from r3_openrlhf.method.types import Context, EntropyStatistics, TurnFacts, Verdict
 from tests.method.history.samples import make_rollout
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
@@ -24,12 +24,10 @@ ENTROPY = RANKING_SCORES["entropy"]
 TURN = TurnFacts(trajectory="t", index=0, state="s", reward=0.0, step_return=0.0, valid=True)
 
 
-def rollout(verdict=W, *, uid="a", reward=None, truncated=False, step=0, context=Context.PLAIN, bounds=None):
-    made = make_rollout(
+def rollout(verdict=W, *, uid="a", reward=None, truncated=False, step=0, context=Context.PLAIN):
+    return make_rollout(
         uid, ids=(3, 4, 5), prompt=(1, 2), verdict=verdict, reward=reward, truncated=truncated, policy_step=step, context=context
     )  # fmt: skip
-    made.entropy_bounds = bounds
-    return made
 
 
 def group(*verdicts, **settings):
@@ -44,14 +42,6 @@ def stored(verdict, count=1, step=3, reward=None):
 
 def recall(batch, function, mode="add"):
     batch.recall(function, mode=mode, rng=random.Random(0))
-
-
-def test_an_all_wrong_group_gets_a_stored_success():
-    """METHOD section 9: rewards 0 0 0 0 1 -> -.447 x4, 1.789."""
-    batch = MixedBatch(group(W, W, W, W), ["g"] * 4)
-    recall(batch, lambda uid, verdict: [rollout(C, reward=1.0)] if verdict is C else [])
-    assert batch.advantages(**EQ3) == approx([-0.447214] * 4 + [1.788854], abs=1e-6)
-    assert [row.recalled for row in batch.rows] == [False] * 4 + [True]
 
 
 def test_collapse_is_decided_on_verdicts_not_on_rewards():
@@ -80,8 +70,6 @@ def test_what_is_not_there_is_an_error():
         MixedBatch(group(W, W), ["g"])
     with pytest.raises(ValueError, match="is ungraded and has no reward"):
         rollout(U).graded_reward  # noqa: B018
-    with pytest.raises(ValueError, match="source is 'auto'"):
-        EntropyStatistics(peak=1.0, global_=0.5, source="auto")
 
 
 def test_a_group_with_one_graded_rollout_is_left_out():
@@ -195,18 +183,3 @@ def test_every_generated_token_is_counted_with_one_kind_of_group():
     kinds = ("mixed", "all_correct", "none_correct", "reflection")
     assert [metrics[f"r3/tokens/{kind}"] for kind in kinds] == [6, 6, 6, 6]
     assert metrics["response_tokens"] == 27  # the ungraded one, too
-
-
-def bounds(peak, width):
-    return EntropyBounds(peak_lower=peak, peak_upper=peak + width, global_lower=1 / peak, global_upper=1 / peak)
-
-
-def test_topk_bounds_decide_only_when_every_row_has_them_and_they_do_not_overlap():
-    narrow = [rollout(W, bounds=bounds(p, 0.1)) for p in (1.0, 2.0)]
-    wide = [rollout(W, bounds=bounds(p, 5.0)) for p in (1.0, 2.0)]
-    none = [rollout(W, bounds=bounds(1.0, 0.1)), rollout(W)]
-    answers = []
-    for rows in (narrow, wide, none):
-        batch = MixedBatch(rows, ["g", "g"])
-        answers.append(topk_decides(batch.rows, lambda row: row.rollout.entropy_bounds))
-    assert answers == [True, False, False]

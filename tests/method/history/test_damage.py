@@ -5,6 +5,8 @@ import contextlib
 import itertools
 import shutil
 import sqlite3
+import tomllib
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +25,7 @@ TABLES = (
     "meta steps problems counters counters_before gone continuations prompts responses rollouts logprobs trajectories states"
 ).split()
 WRONG = {"INTEGER": [-7, 2**62], "REAL": [float("inf")], "TEXT": [], "BLOB": [b""]}  # in range of nothing
+DAMAGE = tomllib.loads(Path(__file__).with_name("damage.toml").read_text())["damage"]
 OF_ANOTHER_TYPE = {"INTEGER": ["text", b"\0", 0.5], "REAL": ["text", b"\0"], "TEXT": [b"\0"], "BLOB": ["text", 7]}
 
 
@@ -137,24 +140,7 @@ def test_a_sound_store(sound):
     assert (result.problems, result.steps) == (3, 5)
 
 
-@pytest.mark.parametrize(
-    ("damage", "finding"),
-    [
-        ("UPDATE counters SET count = count + 1 WHERE verdict = 1 AND problem = 1", "problem p counts"),
-        ("UPDATE counters SET reward_sum = reward_sum + 0.5 WHERE verdict = 1 AND problem = 2", "problem q counts"),
-        ("DELETE FROM counters WHERE verdict = 2", "problem p counts (0, 0.0) plain ungraded"),
-        ("UPDATE gone SET count = count - 1 WHERE step = -1 AND verdict = 1 AND problem = 1", "problem p counts"),
-        ("DELETE FROM rollouts WHERE id = (SELECT max(id) FROM rollouts)", "refers to rollouts that are not there"),
-        ("DELETE FROM logprobs WHERE rollout = (SELECT max(id) FROM rollouts)", "lacks its log-probs"),
-        ("DELETE FROM prompts WHERE id = 1", "refers to prompts that are not there"),
-        ("DELETE FROM steps WHERE step = 5", "refers to steps that are not there"),
-        ("UPDATE rollouts SET copies = 0 WHERE id = (SELECT max(id) FROM rollouts)", "CHECK constraint failed in rollouts"),
-        ("UPDATE steps SET num_rollouts = 8 WHERE step = 4", "step 4 had 8 rollouts"),
-        ("UPDATE rollouts SET bytes = bytes + 1 WHERE id = (SELECT max(id) FROM rollouts)", "the byte count is"),
-        ("UPDATE logprobs SET data = CAST(x'28b52ffd' || data AS BLOB)", "cannot be read: a stored array is damaged"),
-        ("UPDATE meta SET value = 9 WHERE key = 'floor'", "the rollback floor 9 is after the newest step"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("damage", "finding"), DAMAGE)
 def test_each_kind_of_damage_is_named(sound, quick_path, damage, finding):
     with damaged(quick_path, sound) as connection:
         connection.execute(damage)
