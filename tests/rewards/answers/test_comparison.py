@@ -9,20 +9,12 @@ from hypothesis import strategies as st
 from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
 from r3_openrlhf.rewards.answers.comparison import compare_cheaply, normalise
 from r3_openrlhf.rewards.answers.units import split_unit
+from tests.tables import tables_beside
 
-UNDECIDED = [
-    ("x^2+1", "1+x^2"),
-    (r"2\frac12", "2.5"),  # mixed number or product
-    ("(1,2)", "[1,2]"),
-    ("ab", "ba"),
-    (r"\sqrt{2}", "1.4142"),
-    ("1/0", "5"),
-    ("9^{9^{9}}", "5"),
-    ("12:30", "12"),
-]
+TABLES = tables_beside(__file__)
 
 
-@pytest.mark.parametrize(("answer", "reference"), UNDECIDED)
+@pytest.mark.parametrize(("answer", "reference"), TABLES["undecided"])
 def test_left_to_the_symbolic_comparison(answer, reference):
     assert compare_cheaply(answer, reference) is None
 
@@ -83,50 +75,27 @@ def test_arithmetic_agrees_with_python_where_both_read_the_text(text):
         assert float(value) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "9**9**9**9",
-        "9^{9^9}",
-        "(" * 30 + "1" + ")" * 30,
-        "1" * 300,
-        "2^{99999}",
-        "1/(1-1)",
-        "",
-        "-",
-        "()",
-        "1e9999",
-        "x + 1",
-        r"\divergence 4",
-        "__import__('os')",
-    ],
-)
+@pytest.mark.parametrize("text", [*TABLES["no_value"], "(" * 30 + "1" + ")" * 30, "1" * 300])
 def test_arithmetic_refuses_what_is_too_large_or_no_number(text):
     assert exact_value(text) is None
 
 
-def test_precision_and_units():
+def test_stated_precision():
     assert stated_precision("0.0605") == (3, Fraction(1, 20000))
     assert stated_precision(r"1.602\times10^{-19}") == (4, Fraction(5, 10**23))
     assert stated_precision("15") is None and stated_precision("1/3") is None
-    assert split_unit(r"15\text{ cm}^2") == ("15", "cm^2")
-    assert split_unit("15 square centimeters") == ("15", "cm^2")
-    assert split_unit("15 miles per hour") == ("15", "mile/hour")
-    assert split_unit(r"5\text{ or more}") == (r"5\text{ or more}", None)
-    assert split_unit(r"5\text{ apples}") == ("5", None)
-    assert split_unit("5 apples") == ("5", None)
-    assert split_unit("3x") == ("3x", None)
-    assert split_unit("8 red balls left") == ("8", None)
-    assert split_unit("7 inches tall") == ("7", "inch")
-    assert split_unit("5 meters per second squared") == ("5", "m/second^2")
 
 
-@pytest.mark.parametrize(
-    "text",
-    """11 base three; 3 sevenths; 3 hundredths; 3 tens; 3 hundreds; 5 ninths inches; 2 twelves; 3 doubled; 5 negated; 5 too many
-    5 through sevens; 5 versus sixes; 5 to sixes; 5 cannot be right; 5 fails; 5 invalid; 5 days ago; 5 percents; 5 thousand dollars; 5 roots""".replace(
-        "\n", ";"
-    ).split(";"),
-)
+@pytest.mark.parametrize(("text", "number", "unit"), TABLES["units"])
+def test_a_unit(text, number, unit):
+    assert split_unit(text) == (number, unit)
+
+
+@pytest.mark.parametrize(("text", "number"), TABLES["counted"])
+def test_what_is_counted_is_no_unit(text, number):
+    assert split_unit(text) == (number, None)
+
+
+@pytest.mark.parametrize("text", TABLES["not_counted"])
 def test_what_is_behind_a_number_and_not_counted(text):
-    assert split_unit(text.strip()) == (text.strip(), None)
+    assert split_unit(text) == (text, None)

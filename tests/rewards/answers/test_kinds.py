@@ -3,6 +3,7 @@ deny, scale or go on. A new kind is tested by being there."""
 
 import random
 import time
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -10,39 +11,9 @@ from hypothesis import strategies as st
 
 from r3_openrlhf import grade, read_reference
 from r3_openrlhf.rewards.answers.kinds import kind_of, kinds
+from tests.tables import tables_beside
 
-WRAPPINGS = [
-    r"\boxed{%s}",
-    r"So it is $\boxed{%s}$.",
-    r"\[\boxed{%s}\]",
-    "<answer>%s</answer>",
-    "Thus.\n#### %s",
-    r"\fbox{%s}",
-]
-SECTIONS = [
-    "<response>\n%s\n</response>", "<think>hm \\boxed{0}</think>%s", "<reasoning>\\boxed{0}</reasoning>\n%s",
-    "<|START_THINKING|>0<|END_THINKING|>%s", "<|channel>thought\n\\boxed{0}<channel|>%s", "<scratchpad>0</scratchpad> %s",
-    "<|channel|>analysis<|message|>\\boxed{0}<|end|><|start|>assistant<|channel|>final<|message|>%s", r"Fill in \boxed{?} first. %s",
-    "%s", "%s\n\nQuestion: What is 3+4?\nAnswer: \\boxed{7654321}", "%s<|im_end|>\n<|im_start|>user\nAnd 5+4?<|im_end|>\n\\boxed{9876}",
-    "%s\n\nProblem 2. Compute 14/2.\nSolution. \\boxed{9876}", "%s\nLet me check: this answer is correct.",
-]  # fmt: skip
-DENIED = [
-    "It is false that the answer is %s.", "The answer is not %s.", "I doubt that the answer is %s.", r"\boxed{%s} is wrong.",
-    r"Option 1: \boxed{%s} Option 2: \boxed{987654}", "If the answer is %s, we get a contradiction.", "It is not true that the answer is %s.",
-    r"One reading gives \boxed{%s}, another reading gives \boxed{987654}.", "<think>It is \\boxed{%s}", r"\boxed{?}",
-    "<reasoning>\\boxed{%s}", "Suppose the answer is %s.", "\\boxed{987654}\n\nQuestion: How heavy are fish?\nAnswer: \\boxed{%s}",
-]  # fmt: skip
-SCALED = [
-    "%d million",
-    "%d times 3",
-    "%d hundred",
-    "%d plus one",
-    "%d dozen",
-    "%d squared",
-    "%d or more",
-    "half of %d",
-    "at least %d",
-]
+TABLES = tables_beside(__file__)
 SEEDS = st.integers(0, 10**6)
 
 
@@ -58,19 +29,11 @@ def test_equal_siblings_are_right_and_neighbours_wrong_in_any_wrapping(name, see
     made = kinds()[name].siblings(rng)
     kind, _ = kind_of(made.reference, made.problem)
     assert kind.name == name, made
-    wrapping, section = rng.choice(WRAPPINGS), rng.choice(SECTIONS)
-    for answer in [made.reference, *made.equal]:
-        assert verdict(section % (wrapping % answer), made.reference, made.problem) == "correct", (
-            answer,
-            section,
-            wrapping,
-        )
-    for answer in made.unequal:
-        assert verdict(section % (wrapping % answer), made.reference, made.problem) == "wrong", (
-            answer,
-            section,
-            wrapping,
-        )
+    wrapping, section = rng.choice(TABLES["wrappings"]), rng.choice(TABLES["sections"])
+    cases = [("correct", made.reference), *(("correct", answer) for answer in made.equal)]
+    for expected, answer in [*cases, *(("wrong", answer) for answer in made.unequal)]:
+        response = section % (wrapping % answer)
+        assert verdict(response, made.reference, made.problem) == expected, response
 
 
 @pytest.mark.parametrize("name", kinds())
@@ -79,10 +42,8 @@ def test_equal_siblings_are_right_and_neighbours_wrong_in_any_wrapping(name, see
 def test_what_denies_an_answer_or_belongs_to_another_question_is_not_it(name, seed):
     rng = random.Random(seed)
     made = kinds()[name].siblings(rng)
-    form, answer = (
-        rng.choice(DENIED),
-        rng.choice([text for text in [made.reference, *made.equal] if "answer" not in text]),
-    )
+    form = rng.choice(TABLES["denied"])
+    answer = rng.choice([text for text in [made.reference, *made.equal] if "answer" not in text])
     response = form.replace("%s", answer)
     assert verdict(response, made.reference, made.problem) == "wrong", response
 
@@ -90,7 +51,7 @@ def test_what_denies_an_answer_or_belongs_to_another_question_is_not_it(name, se
 @settings(max_examples=20, deadline=None)
 @given(
     value=st.integers(2, 99),
-    form=st.sampled_from(SCALED),
+    form=st.sampled_from(TABLES["scaled"]),
     wrapping=st.sampled_from(["The answer is %s.", r"\boxed{\text{%s}}"]),
 )
 def test_a_scaled_number_is_another_one(value, form, wrapping):
@@ -101,8 +62,6 @@ def test_a_scaled_number_is_another_one(value, form, wrapping):
 @settings(max_examples=60, deadline=None)
 @given(top=st.integers(1, 200), bottom=st.integers(2, 97), digits=st.integers(4, 9), off=st.integers(-2, 2))
 def test_a_decimal_of_four_digits_is_what_rounds_to_it(top, bottom, digits, off):
-    from fractions import Fraction
-
     value = Fraction(top, bottom)
     rounded = round(value, digits) + Fraction(off, 10**digits)
     error = abs(rounded - value)
@@ -181,22 +140,7 @@ def test_a_reference_equals_itself(formula):
 OPTIONS = "Which gas is it? (A) oxygen (B) helium (C) neon"
 
 
-@pytest.mark.parametrize(
-    ("task", "response", "reference", "score"),
-    [
-        ("choice", "The answer is helium.", "B", 1.0),
-        ("choice", "I think it is B.", "B", 1.0),
-        ("choice", r"\boxed{\text{neon}}", "B", 0.0),
-        ("words", "It was Paris.", "Paris", 1.0),
-        ("words", r"\boxed{the city of Paris}", "Paris", 0.5),
-        ("number", r"\boxed{9.79}", "9.81", 1.0),
-        ("number", "The answer is 9.5.", "9.81", 0.0),
-        ("number", r"\boxed{9.81\text{ cm}}", r"9.81\text{ m}", 0.0),
-        ("exact", "The answer is Paris.", "Paris", 1.0),
-        ("exact", "The answer is not Paris.", "Paris", 0.0),
-        ("exact", '{"x": 1, "y": 2}', '{"y": 2, "x": 1}', 1.0),
-    ],
-)
+@pytest.mark.parametrize(("task", "response", "reference", "score"), TABLES["tasks"])
 def test_tasks_by_name(task, response, reference, score):
     assert grade(response, reference, task=task, problem=OPTIONS).score == score
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.evaluation.attacks.generate import answer_attacks
 from r3_openrlhf.rewards.answers.exact import exact_text, grade_exact
+from tests.tables import tables_beside
 
-NUMBERS = st.integers(-999, 999)
+TABLES = tables_beside(__file__)
 
 
 def problems(rng, count):
@@ -60,22 +61,12 @@ def test_exact_never_equates_texts_of_other_letters(a, b):
 def withdrawn(rng, answer):
     """An answer, and a clause beside it that takes it back."""
     box = rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", r"\[\boxed{%s}\]", "<answer>%s</answer>"]) % answer
-    before = ["I doubt that ", "It is not ", "I don't think it is ", "Ignore ", "The answer isn't ", "It cannot be "]
-    is_wrong = ["is wrong", "is incorrect", "is not right", "is not the answer", "isn't correct", "cannot be right"]
-    turns = [" ", " But this ", ". This ", ", which ", ". However, that ", "... wait, it ", ". Sorry, the answer "]
-    ends = [
-        ". Scratch that.",
-        ". I was wrong.",
-        ", not.",
-        ". I take it back.",
-        ". Never mind.",
-        ". This does not work.",
-    ]
+    words = TABLES["withdrawn"]
     return rng.choice(
         [
-            rng.choice(before) + box + ".",
-            box + rng.choice(turns) + rng.choice(is_wrong) + rng.choice([".", "!", "", "\n"]),
-            box + rng.choice(ends),
+            rng.choice(words["before"]) + box + ".",
+            box + rng.choice(words["turns"]) + rng.choice(words["is_wrong"]) + rng.choice([".", "!", "", "\n"]),
+            box + rng.choice(words["ends"]),
         ]
     )
 
@@ -83,15 +74,7 @@ def withdrawn(rng, answer):
 def kept(rng, answer):
     """An answer, and words beside it that take nothing back."""
     box = rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", "<answer>%s</answer>"]) % answer
-    behind = [
-        "",
-        " is right.",
-        ". This is not a coincidence.",
-        ". Check: 4 is wrong.",
-        ", not 999983.",
-        ". No other works.",
-    ]
-    before = ["", "It is ", "It is not hard to see that it is ", "Without doubt: ", "No, not 999983; it is "]
+    behind, before = TABLES["kept"]["behind"], TABLES["kept"]["before"]
     return rng.choice(before) + box + rng.choice(behind)
 
 
@@ -99,8 +82,7 @@ def several(rng, right, other):
     """Two answers in marks, of which one is right."""
     first, second = rng.sample([right, other], 2)
     mark = rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", "<answer>%s</answer>"])
-    between = [" or ", ", ", "; ", " as well as ", " and ", " and also ", ". Another guess: ", " ", ", or maybe "]
-    return mark % first + rng.choice(between) + mark % second
+    return mark % first + rng.choice(TABLES["between"]) + mark % second
 
 
 def marked_cases(rng, count):
@@ -120,31 +102,27 @@ def marked_cases(rng, count):
     return made
 
 
+def table_cases(name, values):
+    """The rows of a table, with the values put in: (task, verdict, response, reference, problem)."""
+    rows = [[text.format(**values) for text in row] for row in TABLES[name]]
+    return [("math", verdict, rf"\boxed{{{answer}}}", *rest) for verdict, answer, *rest in rows]
+
+
 def spelled_cases(rng, count):
     """Announcements, full-width digits, the imaginary unit, noise of floats, permutations."""
     made = []
     for _ in range(count):
         n, m = rng.sample(range(11, 999), 2)
         wide = str(n).translate({code: code + 0xFEE0 for code in range(48, 58)})
-        said = rng.choice(
-            [r"\text{The answer is } %d", r"\text{Therefore } %d", r"\mathrm{The\ answer\ is}\ %d", "= %d"]
-        )
+        said = rng.choice(TABLES["said"])
         p, q = rng.sample(range(2, 60), 2)
         noise = f"{p / 7 + rng.choice([-1, 1]) * 1e-14:.15f}"
         cycle = rng.sample("abcdefg", 4)
         turned = cycle[1:] + cycle[:1]
-        made += [
-            ("math", "correct", rf"\boxed{{{said % n}}}", str(n)),
-            ("math", "wrong", rf"\boxed{{{said % n}}}", str(m)),
-            ("math", "correct", rf"\boxed{{{wide}}}", str(n)),
-            ("math", "wrong", rf"\boxed{{{wide}}}", str(m)),
-            ("math", "correct", rf"\boxed{{i({p}-{q}i)}}", f"{q}+{p}i"),
-            ("math", "wrong", rf"\boxed{{i({p}-{q}i)}}", f"-{q}+{p}i"),
-            ("math", "correct", rf"\boxed{{{noise}}}", rf"\frac{{{p}}}{{7}}"),
-            ("math", "wrong", rf"\boxed{{{noise}}}", rf"\frac{{{p + 1}}}{{7}}"),
-            ("math", "correct", rf"\boxed{{({' '.join(turned)})}}", f"({' '.join(cycle)})"),
-            ("math", "wrong", rf"\boxed{{({' '.join(cycle[::-1])})}}", f"({' '.join(cycle)})"),
-        ]
+        made += table_cases("spelled", {
+            "n": n, "m": m, "said": said % n, "wide": wide, "p": p, "q": q, "next": p + 1, "noise": noise,
+            "cycle": " ".join(cycle), "turned": " ".join(turned), "backwards": " ".join(cycle[::-1]),
+        })  # fmt: skip
     return made
 
 
@@ -157,43 +135,14 @@ def computed_cases(rng, count):
         root = rng.choice([2, 3, 5, 6, 7])
         top, bottom = rng.choice([(2, 3), (3, 4), (5, 7), (4, 9), (7, 8)])
         power = rng.randint(4, 9)
-        noun = rng.choice(["apples", "red balls", "people", "different ways", "pages per day", "points left", "cats"])
-        other = rng.choice(["sevenths", "hundredths", "base three", "tens", "too many", "invalid", "through sixes"])
-        more = f"Tom has {a} apples and buys {b} more. How many has he?"
-        boxes = f"How many nails are in {a} boxes of {b}?"
-        square = f"What is {k} squared?"
-        factor = f"Factor $x^2+{p + q}x+{p * q}$."
-        simplify = rf"Simplify $\sqrt{{{k * k * root}}}$."
-        reduce = rf"Simplify $\frac{{{top * k}}}{{{bottom * k}}}$."
-        notation = f"Write {a * 10**power} in scientific notation."
-        scientific = rf"{a // 10}.{a % 10} \times 10^{{{power + 1}}}"
-        for verdict, answer, reference, problem in (
-            ("wrong", f"{a}+{b}", str(a + b), more),
-            ("wrong", f"x={b}+{a}", str(a + b), more),
-            ("correct", f"{a}+{b}={a + b}", str(a + b), more),
-            ("correct", f"{a + b}={b}+{a}", str(a + b), more),
-            ("correct", f"{a + b} apples", str(a + b), more),
-            ("wrong", rf"{a} \cdot {b}", str(a * b), boxes),
-            ("wrong", f"{b}({a})", str(a * b), boxes),
-            ("correct", f"{a * b:,}", str(a * b), boxes),
-            ("wrong", f"{k}^2", str(k * k), square),
-            ("correct", f"{k}^2={k * k}", str(k * k), square),
-            ("correct", f"2^{{{k}}}", str(2**k), f"How many subsets has a set of {k} elements, of which 2 are red?"),
-            ("wrong", f"x(x+{p + q})+{p * q}", f"(x+{p})(x+{q})", factor),
-            ("correct", f"(x+{q})(x+{p})", f"(x+{p})(x+{q})", factor),
-            ("wrong", rf"\sqrt{{{k * k} \cdot {root}}}", rf"{k}\sqrt{{{root}}}", simplify),
-            ("wrong", rf"{k * k * root}^{{1/2}}", rf"{k}\sqrt{{{root}}}", simplify),
-            ("correct", rf"\sqrt{{{root}}} \cdot {k}", rf"{k}\sqrt{{{root}}}", simplify),
-            ("wrong", rf"\frac{{{2 * top}}}{{{2 * bottom}}}", rf"\frac{{{top}}}{{{bottom}}}", reduce),
-            ("correct", f"{top}/{bottom}", rf"\frac{{{top}}}{{{bottom}}}", reduce),
-            ("wrong", str(a * 10**power), scientific, notation),
-            ("correct", scientific.replace(" ", ""), scientific, notation),
-            ("correct", str(a * 10**power), scientific, "How many are there?"),
-            ("correct", f"{a} {noun}", str(a), ""),
-            ("wrong", f"{b} {noun}", str(a), ""),
-            ("wrong", f"{a} {other}", str(a), ""),
-        ):
-            made.append(("math", verdict, rf"\boxed{{{answer}}}", reference, problem))
+        values = {
+            "a": a, "b": b, "k": k, "p": p, "q": q, "root": root, "top": top, "bottom": bottom, "sum": a + b, "product": a * b,
+            "square": k * k, "subsets": 2**k, "p_and_q": p + q, "p_times_q": p * q, "under_root": k * k * root,
+            "top_twice": 2 * top, "bottom_twice": 2 * bottom, "top_times_k": top * k, "bottom_times_k": bottom * k,
+            "large": a * 10**power, "mantissa": f"{a // 10}.{a % 10}", "exponent": power + 1,
+            "noun": rng.choice(TABLES["nouns"]), "other": rng.choice(TABLES["other_amounts"]),
+        }  # fmt: skip
+        made += table_cases("computed", values)
     return made
 
 

@@ -8,32 +8,17 @@ import pytest
 
 import r3_openrlhf
 from r3_openrlhf import grade, read_reference
+from tests.tables import tables_beside
+
+TABLES = tables_beside(__file__)
 
 
-@pytest.mark.parametrize(
-    ("reference", "text"),
-    [
-        ("5", "5"),
-        ("$k(k-1)$.", "k(k-1)"),
-        (r"\(k^2-k\).", "k^2-k"),
-        (r"so we get \boxed{5} apples", "5"),
-        ("She sold 48/2 = 24.\n#### 72", "72"),
-        ("$125$ miles", "$125$ miles"),
-        ("$21,16$ or $11$", "$21,16$ or $11$"),
-        ("The value of x is $5$", "The value of x is $5$"),
-        ("no solution", "no solution"),
-        ("None", "None"),
-    ],
-)
+@pytest.mark.parametrize(("reference", "text"), TABLES["read"])
 def test_what_is_read(reference, text):
     assert read_reference(reference) == r3_openrlhf.rewards.answers.references.ReferenceReading(text)
 
 
-NO_ANSWER = "| |proof|not found|notfound|NaN|N/A|\\text{N/A}|see solution|See the solution.|no answer|?"
-NO_ANSWER += '|{"ground_truth": "23"}'
-
-
-@pytest.mark.parametrize("reference", NO_ANSWER.split("|"))
+@pytest.mark.parametrize("reference", TABLES["no_answer"])
 def test_no_answer_is_paid_for_a_reference_that_is_none(reference):
     assert read_reference(reference).unusable
     assert grade(rf"\boxed{{{reference}}}", reference).reason == "bad_reference"
@@ -65,15 +50,6 @@ def test_without_math_verify_it_says_which_extra_has_it(monkeypatch):
 
 def test_it_loads_nothing_of_the_stack():
     code = "import sys; from r3_openrlhf import grade; grade('5', '5'); print(*sys.modules)"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    )
-    assert "math_verify" in loaded and not loaded & {
-        "torch",
-        "ray",
-        "vllm",
-        "openrlhf",
-        "hydra",
-        "omegaconf",
-        "aiohttp",
-    }
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "math_verify" in loaded and not loaded & set("torch ray vllm openrlhf hydra omegaconf aiohttp".split())

@@ -14,7 +14,9 @@ from reasoning_gym.factory import DATASETS  # noqa: E402
 from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS  # noqa: E402
 from r3_openrlhf.evaluation.attacks.generate import TEXTS, scorer_attacks  # noqa: E402
 from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS, passes  # noqa: E402
+from tests.tables import tables_beside  # noqa: E402
 
+TABLES = tables_beside(__file__)
 GRADED = sorted(set(DATASETS) - set(REFUSED_DATA_SETS))
 SLOW = {"simple_integration", "intermediate_integration", "rubiks_cube", "sokoban", "arc_agi"}  # 0.1 s an answer
 
@@ -58,22 +60,7 @@ def test_no_attack_is_paid_by_any_data_set(grade_many):
     assert accepted(grade_many, GRADED, size=1, seed=3, per_entry=60) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "own", "answer", "is_an_attack"),
-    [
-        ("number_format", "580722978.178", "580,722,978.178", False),
-        ("number_format", "580722978.178", "580,722,978.179", True),
-        ("decimal_arithmetic", "0.01382490412", ".013824904120", False),
-        ("decimal_arithmetic", "23.7751", "24.7751", True),
-        ("decimal_arithmetic", "23.7751", "-23.7751", True),
-        ("advanced_geometry", "19.65°", "19.653824058053306", False),
-        ("advanced_geometry", "19.65°", "20.65", True),
-        ("polynomial_multiplication", "205800*x**4 + 46200*x**2", "205800*x**4 + 46200*x**2/1", False),
-        ("polynomial_multiplication", "205800*x**4 + 46200*x**2", "205800*x**4 + 46200*x**2/2", True),
-        ("polynomial_equations", "0.2976, 1.3691", ".2976, 1.36910", False),
-        ("polynomial_equations", "0.2976, 1.3691", "2976, 1.3691", True),
-    ],
-)
+@pytest.mark.parametrize(("name", "own", "answer", "is_an_attack"), TABLES["attacks"])
 def test_what_is_right_after_all_is_no_attack(monkeypatch, name, own, answer, is_an_attack):
     monkeypatch.setitem(TEXTS, "scorers", [{"family": "one", "texts": [answer]}])
     entry = {"question": "", "answer": own, "metadata": {"source_dataset": name}}
@@ -93,40 +80,16 @@ def test_every_own_answer_passes_its_guard():
                 assert passes(name, entry["answer"], entry), (name, entry["answer"])
 
 
-WRONG = [  # data set, answer: from an attack by others, and what was found beside it
-    ("complex_arithmetic", "nan"),
-    ("complex_arithmetic", "nan+nanj"),
+WRONG = [  # the answers of the table that are computed: from an attack by others, and what was found beside it
     ("number_sorting", lambda e: json.dumps(["nan"] * len(e["metadata"]["sorted_numbers"]))),
     ("number_sorting", lambda e: str([str(float(x) + 0.9) for x in e["metadata"]["sorted_numbers"]])),
     ("countdown", lambda e: f"{e['metadata']['target']}e0+0e0*({'+'.join(map(str, e['metadata']['numbers']))})"),
     ("countdown", lambda e: f"{hex(e['metadata']['target'])}+0x0*({'+'.join(map(str, e['metadata']['numbers']))})"),
     ("countdown", lambda e: f"{'_'.join(str(e['metadata']['target']))}+0_0*({'+'.join(map(str, e['metadata']['numbers']))})"),
-    ("gsm_symbolic", lambda e: f"-{e['answer']}"),
-    ("gsm_symbolic", lambda e: f"{e['answer']} or 17.5"),
-    ("spell_backward", lambda e: e["answer"] + "x"),
-    ("bitwise_arithmetic", lambda e: e["metadata"]["problem"]),
-    ("fraction_simplification", lambda e: e["answer"] + " or $1/2$"),
-    ("knights_knaves", lambda e: "It is not true that " + e["answer"]),
-    ("survo", lambda e: "not " + e["answer"]),
-    ("word_sorting", lambda e: e["answer"] + ", zebra"),
-    ("rubiks_cube", "R999999999999"),
     ("decimal_arithmetic", lambda e: e["answer"][:-2]),
-    ("gsm_symbolic", lambda e: f"-({e['answer']})"),
-    ("gsm_symbolic", lambda e: f"not {e['answer']}"),
-    ("gsm_symbolic", lambda e: f"{e['answer']} or not"),
-    ("gsm_symbolic", lambda e: f"yes, no, {e['answer']}"),
-    ("gsm_symbolic", lambda e: f"{e['answer']} is wrong"),
-    ("gsm_symbolic", lambda e: f"{e['answer']}!"),
-    ("gsm_symbolic", lambda e: f"about {e['answer']} minus one"),
-    ("kakurasu", lambda e: "not " + e["answer"]),
     ("kakurasu", lambda e: " ".join(f"{cell}.4" for cell in e["answer"].split(" "))),
     ("kakurasu", lambda e: re.sub(r"([01])", r"\1.4", e["answer"])),
-    ("kakurasu", lambda e: e["answer"] + ".5"),
-    ("sokoban", lambda e: e["answer"] + "x"),
-    ("sokoban", lambda e: "not " + e["answer"]),
     ("sokoban", lambda e: " ".join(e["answer"])),
-    ("knights_knaves", lambda e: f"-({e['answer']})"),
-    ("knights_knaves", lambda e: f"~{e['answer']}"),
     ("boxnet", lambda e: json.dumps(box_moves(e["metadata"]["initial_state"]) * 10)),
     ("graph_color", lambda e: json.dumps(dict.fromkeys(map(str, e["metadata"]["puzzle"]["vertices"]), [1, 2, 3]))),
 ]  # fmt: skip
@@ -146,50 +109,39 @@ def box_moves(squares):
     return moves
 
 
-def test_what_the_scorers_pay_for_nothing_is_wrong(grade_many):
-    cases = []
-    for name, answer in WRONG:
-        (entry,) = entries_of(name, size=1, seed=5)
-        cases.append((entry, answer(entry) if callable(answer) else answer))
-    grades = graded(grade_many, cases)
-    assert [
-        (name, case[1], grade.verdict.value, grade.reason)
-        for (name, _), case, grade in zip(WRONG, cases, grades, strict=True)
-        if grade.verdict.value != "wrong"
-    ] == []
-
-
-RIGHT = [  # other ways to write the right answer, which a guard must not refuse
+RIGHT = [
     ("complex_arithmetic", lambda e: "{:g}+{:g}i".format(*e["metadata"]["result"]).replace("+-", "-")),
     ("number_sorting", lambda e: json.dumps([float(x) for x in e["metadata"]["sorted_numbers"]])),
-    ("countdown", lambda e: f" ({e['metadata']['expression']}) "),
-    ("gsm_symbolic", lambda e: f"{e['answer']} apples"),
-    ("gsm_symbolic", lambda e: f"${e['answer']}"),
-    ("gsm_symbolic", lambda e: f"{e['answer']}.00"),
-    ("gsm_symbolic", lambda e: f"The answer is {e['answer']}."),
-    ("gsm_symbolic", lambda e: f"**{e['answer']} km/h**"),
-    ("gsm_symbolic", lambda e: rf"{e['answer']} \text{{ dollars}}"),
     ("kakurasu", lambda e: e["answer"].replace("\n", " \n") + "\n"),
-    ("sokoban", lambda e: e["answer"] + " "),
-    ("fraction_simplification", lambda e: "{simplified_numerator}/{simplified_denominator}".format(**e["metadata"])),
     ("bitwise_arithmetic", lambda e: str(int(e["answer"], 16))),
     ("knights_knaves", lambda e: ", ".join(e["answer"].rstrip(".").lower().split(", and "))),
     ("survo", lambda e: e["answer"].replace(" ", "  ")),
     ("word_sorting", lambda e: e["answer"].replace(", ", ",")),
     ("game_of_life", lambda e: e["answer"].replace(",", ", ")),
-    ("time_intervals", lambda e: e["answer"] + " "),
     ("quantum_lock", lambda e: e["answer"].replace("→", "->")),
 ]
 
 
+def other_verdicts(grade_many, table, verdict, **entries):
+    """The answers of a table to entries of their data sets, whose verdict is another one."""
+    cases = [
+        (entry, answer(entry) if callable(answer) else answer.format(**entry))
+        for name, answer in table
+        for entry in entries_of(name, **entries)
+    ]
+    return [
+        (entry["metadata"]["source_dataset"], answer, grade.verdict.value, grade.reason)
+        for (entry, answer), grade in zip(cases, graded(grade_many, cases), strict=True)
+        if grade.verdict.value != verdict
+    ]
+
+
+def test_what_the_scorers_pay_for_nothing_is_wrong(grade_many):
+    assert other_verdicts(grade_many, [*TABLES["wrong"], *WRONG], "wrong", size=1, seed=5) == []
+
+
 def test_other_ways_to_write_it_are_right(grade_many):
-    cases = [(entry, answer(entry)) for name, answer in RIGHT for entry in entries_of(name, size=2, seed=6)]
-    grades = graded(grade_many, cases)
-    assert [
-        (entry["metadata"]["source_dataset"], answer, grade.reason)
-        for (entry, answer), grade in zip(cases, grades, strict=True)
-        if grade.verdict.value != "correct"
-    ] == []
+    assert other_verdicts(grade_many, [*TABLES["right"], *RIGHT], "correct", size=2, seed=6) == []
 
 
 def test_the_documented_table_is_the_one_in_force():
