@@ -12,9 +12,11 @@ from r3_openrlhf.rewards.answers.request import Item
 from r3_openrlhf.rewards.code.grading import grader, judge
 from r3_openrlhf.rewards.code.languages import Language
 from r3_openrlhf.rewards.code.run import Limits, Outcome
+from tests.tables import tables_beside
 
-ADD = json.dumps({"inputs": ["1 2\n", "3 4\n", "5 6\n"], "outputs": ["3\n", "7\n", "11\n"]})
-CALLS = json.dumps({"inputs": [[1, 2], [3, 4]], "outputs": [3, 7], "fn_name": "add"})
+TABLES = tables_beside(__file__)
+TESTS = {name: json.dumps(tests) for name, tests in TABLES["tests"].items()}
+ADD, CALLS = TESTS["ADD"], TESTS["CALLS"]
 SETTINGS = {"seconds_per_test": 2.0, "seconds": 20.0, "memory_mb": 256, "url": None, "languages": {}}
 
 
@@ -27,71 +29,28 @@ def graded(program, tests=ADD, **settings):
     return judge(Item("code", fenced(program), (tests,), False))[:3]
 
 
-RIGHT = {
-    "main guard": ("import sys\ndef main():\n    print(sum(map(int, sys.stdin.buffer.read().split())))\nif __name__ == '__main__':\n    main()", ADD),
-    "boxed": ("def f(x):\n    return x", json.dumps({"inputs": [[5]], "outputs": [[5]], "fn_name": "f", "boxed_outputs": True})),
-    "numbers as keys": ("def f(d):\n    return d[1]", json.dumps({"inputs": [[{"1": 2}]], "outputs": [2], "fn_name": "f", "integer_keys": True})),
-    "preamble": (
-        "from __future__ import annotations\ndef f(x: Strange):\n    return helper(x)",
-        json.dumps({"inputs": [[1]], "outputs": [2], "fn_name": "f", "preamble": "def helper(x):\n    return x + 1"}),
-    ),
-    "asserts": (
-        "def add(a, b):\n    return a + b",
-        json.dumps({"asserts": ["assert add(1, 2) == 3", "assert math.isclose(add(0.1, 0.2), 0.3)"], "setup": "import math"}),
-    ),
-    "check": (
-        "def add(a, b):\n    return a + b",
-        json.dumps({"asserts": ["check(add)"], "setup": "def check(candidate):\n    assert candidate(1, 2) == 3"}),
-    ),
-    "pytest": (
-        "def add(a, b):\n    return a + b",
-        json.dumps({"asserts": ["test_a()"], "setup": _PYTEST + "def test_a():\n    assert add(0.1, 0.2) == pytest.approx(0.3)\n"
-            "    with pytest.raises(TypeError):\n        add(1, 'x')"}),
-    ),
-    "a checker": (
-        "print(2, 3)",
-        json.dumps({"inputs": ["5\n"], "outputs": ["1 4\n"], "checker": (
-            "import sys\nread = lambda i: list(map(int, open(sys.argv[i]).read().split()))\n"
-            "print(int(sum(read(3)) == sum(read(1)) and len(read(3)) == len(read(2))))")}),
-    ),
-}  # fmt: skip
+def graded_case(case, **settings):
+    tests = case["tests"]
+    return graded(case["program"], TESTS[tests] if isinstance(tests, str) else json.dumps(tests), **settings)
 
 
-@pytest.mark.parametrize(("program", "tests"), RIGHT.values(), ids=RIGHT)
-def test_right(program, tests):
-    assert graded(program, tests) == ("correct", "correct", 1.0)
+@pytest.mark.parametrize("case", TABLES["right"].values(), ids=TABLES["right"])
+def test_right(case):
+    assert graded_case(case) == ("correct", "correct", 1.0)
 
 
-WRONG = {
-    "one of three": ("a, b = map(int, input().split())\nprint(a + b if a < 5 else 0)", ADD, "failed test 3 of 3: wrong output", 2 / 3),
-    "value": ("def add(a, b):\n    return a * b + 1", CALLS, "failed test 2 of 2: wrong value", 0.5),
-    "memory": ("x = []\nwhile True: x.append(bytearray(2**24))", ADD, "memory", 0.0),
-    "network": ("import socket\nsocket.create_connection(('127.0.0.1', 80))", ADD, "blocked", 0.0),
-    "exits": ("import os\nos._exit(0)", ADD, "failed test 1 of 3: wrong output", 0.0),
-    "equal to all": ("class E(int):\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\ndef add(a, b):\n    return E(0)", CALLS, "failed test 1 of 2: wrong value", 0.0),
-    "assert": (
-        "def add(a, b):\n    return a + b + (a > 5)", json.dumps({"asserts": ["assert add(1, 2) == 3", "assert add(6, 1) == 7"]}),
-        "failed test 2 of 2: it does not hold", 0.5),
-    "equal to all, asserts": (
-        "class E(int):\n    def __eq__(self, other): return True\ndef add(a, b):\n    return E(0)",
-        json.dumps({"asserts": ["assert add(1, 2) == 3"]}), None, 0.0),
-    "a checker says no": (
-        "print(2, 4)", json.dumps({"inputs": ["5\n"], "outputs": ["1 4\n"], "checker": "print(0)"}), "failed test 1 of 1: wrong output", 0.0),
-    "a checker breaks": (
-        "print('x')", json.dumps({"inputs": ["5\n"], "outputs": ["1 4\n"], "checker": "int('x')\nprint(1)"}),
-        "failed test 1 of 1: wrong output", 0.0),
-    "a checker reads the whole output": (
-        "print(1)", json.dumps({"inputs": ["5\n"], "outputs": ["9\n"], "checker": "print(1)\nprint(0)"}),
-        "failed test 1 of 1: wrong output", 0.0),
-}  # fmt: skip
+def test_a_data_set_s_pytest():
+    test = "def test_a():\n    assert add(0.1, 0.2) == pytest.approx(0.3)\n"
+    test += "    with pytest.raises(TypeError):\n        add(1, 'x')"
+    case = {"program": "def add(a, b):\n    return a + b", "tests": {"asserts": ["test_a()"], "setup": _PYTEST + test}}
+    assert graded_case(case) == ("correct", "correct", 1.0)
 
 
-@pytest.mark.parametrize(("program", "tests", "reason", "score"), WRONG.values(), ids=WRONG)
-def test_wrong(program, tests, reason, score):
-    verdict, sentence, given = graded(program, tests, seconds_per_test=0.5)
-    assert verdict == "wrong"
-    assert reason is None or sentence == reason
-    assert score is None or given == score
+@pytest.mark.parametrize("case", TABLES["wrong"].values(), ids=TABLES["wrong"])
+def test_wrong(case):
+    verdict, reason, score = graded_case(case, seconds_per_test=0.5)
+    assert (verdict, score) == ("wrong", case["score"])
+    assert reason == case.get("reason", reason)
 
 
 def test_no_reason_holds_what_is_expected():

@@ -10,7 +10,8 @@ from r3_openrlhf.rewards.answers.request import Item
 from r3_openrlhf.rewards.code import remote
 from r3_openrlhf.rewards.code.grading import grader
 from tests.answering import answering
-from tests.rewards.code.test_grading import ADD, CALLS, SETTINGS, fenced
+from tests.rewards.code.test_grading import ADD, SETTINGS, TESTS, fenced
+from tests.tables import tables_beside
 
 
 def executed(body):
@@ -37,25 +38,13 @@ def served(answer):
     return answering(answer_at)
 
 
-CASES = {  # program, tests, verdict, reason of the server; reason here, where it is another one
-    "right": ("a, b = map(int, input().split())\nprint(a + b)", ADD, "correct", "correct"),
-    "wrong": ("print(3)", ADD, "wrong", "failed test 2 of 3: wrong output"),
-    "right function": ("print('noise')\ndef add(a, b):\n    print(a)\n    return a + b", CALLS, "correct", "correct"),
-    "right method": ("class Solution:\n    def add(self, a: int, b):\n        return (a + b)", CALLS, "correct", "correct"),
-    "raises": ("\nprint(1 / 0)", ADD, "wrong", "failed test 1 of 3: ZeroDivisionError", "failed test 1 of 3: ZeroDivisionError at line 2"),
-    "exit code": ("import sys\na, b = map(int, input().split())\nprint(a + b)\nsys.exit(4)", ADD, "correct", "correct"),
-    "syntax": ("print(", ADD, "wrong", "syntax_error"),
-    "slow": ("while True: pass", CALLS, "wrong", "timeout"),
-    "no value": ("import os\ndef add(a, b):\n    os._exit(0)", CALLS, "wrong", "failed test 1 of 2: no value", "failed test 1 of 2: the process ended early"),
-    "no function": ("x = 1", CALLS, "wrong", "failed test 1 of 2: KeyError", "failed test 1 of 2: there is no function add"),
-    "no JSON": ("def add(a, b):\n    return {1, 2}", CALLS, "wrong", "failed test 1 of 2: TypeError", "failed test 1 of 2: wrong value"),
-}  # fmt: skip
+CASES = tables_beside(__file__)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_stand_in_and_this_machine_agree(case):
-    program, tests, verdict, *reasons = case
-    item = Item("code", fenced(program), (tests,), False)
+    verdict, reasons = case["verdict"], case["reasons"]
+    item = Item("code", fenced(case["program"]), (TESTS[case["tests"]],), False)
     with served(executed) as (url, bodies):
         judged = grader(SETTINGS | {"url": url, "seconds_per_test": 3.0})
         assert judged(item)[:2] == (verdict, reasons[0])

@@ -14,6 +14,9 @@ import pytest
 from r3_openrlhf.rewards.code import run
 from r3_openrlhf.rewards.code.barriers import Barrier, floor_gap
 from r3_openrlhf.rewards.code.run import Call, Limits, Outcome, Runner
+from tests.tables import tables_beside
+
+TABLES = tables_beside(__file__)
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +49,7 @@ def test_what_a_function_returns_is_plain_data_of_the_same_types(runner):
     assert [type(item) for item in outcome.value] == [type(item) for item in eval(value)]
 
 
-@pytest.mark.parametrize(
-    ("program", "status", "detail"),
-    [
-        ("x = 1\nraise ValueError('secret')", "error", "ValueError at line 2"),
-        ("def f(:", "syntax_error", "SyntaxError at line 1"),
-        ("x = 1\n\0", "syntax_error", "SyntaxError"),
-        ("while True: pass", "timeout", ""),
-        ("import time; time.sleep(100)", "timeout", ""),
-        ("x = [0] * 10**10", "memory", "MemoryError at line 1"),
-        ("while True: print('x' * 10**6)", "output", ""),
-        ("import os; os.fork()", "blocked", "PermissionError at line 1"),
-        ("import ctypes; ctypes.string_at(0)", "crashed", "SIGSEGV"),
-        ("import os; os._exit(3)", "crashed", "the process ended early"),
-    ],
-)
+@pytest.mark.parametrize(("program", "status", "detail"), TABLES["unfinished"])
 def test_why_a_program_did_not_finish(runner, program, status, detail):
     outcome = outcome_of(runner, program, seconds_per_test=2.0)
     assert (outcome.status, outcome.detail) == (status, detail)
@@ -100,18 +89,7 @@ def test_large_arguments_arrive_and_those_that_are_no_data_are_no_verdict(runner
     assert (outcome.status, outcome.detail) == ("unavailable", "the arguments have a value of type object")
 
 
-@pytest.mark.parametrize(
-    ("landlock", "seccomp", "namespaces", "words"),
-    [
-        (True, True, "none", None),
-        (False, False, "bubblewrap", None),
-        (True, False, "unshare", None),
-        (False, True, "bubblewrap", None),
-        (False, True, "unshare", "the user's files"),
-        (True, False, "none", "the network and other processes"),
-        (False, False, "none", "the user's files (no Landlock, no bubblewrap) and the network"),
-    ],
-)
+@pytest.mark.parametrize(("landlock", "seccomp", "namespaces", "words"), TABLES["floor"])
 def test_the_floor(landlock, seccomp, namespaces, words):
     barriers = [
         Barrier("namespaces", namespaces != "none", namespaces),
@@ -119,7 +97,7 @@ def test_the_floor(landlock, seccomp, namespaces, words):
         Barrier("seccomp", seccomp, "seccomp"),
     ]
     gap = floor_gap(barriers)
-    assert gap is None if words is None else words in gap and gap.startswith("a program of a model could reach")
+    assert gap is None if not words else words in gap and gap.startswith("a program of a model could reach")
 
 
 def test_below_the_floor_no_program_is_run(monkeypatch):
