@@ -6,43 +6,18 @@ import pytest
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError
-from r3_openrlhf.problems.references import (
-    AFTER_MARKS,
-    AFTER_WORDS,
-    AS_IT_IS,
-    LAST_BOX,
-    OF_JSON,
-    OF_PYTHON,
-    references_of,
-)
+from r3_openrlhf.problems import references as forms
+from r3_openrlhf.problems.references import AFTER_MARKS, AS_IT_IS, OF_JSON, references_of
 from r3_openrlhf.problems.sources import load_problems
 from tests.problems.files import load, refused
+from tests.tables import tables_beside
 
-PUBLISHED = {  # cell -> (accepted answers, form)
-    "Natalia sold 48/2 = <<48/2=24>>24 clips.\nTogether $48+$24.\n#### 72": (["72"], AFTER_MARKS),  # GSM8K
-    "#### 1,200": (["1,200"], AFTER_MARKS),
-    "### 3 steps\nand no mark": (["### 3 steps\nand no mark"], AS_IT_IS),
-    '{"ground_truth": "23"}': (["23"], OF_JSON),  # SYNTHETIC-1's verification_info
-    '{"answer": {"value": -44}}': (["-44"], OF_JSON),
-    '["\\\\frac{1}{2}"]': (["\\frac{1}{2}"], OF_JSON),  # Skywork-OR1
-    "{'ground_truth': '23'}": (["23"], OF_PYTHON),  # str() of a structure
-    "['a', \"b's\"]": (["a", "b's"], OF_PYTHON),
-    "[f'(x), g'(x)]": (["[f'(x), g'(x)]"], AS_IT_IS),
-    "First 30. Then 2 more. The answer is: 32": (["32"], AFTER_WORDS),  # MetaMath
-    "We add.\nAnswer: 3.5": (["3.5"], AFTER_WORDS),
-    "the answer is not known. It is 5": (["the answer is not known. It is 5"], AS_IT_IS),
-    "[1, 2]": (["[1, 2]"], AS_IT_IS),
-    "\\{1, 2\\}": (["\\{1, 2\\}"], AS_IT_IS),
-    "So $x=\\boxed{\\frac{1}{2}}$.": (["\\frac{1}{2}"], LAST_BOX),  # MATH
-    "First \\boxed{3}.\nThat was half of it, so \\boxed{6}.": (["6"], LAST_BOX),
-    "\\boxed{\\left\\{ x \\right.} and \\boxed{7": (["\\left\\{ x \\right."], LAST_BOX),
-    "12": (["12"], AS_IT_IS),
-}
+TABLES = tables_beside(__file__)
 
 
-@pytest.mark.parametrize("cell", PUBLISHED)
-def test_an_answer_is_cut_out_of_what_is_published(cell):
-    assert references_of(cell, key="answer") == PUBLISHED[cell]
+@pytest.mark.parametrize(("cell", "answers", "form"), TABLES["published"])
+def test_an_answer_is_cut_out_of_what_is_published(cell, answers, form):
+    assert references_of(cell, key="answer") == (answers, getattr(forms, form))
 
 
 def test_cells_that_are_no_text():
@@ -174,16 +149,14 @@ def test_the_places_of_options_that_stand_in_another_column(tmp_path):
         load(tmp_path, rows)
 
 
-NOTES = "proof|notfound|NaN|n/a|\\text{Proof.}|See solution|not available|Q.E.D.|#N/A|<NA>|???|--|The answer is not given.|No final answer"
-NOTES += "|[no answer provided]|To be proven|unanswered|见解析|略"
+@pytest.mark.parametrize("text", TABLES["no_answer"])
+def test_notes_that_there_is_no_answer(text):
+    assert says_no_answer(text)
 
 
-WORDS = ["a" * 100, *"none|undefined|unknown|0|NA|bulletproof||not|-|no solution|无解|()".split("|")]
-
-
-@pytest.mark.parametrize("text", [*NOTES.split("|"), *WORDS])
-def test_notes_that_there_is_no_answer_and_words_that_may_be_one(text):
-    assert says_no_answer(text) == (text not in WORDS)
+@pytest.mark.parametrize("text", [*TABLES["maybe_an_answer"], "a" * 100])
+def test_words_that_may_be_an_answer(text):
+    assert not says_no_answer(text)
 
 
 def test_prompts_that_are_templated_already(tmp_path):

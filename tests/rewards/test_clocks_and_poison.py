@@ -12,6 +12,7 @@ import pytest
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.rewards.client import make_grader
 from tests.rewards.graders import request
+from tests.tables import tables_beside
 
 YEARS = 20 * 365 * 86400
 SHIFTED = """
@@ -62,38 +63,22 @@ def test_verdicts_and_the_store_do_not_depend_on_the_clock(seconds, tmp_path):
     assert done.stdout.split() == ["2", "correct", "wrong", "correct"], done.stderr[-2000:]
 
 
-BENIGN = [  # response, reference
-    (r"\boxed{(x-1)(x+1)}", "x^2-1"),
-    (r"\boxed{\frac{\sqrt2}{2}}", r"\frac{1}{\sqrt2}"),
-    (r"\boxed{2i+3}", "3+2i"),
-    (r"\boxed{x^2}", "x^2-1"),
-    (r"\boxed{6}", "5+x"),
-    (r"\boxed{6.2832}", r"2\pi"),
-    (r"\boxed{(3,5)}", "3<x<5"),
-    (r"\boxed{e^{i\pi}}", "-1"),
-]
-POISON = [
-    r"\boxed{\newcommand{\pi}{3} \pi}", r"\boxed{\def\sqrt#1{1}\sqrt2}", r"\boxed{x = 5}", r"\boxed{i = 0}", r"\boxed{\pi = 3}",
-    r"\boxed{e = 2}", r"\boxed{x := 1}", r"\boxed{\text{sympy.S.One.p = 2}}", r"\boxed{S.One}", r"\boxed{1/0}", r"\boxed{\frac{x}{0}}",
-    r"\boxed{\begin{pmatrix}1&2\end{pmatrix}\begin{pmatrix}3\\4\end{pmatrix}}", r"\boxed{x \in \emptyset}", r"\boxed{\infty - \infty}",
-    r"\boxed{__import__('sympy').Symbol('x', zero=True)}", r"\boxed{nan}", r"\boxed{x_{1} > x_{2} > x_{1}}", r"\boxed{9^{9^{9^{9}}}}",
-]  # fmt: skip
-
-
 def test_no_item_changes_the_grades_of_those_behind_it():
     """One process grades all of them, in several orders."""
+    tables = tables_beside(__file__)
+    benign, poison = tables["benign"], tables["poison"]
 
     async def run():
         grader = make_grader(RewardConfig(num_workers=1, timeout_s=20.0))
         try:
-            alone = [await grader.grade(request(*pair)) for pair in BENIGN]
+            alone = [await grader.grade(request(*pair)) for pair in benign]
             for seed in range(3):
-                order = random.Random(seed).sample(POISON, len(POISON))
+                order = random.Random(seed).sample(poison, len(poison))
                 for number, response in enumerate(order):
-                    response_, reference = BENIGN[number % len(BENIGN)]
+                    response_, reference = benign[number % len(benign)]
                     await grader.grade(request(response, reference))
                     grade = await grader.grade(request(f"{seed} {number}: {response_}", reference))
-                    first = alone[number % len(BENIGN)]
+                    first = alone[number % len(benign)]
                     assert (grade.verdict, grade.reason) == (first.verdict, first.reason), (response, response_)
         finally:
             grader.close()

@@ -11,20 +11,10 @@ from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.types import Verdict
 from tests.rewards.graders import endless_request, graded, request
 from tests.rewards.hostile_payloads import CODE, ENDLESS_REFERENCE, PAYLOADS, endless
+from tests.tables import tables_beside
 
 DEADLINE_S = 3.0
-COUNTDOWN = {
-    "question": "",
-    "answer": "25 - 5",
-    "metadata": {"source_dataset": "countdown", "numbers": [25, 5], "target": 20},
-}
-STRING_INSERTION = {"question": "", "answer": "ABCDE", "metadata": {"source_dataset": "string_insertion"}}
-INTEGRATION = {
-    "question": "",
-    "answer": "x**2 + C",
-    "metadata": {"source_dataset": "simple_integration", "variable": "x", "integrand": "2*x"},
-}
-NQUEENS = {"question": "", "answer": "Q", "metadata": {"source_dataset": "n_queens", "valid_answers": ["Q"]}}
+ENTRIES = tables_beside(__file__)
 
 
 @pytest.fixture
@@ -49,10 +39,8 @@ def hostile_requests(canary):
         references = (ENDLESS_REFERENCE,) if payload == endless() else ("5", "x^2+1", "[1,2]")
         for response in (rf"\boxed{{{text}}}", f"The final answer is ${text}$. I hope it is correct."):
             yield request(response, *references)
-        for task, entry in [("exact", None)] + [
-            ("reasoning_gym", entry) for entry in (COUNTDOWN, STRING_INSERTION, INTEGRATION, NQUEENS)
-        ]:
-            if len(text) < 5_000 or entry in (None, COUNTDOWN):
+        for task, entry in [("exact", None), *(("reasoning_gym", entry) for entry in ENTRIES.values())]:
+            if len(text) < 5_000 or entry in (None, ENTRIES["countdown"]):
                 yield request(f"<answer>{text}</answer>", task=task, metadata=entry)
 
 

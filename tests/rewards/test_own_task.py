@@ -11,6 +11,9 @@ from r3_openrlhf.config.answer_tasks import TASKS, task_for
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Verdict
 from tests.rewards.graders import graded, request
+from tests.tables import tables_beside
+
+TABLES = tables_beside(__file__)
 
 MODULE = """
 import os
@@ -96,19 +99,7 @@ def test_scores_between_and_what_the_function_asks_for(user_module):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("my_tasks:gone", "has no gone"),
-        ("my_modules:contains", "cannot be imported: ModuleNotFoundError"),
-        ("my_tasks:one_parameter", "cannot be called as it must be"),
-        ("my_tasks:NUMBER", "cannot be called as it must be"),
-        ("my_tasks:fails", "LookupError: no such word"),
-        ("my_tasks:speaks", "returned 'yes'"),
-        ("maths", "did you mean math?"),
-        ("poetry", "known: math, exact, choice, words, number, reasoning_gym, code, or package.module:name"),
-    ],
-)
+@pytest.mark.parametrize(("name", "words"), TABLES["refused"])
 def test_what_cannot_be_a_task_is_an_error_at_the_start(user_module, name, words):
     with pytest.raises(ConfigError, match="data.task is") as error:
         DataConfig(path="train.jsonl", task=name)
@@ -132,14 +123,7 @@ def test_the_task_that_fits_the_problems():
         task_for("reasoning_gym", "train.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("task", "loaded", "not_loaded"),
-    [
-        ("math", ["math_verify"], ["reasoning_gym"]),
-        ("exact", [], ["math_verify", "sympy", "reasoning_gym", "latex2sympy2_extended"]),
-        ("reasoning_gym", ["reasoning_gym"], ["math_verify"]),
-    ],
-)
+@pytest.mark.parametrize(("task", "loaded", "not_loaded"), TABLES["libraries"])
 def test_a_task_loads_its_own_libraries_only(task, loaded, not_loaded):
     program = (
         "import json, sys; from r3_openrlhf.rewards.worker import make_worker; make_worker(sys.argv[1]); "

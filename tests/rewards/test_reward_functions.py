@@ -7,6 +7,9 @@ import pytest
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.errors import ConfigError
 from tests.rewards import graders
+from tests.tables import tables_beside
+
+TABLES = tables_beside(__file__)
 
 MODULE = """
 import asyncio, os, time
@@ -118,19 +121,7 @@ def test_several_are_added_up_by_weight_and_the_built_in_grader_may_be_one_of_th
     assert both.reward == 0.75 and both.extras["level.num_words"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("response", "reason", "error"),
-    [
-        ("raise", "raised LookupError", "odd: LookupError: no such word (my_rewards.py, line 22)"),
-        ("nan", "returned nan", "odd returned reward nan"),
-        ("text", "returned str", "odd returned reward 'yes', which is no number"),
-        ("many", "returned list", "odd returned reward '[1, 2]', which is no number"),
-        ("dict", "returned dict", 'odd returned a dict without "reward" or "score"'),
-        ("none", "no_score", "odd returned None"),
-        ("hang", "timeout", ""),
-        ("crash", "crashed", ""),
-    ],
-)
+@pytest.mark.parametrize(("response", "reason", "error"), TABLES["ungraded"])
 def test_a_function_that_gives_no_number_leaves_its_response_ungraded(user_files, response, reason, error, caplog):
     results = grades([response, response, "numpy", "score"], function="my_rewards.py:odd")
     assert [summary(grade) for grade in results] == [
@@ -164,21 +155,7 @@ def test_openrlhfs_signature_and_its_file(user_files):
     assert grades(["4"], function="reward_func.py")[0].reward == 0.25
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"function": "my_rewards.py:gone"}, "has no gone"),
-        ({"function": "no_rewards.py:gone"}, "cannot be imported: FileNotFoundError"),
-        ({"function": "my_rewards.py:NUMBER"}, "is no function"),
-        ({"function": "my_rewards.py:needs_more"}, "whose parameter 'answer' nothing is passed for"),
-        ({"function": "is_right"}, "use package.module:name or file.py:name"),
-        ({"function": "my_rewards.py:is_right", "urls": ["http://h"]}, "use one of the two"),
-        ({"function": "my_rewards.py:is_right", "functions": ["data.task"]}, "into reward.functions"),
-        ({"functions": ["data.task"], "weights": [1.0, 2.0]}, "has 2 numbers, but reward.functions has 1"),
-        ({"functions": ["my_rewards.py:odd", "my_rewards.py:odd"]}, "functions with one name"),
-        ({"function": "my_rewards.py:odd", "correct_from": float("nan")}, "finite"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "words"), TABLES["refused"])
 def test_what_cannot_be_a_reward_is_an_error_at_the_start(user_files, settings, words):
     with pytest.raises(ConfigError, match=r"reward\.") as error:
         RewardConfig(**settings)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,8 @@ from r3_openrlhf.config import RewardConfig
 from tests.answering import answering
 from tests.rewards.graders import graded, request
 
+# changes of a good answer, and the reason; status and answer of a server of OpenRLHF, and the grade
+TABLES = json.loads(Path(__file__).with_name("answers_of_servers.json").read_text())
 GOOD = {"verdict": "correct", "reason": "correct", "score": 1.0, "extracted": None, "seconds": 0.0}
 
 
@@ -38,18 +41,7 @@ def answers(changes):
     return answer
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"score": 0.5}, "correct with score 0.5"),
-        ({"verdict": "wrong"}, "wrong with score 1"),
-        ({"verdict": "wrong", "score": -1}, "score -1 outside 0 to 1"),
-        ({"score": None}, "correct without a score"),
-        ({"score": float("nan")}, "score nan"),
-        ({"seconds": "gone"}, "missing field seconds"),
-        ({"verdict": "maybe"}, "bad field verdict"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reason"), TABLES["contradictions"])
 def test_an_answer_that_contradicts_itself_is_no_grade(changes, reason, caplog):
     with own_server(answers(changes)) as server:
         results = grades([server.url])
@@ -87,18 +79,7 @@ def test_a_server_that_is_out_of_order_is_named_at_the_deadline():
         assert len(server.bodies) > 1
 
 
-@pytest.mark.parametrize(
-    ("status", "answer", "expected"),
-    [
-        (200, {"rewards": [-0.5], "scores": [1.0], "extra_logs": {"length": [3]}}, ("correct", "correct", -0.5)),
-        (200, {"rewards": 0.25}, ("wrong", "wrong", 0.25)),
-        (200, {"reward": 1.0}, ("ungraded", "missing field rewards", None)),
-        (200, {"rewards": None}, ("ungraded", "no_score", None)),
-        (200, {"rewards": [1.0, 2.0]}, ("ungraded", "bad answer", None)),
-        (200, {"rewards": float("inf")}, ("ungraded", "returned inf", None)),
-        (404, {}, ("ungraded", "http_404", None)),
-    ],
-)
+@pytest.mark.parametrize(("status", "answer", "expected"), TABLES["of_openrlhf"])
 def test_a_server_of_openrlhfs_own_contract(status, answer, expected):
     def answer_of(body):
         assert body == {"query": ["Q?4"], "prompts": ["Q?"], "labels": ["5"]}
@@ -106,4 +87,4 @@ def test_a_server_of_openrlhfs_own_contract(status, answer, expected):
 
     with own_server(answer_of) as server:
         (grade,) = graded(RewardConfig(urls=[server.url + "/get_reward"]), [request("4", prompt="Q?")])
-    assert (grade.verdict, grade.reason, grade.reward) == expected
+    assert [grade.verdict, grade.reason, grade.reward] == expected
