@@ -1,5 +1,7 @@
 """A command line of OpenRLHF becomes an experiment that gives OpenRLHF the same values."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -13,36 +15,19 @@ from r3_openrlhf.stack.import_openrlhf import arguments_of, page
 from r3_openrlhf.stack.upstream_parser import parsed_flags
 
 pytestmark = pytest.mark.stack
-SCRIPT = r"""#!/bin/bash
-MODEL=Qwen/Qwen2.5-1.5B
-python3 -m openrlhf.cli.train_ppo_ray \
-   --actor.model_name_or_path $MODEL --data.prompt_dataset ${DATA:-/data/my.jsonl} \
-   --data.input_key question --data.label_key answer --data.input_template 'Q: {}\nA:' \
-   --actor.num_gpus_per_node 8 --vllm.num_engines 8 --train.colocate_all --vllm.enable_sleep \
-   --algo.advantage.estimator group_norm --actor.eps_clip_low_high 0.2 0.27 --algo.kl.init_coef 1e-3 --algo.kl.use_loss \
-   --rollout.batch_size 128 --rollout.n_samples_per_prompt 8 --train.batch_size 512 --rollout.max_new_tokens 1024 \
-   --reward.remote_url http://localhost:5000/get_reward --critic.max_norm 0.5 --actor.entropy_coef 0.01 \
-   --logger.wandb.key secret --logger.wandb.project mine > log.txt 2>&1 | tee all
-"""
+SCRIPT = str(Path(__file__).with_name("openrlhf_command.sh"))
 SAID_OTHERWISE = {  # by the reasons on the page, or as R³ names its files
     "vllm.num_engines", "train.colocate_all", "critic.max_norm", "logger.wandb.key", "reward.remote_url", "data.input_template",
     "data.prompt_dataset", "data.input_key", "data.label_key",
 }  # fmt: skip
 
 
-@pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "run.sh"
-    path.write_text(SCRIPT)
-    return str(path)
-
-
-def test_openrlhf_gets_the_values_of_the_script(script):
-    text, refused = page(arguments_of([script]))
+def test_openrlhf_gets_the_values_of_the_script():
+    text, refused = page(arguments_of([SCRIPT]))
     assert refused is None
     config = with_overrides(yaml.safe_load(text), [], source="test")
     ours = openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir=config.model.path, platform="cuda")
-    before, given = parsed_flags(arguments_of([script]))
+    before, given = parsed_flags(arguments_of([SCRIPT]))
     after, _ = parsed_flags(ours)
     assert {flag: after[flag] for flag in given - SAID_OTHERWISE} == {
         flag: before[flag] for flag in given - SAID_OTHERWISE
@@ -53,8 +38,8 @@ def test_openrlhf_gets_the_values_of_the_script(script):
     assert config.reward.urls == ["http://localhost:5000/get_reward"] and not data.chat_template
 
 
-def test_what_has_no_counterpart_is_said_with_its_reason(script):
-    text, _ = page(arguments_of([script]))
+def test_what_has_no_counterpart_is_said_with_its_reason():
+    text, _ = page(arguments_of([SCRIPT]))
     assert "#   --critic.max_norm: algo=grpo has no critic\n" in text
     assert "#   --logger.wandb.key: a key does not belong on a command line" in text and "secret" not in text
 
