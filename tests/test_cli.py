@@ -74,7 +74,7 @@ def rows(path, num):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        (["data.max_len=100000"], "data.max_len is 100000, but model.path tiny has 512 positions"),
+        (["data.max_len=513"], "data.max_len is 513, but model.path tiny has 512 positions; use data.max_len=512 or"),
         (["data.max_len=30", "reflection.enabled=false"], "fewer than one batch"),
         (["data.max_len=45"], "but the shortest reflection prompt needs"),
         (["held_out.path=FILE"], "of the problems that are trained on"),

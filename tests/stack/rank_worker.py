@@ -49,6 +49,13 @@ def update(case: dict, rank: int) -> None:
     torch.distributed.barrier()
 
 
+def optimizer_of(cfg) -> dict:
+    """Of the section actor or critic."""
+    return dict(
+        optim="adam", muon=vars(cfg.muon), adam=vars(cfg.adam), lr_scheduler="constant", lr_warmup_ratio=0.0, max_norm=0.0, scheduler_steps=100
+    )  # fmt: skip
+
+
 def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
     """As ppo_actor.py:513-596 makes it, without an engine."""
     args = strategy.args
@@ -65,16 +72,7 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
         target_modules=args.ds.lora.target_modules,
         lora_dropout=args.ds.lora.dropout,
     )
-    settings = dict(
-        optim="adam",
-        muon=vars(args.actor.muon),
-        adam=vars(args.actor.adam),
-        lr_scheduler="constant",
-        lr_warmup_ratio=0.0,
-        max_norm=0.0,
-        scheduler_steps=100,
-    )
-    actor, optimizer, scheduler = strategy.prepare((actor, settings))
+    actor, optimizer, scheduler = strategy.prepare((actor, optimizer_of(args.actor)))
     trainer_class = ActorPPOTrainer if case["stock"] else R3ActorTrainer
     return trainer_class(
         strategy,
@@ -208,9 +206,7 @@ def update_critic(case: dict, rank: int) -> None:
         ds_config=strategy.get_ds_train_config(),
         packing_samples=args.ds.packing_samples,
     )
-    cfg = args.critic
-    settings = dict(optim="adam", muon=vars(cfg.muon), adam=vars(cfg.adam), lr_scheduler="constant", lr_warmup_ratio=0.0, max_norm=0.0, scheduler_steps=100)  # fmt: skip
-    critic, optimizer, scheduler = strategy.prepare((critic, settings))
+    critic, optimizer, scheduler = strategy.prepare((critic, optimizer_of(args.critic)))
     trainer = (ppo_critic.CriticPPOTrainer if case["stock"] else R3CriticTrainer)(
         strategy, critic, optimizer, scheduler, args.train.micro_batch_size, value_clip=args.critic.value_clip, dataloader_pin_memory=False
     )  # fmt: skip
@@ -240,11 +236,7 @@ def load_again_and_again(case: dict, rank: int, strategy) -> None:
     loaded = []
     for _ in range(case["loads"]):
         actor = Actor(case["model"], attn_implementation="sdpa", ds_config=strategy.get_ds_train_config())
-        weights = {}
-        for name, parameter in actor.model.named_parameters():
-            with deepspeed.zero.GatheredParameters([parameter]):
-                weights[name] = parameter.data.float().clone()
-        loaded.append(weights)
+        loaded.append({name: weight.float() for name, weight in whole(actor.model).items()})
     if rank == 0:
         torch.save({"loaded": loaded}, case["output"])
     torch.distributed.barrier()

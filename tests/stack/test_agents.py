@@ -17,7 +17,7 @@ from vllm.logprobs import FlatLogprobs  # noqa: E402
 from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
 
 from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.errors import ConfigError, TrainingStopped  # noqa: E402
+from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.method.history import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
@@ -27,11 +27,10 @@ from r3_openrlhf.problems.agents.trajectory import End  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.stack.agents.experience import AgentExperienceMaker  # noqa: E402
 from r3_openrlhf.stack.agents.turns import whole_trajectories  # noqa: E402
-from r3_openrlhf.stack.environment import config_from_environment, environment_of  # noqa: E402
 from r3_openrlhf.stack.rollout_engine import R3RolloutActor  # noqa: E402
 from r3_openrlhf.stack.samples_generator import NO_STATES, R3SamplesGenerator  # noqa: E402
 from r3_openrlhf.stack.work import work_of  # noqa: E402
-from tests.stack.test_experience_maker import Given, arguments  # noqa: E402
+from tests.stack import test_experience_maker as of_responses  # noqa: E402
 
 pytestmark = pytest.mark.stack
 STAIRS = "tests.stack.stairs:Stairs"
@@ -65,7 +64,7 @@ def environments():
 
 
 @pytest.fixture
-def executor(monkeypatch, environments):
+def executor(monkeypatch, environments, in_a_job):
     """Of an agentic run with these overrides. The processes of its environments serve all tests, and prompts have no last line."""
     monkeypatch.setattr(memory, "INSTRUCTION", "")
 
@@ -77,9 +76,7 @@ def executor(monkeypatch, environments):
                 "agents.invalid_penalty=0.5", "agents.gamma=0.5", "agents.max_turns=5", "data.chat_template=false", *overrides,
             ],
         )  # fmt: skip
-        for name, value in environment_of(config).items():
-            monkeypatch.setenv(name, value)
-        config_from_environment.cache_clear()
+        in_a_job(config)
         # an executor puts its own in their place, for the whole process
         monkeypatch.setattr(engine_logprobs, "create_sample_logprobs", engine_logprobs.create_sample_logprobs)
         update = engine_logprobs.LogprobsProcessor._update_sample_logprobs
@@ -91,8 +88,7 @@ def executor(monkeypatch, environments):
             found.environments = environments
         return found
 
-    yield made
-    config_from_environment.cache_clear()
+    return made
 
 
 def play(executor, tokenizer, *texts, label=LABEL, max_len=MAX_LEN, prompt=TASK):
@@ -190,7 +186,7 @@ def test_an_engine_hands_the_turns_on_as_responses(executor, byte_tokenizer):
 # ── from responses to advantages ──
 
 
-class Maker(Given, AgentExperienceMaker):
+class Maker(of_responses.Given, AgentExperienceMaker):
     pass
 
 
@@ -202,15 +198,12 @@ def samples_of(responses, *, step=5, attempts=()):
     return [generator._process_response_into_experience(response, max_len=256) for response in responses]
 
 
-def maker(config, *, ranks=1):
-    made = object.__new__(Maker)
-    made.args = arguments(ranks)
-    made.strategy = SimpleNamespace(args=made.args)
-    made.advantage_estimator = "group_norm"
-    made.kl_ctl = SimpleNamespace(value=0.0)
-    made.tokenizer = SimpleNamespace(pad_token_id=0, decode=lambda ids, **_: str(ids))
-    made.config, made.r3, made.step = config, R3(config), 5
-    return made
+def maker(config, *, ranks=1, history=None):
+    return of_responses.maker(Maker, config=config, history=history, ranks=ranks)
+
+
+def metrics_of(made, names):
+    return {name: made.metrics[f"r3/agents/{name}"] for name in names}
 
 
 PLAYS = (("up", "up", "up"), ("up", "down", "up", "up", "up"), ("hop", "hop", "hop", "hop", "hop"))
@@ -236,19 +229,17 @@ def test_advantages_and_metrics_of_a_step(executor, byte_tokenizer, ranks):
     mean, std = -0.5 / 3, np.std([1, 1, -2.5], ddof=1)
     expected = [(1 - mean) / std] * 8 + [(-2.5 - mean) / std] * 5
     assert [found[index][0] for index in range(13)] == pytest.approx(expected, rel=1e-5)
-    metrics = made.metrics
-    assert {key: metrics[f"r3/agents/{key}"] for key in ("trajectories", "lost", "success_rate", "turn_limit", "rows")} == {
-        "trajectories": 4, "lost": 1, "success_rate": pytest.approx(2 / 3), "turn_limit": 1, "rows": 13,
-    }  # fmt: skip
-    assert metrics["r3/agents/turns_mean"] == pytest.approx(13 / 3)
-    assert metrics["r3/agents/invalid_rate"] == pytest.approx(5 / 13)
-    assert metrics["accuracy"] == pytest.approx(2 / 3)
+    counts = dict(trajectories=4, lost=1, success_rate=2 / 3, turn_limit=1, rows=13, turns_mean=13 / 3)
     # all 13 begin at "step 0" but those at steps 1 and 2, which the two successes share
-    assert metrics["r3/agents/alone_0"] == 0.0
+    counts |= dict(invalid_rate=5 / 13, alone_0=0)
+    assert metrics_of(made, counts) == pytest.approx(counts) and made.metrics["accuracy"] == pytest.approx(2 / 3)
     records = made.records
     assert [(row["trajectory"], row["turn"]) for row in records][:4] == [("0", 0), ("0", 1), ("0", 2), ("1", 0)]
     assert records[1]["prompt"].endswith("Now: step 1") and records[0]["prompt"].endswith("Now: step 0")
     assert records[-1]["verdict"] == "ungraded" and records[-1]["advantage"] is None
+    # without replay there is no history
+    assert not played.config.keeps_history and "r3/agents/recalled" not in made.metrics
+    assert all(row["recalled_from"] is None for row in records)
 
 
 def test_turns_in_the_same_state_are_compared(executor, byte_tokenizer):
@@ -351,19 +342,15 @@ def test_hung_crashing_and_slow_environments_beside_each_other_cost_their_own_tr
             assert [turn.reward for turn in turns] == [1.0, None]
         else:
             assert [turn.state for turn in turns] == [
-                f"task {seed}",
-                f"count in task {seed}",
-                f"{action} in task {seed}",
+                f"{done}task {seed}" for done in ("", "count in ", f"{action} in ")
             ]
             assert [(turn.reward, turn.valid) for turn in turns] == [(1.0, True)] * 3
             assert {one["reward"] for one in found} == {3.0}
     assert made.environments.lost == {"timeout": 2, "crashed": 2, "raised": 1, "talkative": 1}
     step = maker(made.config)
     step.make_experience_batch(samples_of([row for found in played for row in found]))
-    counts = {
-        key: step.metrics[f"r3/agents/{key}"] for key in ("trajectories", "lost", "rows", "turns_mean", "reward_mean")
-    }
-    assert counts == {"trajectories": 24, "lost": 6, "rows": 18 * 3, "turns_mean": 3, "reward_mean": 3}
+    counts = dict(trajectories=24, lost=6, rows=18 * 3, turns_mean=3, reward_mean=3)
+    assert metrics_of(step, counts) == counts
 
 
 # ── replay of whole trajectories ──
@@ -372,9 +359,8 @@ FAILURES = (("hop",) * 5, ("up", "down", "up", "down", "hop"))
 
 
 def replaying(played, tokenizer, history, *, step):
-    made = maker(played.config)
-    made.r3, made.step = R3(made.config, history=history, seed=made.config.train.seed), step
-    made.gap = 0.0625
+    made = maker(played.config, history=history)
+    made.step, made.gap = step, 0.0625
     made.tokenizer = SimpleNamespace(pad_token_id=0, decode=tokenizer.decode)
     return made
 
@@ -402,12 +388,9 @@ def test_a_stored_success_joins_a_task_that_failed(executor, byte_tokenizer, his
     assert first.metrics["r3/agents/recalled"] == 0 == first.metrics["r3/replay/recalled"]
     made = replaying(played, byte_tokenizer, history, step=5)
     experiences = stepped(made, byte_tokenizer, played, FAILURES, step=5)
-    metrics = made.metrics
-    assert (
-        metrics["r3/agents/recalled"] == 1 and metrics["r3/replay/recalled"] == 3 and metrics["r3/agents/rows"] == 13
-    )
+    metrics, counts = made.metrics, dict(recalled=1, rows=13, trajectories=2, success_rate=0)
+    assert metrics_of(made, counts) == counts and metrics["r3/replay/recalled"] == 3
     assert metrics["r3/replay/hits"] == 1 and metrics["r3/history/coverage"] == 1 and metrics["r3/replay/max_lag"] == 5
-    assert metrics["r3/agents/trajectories"] == 2 and metrics["r3/agents/success_rate"] == 0
     mean = (1 - 2.5 - 0.5) / 3
     records = made.records
     assert [row["recalled_from"] for row in records] == [None] * 10 + [1] * 3
@@ -455,23 +438,6 @@ def test_lost_trajectories_are_counted_in_the_history_and_never_recalled(executo
     assert history.counts(TASK)[Context.PLAIN, Verdict.UNGRADED][0] == 1
     assert history.counts(TASK)[Context.PLAIN, Verdict.WRONG][0] == 2
     assert history.recall(TASK, Verdict.UNGRADED, k=4, step=5, max_policy_lag=9) == []
-
-
-def test_without_replay_there_is_no_history(executor, byte_tokenizer):
-    played = executor()
-    assert not played.config.keeps_history
-    rows = [row for texts in FAILURES for row in play(played, byte_tokenizer, *texts)[0]]
-    made = maker(played.config)
-    made.make_experience_batch(samples_of(rows))
-    assert "r3/agents/recalled" not in made.metrics and all(row["recalled_from"] is None for row in made.records)
-
-
-def test_a_trajectory_gives_way_to_none(executor):
-    with pytest.raises(
-        ConfigError,
-        match="replay.mode is set, but a recalled trajectory joins its task and replaces nothing; use replay.mode=add",
-    ):
-        executor("replay.enabled=true", "replay.mode=replace")
 
 
 # ── reflection on a failed trajectory ──
@@ -530,18 +496,9 @@ def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_
     s = 2**-0.5  # of two sums that differ
     assert [row["advantage"] for row in records] == pytest.approx([-s] * 5 + [s] * 8 + [-s] * 5, abs=1e-5)
     assert records[0]["trajectory"] == records[10]["trajectory"] == "0" and attempt in records[10]["prompt"]
-    counts = (
-        "trajectories",
-        "success_rate",
-        "reflected",
-        "reflected_lost",
-        "reflected_success_rate",
-        "recalled",
-        "rows",
-    )
-    assert {key: made.metrics[f"r3/agents/{key}"] for key in counts} == {
-        "trajectories": 2, "success_rate": 0, "reflected": 2, "reflected_lost": 0, "reflected_success_rate": 0.5, "recalled": 0, "rows": 18,
-    }  # fmt: skip
+    counts = dict(trajectories=2, success_rate=0, recalled=0, rows=18)
+    counts |= dict(reflected=2, reflected_lost=0, reflected_success_rate=0.5)
+    assert metrics_of(made, counts) == counts
     assert made.metrics["r3/reflection/groups"] == 1 and made.metrics["accuracy"] == 0
     history.commit_step(2, 2, made.kept_rollouts())
     counts = history.counts(TASK)

@@ -8,13 +8,9 @@ import subprocess
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-torch = pytest.importorskip("torch")
-if torch.cuda.is_available():
-    pytest.skip("this run is for the CPU platform", allow_module_level=True)
-
-from tests.method.core.test_hierarchy import brute_force  # noqa: E402
-from tests.stack.training import R3, lines, rollouts_of, train  # noqa: E402
+import tests.stack.cpu_only  # noqa: F401
+from tests.method.core.test_hierarchy import brute_force
+from tests.stack.training import R3, lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 KEYS = ["trajectories", "lost", "rows", "success_rate", "reward_mean", "turns_mean", "turns_max", "turn_limit"]

@@ -6,6 +6,8 @@ import torch
 
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
+from transformers import AutoModelForCausalLM  # noqa: E402
+
 from tests.stack import rank_worker  # noqa: E402
 from tests.stack.mixed_rows import mixed_rows  # noqa: E402
 from tests.stack.ranks import on_ranks  # noqa: E402
@@ -16,19 +18,8 @@ LEARNING_RATE = 1.0  # with adam.eps this large an Adam step is (nearly) learnin
 
 
 def arguments(
-    model,
-    *,
-    ranks,
-    stage,
-    dynamic=False,
-    offload=False,
-    micro_batch_size=2,
-    dual_clip=None,
-    passes=1,
-    accumulate=None,
-    lora=None,
-    critic=False,
-):
+    model, *, ranks, stage, dynamic=False, offload=False, micro_batch_size=2, dual_clip=None, lora=None, critic=False, more=(),
+):  # fmt: skip
     flags = {
         "actor.model_name_or_path": model,
         "data.prompt_dataset": "unused",
@@ -47,18 +38,11 @@ def arguments(
         "actor.adam.betas": "0.0 0.0",
         "train.max_tokens_per_gpu": 40,
     }
+    flags |= dict(more)
     if dual_clip is not None:
         flags["actor.dual_clip"] = dual_clip
-    if accumulate is not None:
-        flags["ds.grad_accum_dtype"] = accumulate
-    if lora is not None:
-        flags |= {
-            "ds.lora.rank": lora,
-            "actor.adam.lr": 0.01,
-            "actor.adam.eps": 1e-8,
-        }  # A's gradient is small at first
-    if passes > 1:
-        flags["train.max_epochs"] = passes
+    if lora is not None:  # A's gradient is small at first
+        flags |= {"ds.lora.rank": lora, "actor.adam.lr": 0.01, "actor.adam.eps": 1e-8}
     if critic:
         flags["algo.advantage.estimator"] = "gae"
         flags |= {f"critic.adam.{name}": flags[f"actor.adam.{name}"] for name in ("lr", "eps", "betas")}
@@ -95,8 +79,6 @@ def run_ranks(
 def one_process(model, *, learning_rates=(LEARNING_RATE,)):
     """The token-mean policy-gradient step on all rows at once, in float32, written out: one pass for each rate, the ratio
     of all of them against the log-probs before the first, clipped at 1 -/+ 0.2."""
-    from transformers import AutoModelForCausalLM
-
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
     norms = []
     for num_rows in ROWS:
@@ -123,8 +105,6 @@ def one_process(model, *, learning_rates=(LEARNING_RATE,)):
 
 
 def start_of(model):
-    from transformers import AutoModelForCausalLM
-
     return dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
 
 
@@ -152,10 +132,10 @@ def test_the_update_is_that_of_one_process(tmp_path, model, ranks, stage, dynami
     assert_moved_alike(start_of(model), result["weights"], expected)
 
 
-@pytest.mark.parametrize("accumulate", [None, "fp32"])
-def test_logits_in_chunks_give_the_same_gradient_under_zero_3(tmp_path, model, accumulate):
+@pytest.mark.parametrize("more", [{}, {"ds.grad_accum_dtype": "fp32"}])
+def test_logits_in_chunks_give_the_same_gradient_under_zero_3(tmp_path, model, more):
     """Two ranks that gather the head's weight for its chunks, gradients summed in bfloat16 and in float32."""
-    settings = dict(ranks=2, stage=3, accumulate=accumulate)
+    settings = dict(ranks=2, stage=3, more=more)
     whole = run_ranks(tmp_path / "whole", model, **settings)
     chunks = run_ranks(tmp_path / "chunks", model, chunk_tokens=7, **settings)
     for one, other in zip(whole["statuses"], chunks["statuses"], strict=True):
@@ -168,7 +148,7 @@ def test_logits_in_chunks_give_the_same_gradient_under_zero_3(tmp_path, model, a
 
 @pytest.mark.parametrize(("dynamic", "stage"), [(False, 2), (True, 3)])
 def test_a_second_pass_is_that_of_one_process(tmp_path, model, dynamic, stage):
-    settings = dict(ranks=1, stage=stage, dynamic=dynamic, offload=False, passes=2)
+    settings = dict(ranks=1, stage=stage, dynamic=dynamic, more={"train.max_epochs": 2})
     result = run_ranks(tmp_path, model, **settings)
     expected, norms = one_process(model, learning_rates=(LEARNING_RATE, LEARNING_RATE))
     for status, norm in zip(result["statuses"], norms, strict=True):
@@ -193,8 +173,6 @@ def test_where_rows_divide_evenly_it_is_the_stock_update(tmp_path, model):
 def test_zero_3_loads_the_weights_that_are_there(tmp_path, model):
     """Over gloo DeepSpeed's gather is not waited for (cpu_platform._patch_zero3_gather); without the answer about one
     load in ten has garbage in a layer. 20 loads on two ranks."""
-    from transformers import AutoModelForCausalLM
-
     result = run_ranks(tmp_path, model, ranks=2, stage=3, dynamic=False, offload=False, loads=20)
     expected = {name: p.float() for name, p in AutoModelForCausalLM.from_pretrained(model).named_parameters()}
     for loaded in result["loaded"]:

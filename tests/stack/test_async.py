@@ -122,9 +122,8 @@ def test_a_stock_algorithm_samples_ahead_with_its_own_estimator(tmp_path):
     assert [line["generated_tokens_total"] for line in metrics] == list(
         itertools.accumulate(line["generated_tokens"] for line in metrics)
     )
-    assert [line["step"] for line in metrics if line.get("timing/save", 0) > 0] == [
-        3
-    ]  # of the checkpoint after step 2
+    # of the checkpoint after step 2
+    assert [line["step"] for line in metrics if line.get("timing/save", 0) > 0] == [3]
     for line in metrics:
         dropped = line["r3/filter/dropped_tokens"] + line["r3/filter/left_over_tokens"]
         assert line["generated_tokens"] == line["response_tokens"] + dropped

@@ -8,7 +8,6 @@ pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
 import torch  # noqa: E402
 from openrlhf.models import Actor, PolicyLoss  # noqa: E402
-from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ray import ppo_actor  # noqa: E402
 
 from r3_openrlhf.config.loading import load_config  # noqa: E402
@@ -16,15 +15,9 @@ from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.stack import chunked_actor  # noqa: E402
 from r3_openrlhf.stack.chunked_actor import ChunkedActor  # noqa: E402
 from r3_openrlhf.stack.policy_actor import logprobs_and_entropy  # noqa: E402
-from tests.stack.mixed_rows import experience_of, mixed_rows  # noqa: E402
 
 pytestmark = pytest.mark.stack
 CHUNK = 7  # no divisor of anything
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return Experience.concat_experiences([experience_of(row) for row in mixed_rows(5, seed=1)], 0)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import HEARTBEAT_S, Display
 from r3_openrlhf.stack.console import evaluation_line, new_lines
@@ -169,8 +170,6 @@ with Console(**flags) as console:
     run.create(config)
     console.attach(run, first_phase=Phase.DATA)
     subprocess.run("echo library two; echo library three >&2", shell=True)
-    if "fail" in sys.argv:
-        raise ValueError("a defect")
 print("ours", file=sys.stderr)
 """
 
@@ -209,14 +208,11 @@ def test_a_defect_before_there_is_a_log_shows_what_was_said():
     assert done.returncode == 1 and "why\n" in done.stderr and "ZeroDivisionError" in done.stderr
 
 
-def test_a_build_is_announced_where_it_happens(tmp_path, monkeypatch):
+def test_a_build_is_announced_where_it_happens(tmp_path, monkeypatch, in_a_job):
     """DeepSpeed's own `jit_load`, of an operator that it refuses to compile: nothing has to be compiled to see that the
     hook sits around it. One whose file is in torch's cache is not announced."""
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
     from deepspeed.ops.op_builder import builder
-
-    from r3_openrlhf.config.loading import load_config
-    from r3_openrlhf.stack import environment
 
     class Refused(builder.OpBuilder):
         NAME = "r3_refused"
@@ -232,26 +228,21 @@ def test_a_build_is_announced_where_it_happens(tmp_path, monkeypatch):
     run = RunDirectory(tmp_path / "run")
     run.path.mkdir()
     config = load_config("cpu_smoke", [f"run_dir={run.path}"])
-    for name, value in environment.environment_of(config, "cpu").items():
-        monkeypatch.setenv(name, value)
+    in_a_job(config, "cpu")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
     monkeypatch.delenv("RANK", raising=False)
-    environment.config_from_environment.cache_clear()
     monkeypatch.setattr(builder.OpBuilder, "jit_load", builder.OpBuilder.jit_load)
     announce_builds(builder)
     announce_builds(builder)  # twice is once
     events = new_lines(run.events)
     assert next(events) == []
-    try:
-        with pytest.raises(RuntimeError, match="Unable to JIT load the r3_refused op"):
-            Refused().jit_load(verbose=False)
-        assert [event["phase"] for event in next(events)] == [Phase.OPERATORS, Phase.LOADING]
-        (tmp_path / "extensions" / "r3_refused" / "r3_refused.so").write_text("")
-        with pytest.raises(RuntimeError):
-            Refused().jit_load(verbose=False)
-        assert next(events) == []
-    finally:
-        environment.config_from_environment.cache_clear()
+    with pytest.raises(RuntimeError, match="Unable to JIT load the r3_refused op"):
+        Refused().jit_load(verbose=False)
+    assert [event["phase"] for event in next(events)] == [Phase.OPERATORS, Phase.LOADING]
+    (tmp_path / "extensions" / "r3_refused" / "r3_refused.so").write_text("")
+    with pytest.raises(RuntimeError):
+        Refused().jit_load(verbose=False)
+    assert next(events) == []
 
 
 def test_deepspeed_is_told_of_architectures_in_numbers(tmp_path, monkeypatch):

@@ -20,10 +20,9 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 import tests.stack.cpu_only  # noqa: E402, F401
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES, bytes_of  # noqa: E402
-from tests.stack.training import Run  # noqa: E402
+from tests.stack.training import ROOT, Run  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-ROOT = Path(__file__).parents[2]
 MAX_PID_DIGITS = 7  # /proc/sys/kernel/pid_max is 4194304 at most
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 NOBODY = 54321  # a user id that no one has; only root can become another user

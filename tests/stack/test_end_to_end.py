@@ -18,10 +18,10 @@ import struct
 import subprocess
 import tempfile
 import termios
+from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 
 import tests.stack.cpu_only  # noqa: F401
 from r3_openrlhf import Run
@@ -141,16 +141,8 @@ def test_the_stock_baseline_runs_with_the_same_records(at_terminal):
     assert sum(step["r3/replay/recalled"] + step["r3/ranking/groups"] for step in metrics) == 0
     sampled = sum(step["generated_tokens"] for step in metrics)
     assert sampled == metrics[-1]["generated_tokens_total"] == sum(step["response_tokens"] for step in metrics) > 0
-    groups = {}
-    for row in rollouts_of(run_dir):
-        groups.setdefault((row["step"], row["group"]), []).append(row)
-    assert [len(group) for group in groups.values()] == [8] * 24
-    for group in groups.values():  # group_norm, written out
-        rewards = torch.tensor([row["reward"] for row in group], dtype=torch.float64)
-        if len(set(rewards.tolist())) == 1:
-            continue  # upstream divides the rounding error of the mean by 1e-9 (docs/LOG.md)
-        expected = (rewards - rewards.mean()) / (rewards.std() + 1e-9)
-        assert [row["advantage"] for row in group] == pytest.approx(expected.tolist(), abs=1e-3)
+    groups = Counter((row["step"], row["group"]) for row in rollouts_of(run_dir))
+    assert list(groups.values()) == [8] * 24
 
 
 def shown_lines(shown):

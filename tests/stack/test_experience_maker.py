@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
 import torch  # noqa: E402
-from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 
 from r3_openrlhf.config import R3Config  # noqa: E402
@@ -21,10 +20,8 @@ from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.method.settings import RehearsalSettings  # noqa: E402
 from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict  # noqa: E402
-from r3_openrlhf.stack.experience_maker import (  # noqa: E402
-    R3ExperienceMaker,
-    StockExperienceMaker,
-)
+from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker  # noqa: E402
+from tests.stack.mixed_rows import experience_of  # noqa: E402
 
 pytestmark = pytest.mark.stack
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
@@ -102,28 +99,18 @@ def config_with(**sections):
 OFF = dict(replay={"enabled": False}, reflection={"enabled": False}, ranking={"enabled": False})
 
 
-def sample(verdict, *, prompt="p", tokens=(3, 4, 5), truncated=False, reward=None, bounds=None, step=5):
+def sample(verdict, *, prompt="p", tokens=(3, 4, 5), truncated=False, reward=None, step=5):
     reward = {C: 1.0 + 1 / len(tokens), W: 0.0, U: None}[verdict] if reward is None else reward
     ids = [1, 2, *tokens]
-    mask = torch.tensor([[0] + [1] * len(tokens)])
     logprobs = torch.tensor([[0.0] + [-0.1 * t for t in tokens]])
-    experience = Experience(
-        sequences=torch.tensor([ids]),
-        attention_mask=torch.ones(1, len(ids), dtype=torch.long),
-        action_mask=mask,
-        rollout_log_probs=logprobs,
-        prompts=[prompt],
-        labels=[prompt],
-        images=[None],
-        mm_train_inputs=[None],
-        rewards=None if reward is None else torch.tensor([reward]),
-        scores=None if reward is None else torch.tensor([float(reward > 0)]),
-        response_length=torch.tensor([len(tokens)]),
-        truncated=torch.tensor([truncated]),
-        total_length=torch.tensor([float(len(ids))]),
-        info={"response_clip_ratio": torch.tensor([False])}
-        | ({} if reward is None else {"reward": torch.tensor([reward]), "score": torch.tensor([float(reward > 0)])}),
-    )
+    experience = experience_of({"tokens": ids, "prompt": 2, "advantage": 0.0})
+    experience.rollout_log_probs, experience.truncated = logprobs, torch.tensor([truncated])
+    experience.prompts, experience.labels = [prompt], [prompt]
+    experience.info = {"response_clip_ratio": torch.tensor([False])}
+    experience.rewards = experience.scores = None
+    if reward is not None:
+        experience.rewards, experience.scores = torch.tensor([reward]), torch.tensor([float(reward > 0)])
+        experience.info |= {"reward": experience.rewards.clone(), "score": experience.scores.clone()}
     experience.r3_rollout = Rollout(
         uid=prompt,
         context=Context.PLAIN,
@@ -136,7 +123,6 @@ def sample(verdict, *, prompt="p", tokens=(3, 4, 5), truncated=False, reward=Non
         finish_reason="length" if truncated else "stop",
         policy_step=step,
         epoch=1,
-        entropy_bounds=bounds,
         reason="timeout" if verdict is U else verdict.value,
     )
     return experience
@@ -162,19 +148,6 @@ def history_with(*rollouts):
     return store
 
 
-def test_a_stored_success_joins_an_all_wrong_group():
-    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
-    made = maker(Ours, history=history_with(stored))
-    experiences = made.make_experience_batch(group(W, W, W, W) + group(C, W, C, W, prompt="q"))
-    values = [row[0].item() for row in by_row(experiences, "advantages")]
-    assert values[:4] == pytest.approx([-0.4472] * 4, abs=1e-3) and values[8] == pytest.approx(1.789, abs=1e-3)
-    last = experiences[-1]
-    assert last.sequences[-1][:4].tolist() == [1, 2, 9, 9]  # the group's prompt, the stored response
-    assert last.action_mask[-1][:3].tolist() == [0, 1, 1]
-    assert made.metrics["r3/replay/recalled"] == 1 and made.metrics["r3/replay/mean_lag"] == 3
-    assert [r["text"] for r in made.records if r["recalled_from"] == 3] == ["[9, 9]"]  # the store keeps ids only
-
-
 def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_the_plain_prompt():
     stored = sample(C, tokens=(9, 9), step=2).r3_rollout
     stored.context, stored.prompt_ids = Context.REFLECTION, np.array([1, 8], dtype=np.int32)
@@ -192,17 +165,12 @@ def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_
     assert [r["context"] for r in made.records if r["recalled_from"] == 3] == ["reflection"]
 
 
-def test_a_rehearsed_success_of_another_problem_is_trained_behind_its_own_prompt_with_ratio_1():
+def test_a_rehearsed_success_of_another_problem_is_counted_apart_and_has_no_record():
     stored = sample(C, prompt="z", tokens=(9, 9), step=2).r3_rollout
-    stored.prompt_ids = np.array([1, 8, 7], dtype=np.int32)
     missed = [sample(W, prompt="z", tokens=(9, 8), step=2).r3_rollout for _ in range(3)]
     config = config_with(replay={"rehearse": RehearsalSettings(share=0.75)})
     made = maker(Ours, history=history_with(stored, *missed), config=config)
-    made.gap = 0.05
-    experiences = made.make_experience_batch(group(C, W, C, W))
-    assert experiences[-1].sequences[-1][:5].tolist() == [1, 8, 7, 9, 9]
-    assert by_row(experiences, "advantages")[4].tolist() == pytest.approx([1.0] * 2)
-    assert by_row(experiences, "action_log_probs")[4].tolist() == pytest.approx([-0.85] * 2)  # the actor's own
+    made.make_experience_batch(group(C, W, C, W))
     assert (made.metrics["r3/replay/rehearsed"], made.metrics["r3/replay/recalled"], len(made.records)) == (1, 0, 4)
 
 
@@ -242,20 +210,20 @@ def test_the_first_steps_say_once_what_looks_wrong(tmp_path):
     assert event["warning"].startswith("step 1: none of 4 graded responses is correct")
 
 
-def test_a_broken_sync_stops_the_run_before_the_update():
+SAID = r"on fresh rollouts is 0\.2 nats, .* \(99th percentile 0\.2 nats, 100% of the tokens outside"
+
+
+@pytest.mark.parametrize(("gap", "said"), [(0.2, SAID), (float("nan"), "nan nats")])
+def test_a_broken_sync_stops_the_run_before_the_update(gap, said):
     made = maker(Ours, config=config_with(**OFF))
-    made.gap = 0.2
-    with pytest.raises(
-        TrainingStopped,
-        match=r"on fresh rollouts is 0\.2 nats, .* \(99th percentile 0\.2 nats, 100% of the tokens outside",
-    ):
+    made.gap = gap
+    with pytest.raises(TrainingStopped, match=said):
         made.make_experience_batch(group(C, W, W, W))
 
 
 def test_a_few_tokens_that_are_far_off_stop_the_run_under_a_small_mean(monkeypatch):
-    monkeypatch.setattr(
-        "r3_openrlhf.stack.experience_maker.P99_FACTOR", 0.1
-    )  # the gap of every token is the same here
+    # the gap of every token is the same here
+    monkeypatch.setattr("r3_openrlhf.stack.experience_maker.P99_FACTOR", 0.1)
     made = maker(Ours, config=config_with(**OFF, stop={"max_abs_logprob_gap": 1.0}))
     made.gap = 0.2
     with pytest.raises(
@@ -267,19 +235,6 @@ def test_a_few_tokens_that_are_far_off_stop_the_run_under_a_small_mean(monkeypat
     made.make_experience_batch([sample(C), sample(W)] * 2)
     assert made.metrics["r3/sync/p99_logprob_gap"] == pytest.approx(0.2)
     assert made.metrics["r3/sync/outside_clip_share"] == 1.0  # exp(0.2) is above 1.2
-
-
-def test_a_gap_that_is_not_a_number_stops_the_run():
-    made = maker(Ours, config=config_with(**OFF))
-    made.gap = float("nan")
-    with pytest.raises(TrainingStopped, match="nan nats"):
-        made.make_experience_batch(group(C, W, W, W))
-
-
-def bounds(peak, width):
-    return EntropyBounds(
-        peak_lower=peak, peak_upper=peak + width, global_lower=1 / peak, global_upper=1 / peak + width
-    )
 
 
 def test_a_ranking_by_logprob_needs_no_entropy():
@@ -334,7 +289,10 @@ def test_which_entropies_of_tokens_are_kept(kept, rows):
 
 
 def test_a_ranking_by_bounds_stays_one_when_all_entropies_are_kept():
-    rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True, bounds=bounds(1.0 + i, 0.0)) for i in range(G)]
+    rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True) for i in range(G)]
+    for i, row in enumerate(rows, start=1):
+        found = dict(peak_lower=i, peak_upper=i, global_lower=1 / i, global_upper=1 / i)
+        row.r3_rollout.entropy_bounds = EntropyBounds(**found)
     config = config_with(ranking={"entropy_source": "topk"}, logging={"token_values": "all"})
     made = maker(Measuring, config=config, history=history_with())
     made.make_experience_batch(rows)
@@ -352,6 +310,8 @@ def test_rows_keep_their_logprobs_then_and_now(mode, kept):
     made.gap = 0.05
     made.make_experience_batch(group(W, W, W, W))
     (recalled,) = [r for r in made.records if r["recalled_from"] is not None]
+    assert (recalled["recalled_from"], recalled["text"]) == (3, "[9, 9]")  # the store keeps ids only
+    assert made.metrics["r3/replay/recalled"] == 1 and made.metrics["r3/replay/mean_lag"] == 3
     assert recalled["token_logprob"].tolist() == pytest.approx([-0.9] * 2, abs=1e-3)
     assert recalled["token_policy_logprob"].tolist() == pytest.approx([-0.85] * 2, abs=1e-3)
     for fresh in (r for r in made.records if r is not recalled):

@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed")
 torch = pytest.importorskip("torch")
 
+from ray._private.resource_and_label_spec import ResourceAndLabelSpec  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2MoeConfig  # noqa: E402
 
 from r3_openrlhf.config.loading import config_from_json, load_config  # noqa: E402
 from r3_openrlhf.machine.gpus import GpuMemory  # noqa: E402
@@ -22,10 +24,10 @@ from r3_openrlhf.runs import lock  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from r3_openrlhf.runs.models.locate import locate_model  # noqa: E402
 from r3_openrlhf.runs.stop_request import Stopped  # noqa: E402
-from r3_openrlhf.stack import environment, launch, start_checks  # noqa: E402
+from r3_openrlhf.stack import environment, launch, safe_pickles, start_checks  # noqa: E402
 from r3_openrlhf.stack.arguments import platform_of  # noqa: E402
 from r3_openrlhf.stack.launch import num_steps, plan, train  # noqa: E402
-from r3_openrlhf.stack.ray_cluster import check_devices, ray_options  # noqa: E402
+from r3_openrlhf.stack.ray_cluster import check_devices, hidden_gpus, ray_options  # noqa: E402
 from r3_openrlhf.stack.start_checks import check_context, check_layers, check_places, gpu_warnings, memory_warning  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -45,36 +47,73 @@ def test_a_local_cluster_of_its_own_on_cpus(config):
     assert options["_system_config"]["worker_niceness"] == 0  # 15 is Ray's: a busy machine would starve the run
 
 
-def test_threads_are_as_many_as_the_cores_that_the_run_may_use(config, monkeypatch):
-    """A job, a container or `taskset` may give it fewer than the machine has; more threads than cores wait for each other."""
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+@pytest.mark.parametrize(("asked", "threads"), [("", "3"), ("5", "5")])
+def test_threads_are_as_many_as_the_cores_that_the_run_may_use(config, monkeypatch, asked, threads):
+    """A job, a container or `taskset` may give it fewer than the machine has; more threads than cores wait for each other. Who starts
+    several runs on one machine, or a scheduler that shares its cores out, knows better."""
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 5, 9})
-    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "3"
+    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == threads
 
 
-def test_a_number_of_threads_that_the_user_asks_for_is_kept(config, monkeypatch):
-    """Who starts several runs on one machine, or a scheduler that shares its cores out, knows better."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "5"
+HOOKS = {"cpu": "cpu_platform.install", "cuda": "every_process.install"}
 
 
-def test_a_given_cluster_is_joined_with_nothing_but_the_environment(config, monkeypatch):
+@pytest.mark.parametrize("platform", HOOKS)
+def test_a_given_cluster_is_joined_with_nothing_but_the_environment(config, monkeypatch, platform):
+    """Without the hook the processes of the CPU platform end with "No module named 'flash_attn'"."""
     monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
-    options = ray_options(config, "cuda")
+    options = ray_options(config, platform)
     assert set(options) == {"address", "runtime_env"} and options["address"] == "somewhere:6379"
-    assert options["runtime_env"]["worker_process_setup_hook"].endswith("every_process.install")
+    assert options["runtime_env"]["worker_process_setup_hook"].endswith(HOOKS[platform])
+    assert platform == "cuda" or options["runtime_env"]["env_vars"]["DS_ACCELERATOR"] == "cpu"
 
 
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
-def test_nothing_is_reported_and_a_choice_between_parts_of_vllm_reaches_every_node(config, monkeypatch, platform):
+@pytest.mark.parametrize("platform", HOOKS)
+@pytest.mark.parametrize("address", ["", "head:6379"])
+def test_what_every_process_of_every_node_is_told(config, monkeypatch, address, platform):
+    """The configuration and the platform: an engine that spans GPUs has none of its own. That tensors cross without a copy
+    (cli/train_ppo_ray.py:29 sets it where it starts Ray), that pickles run no code, that nothing is reported, and a choice between
+    parts of vLLM."""
+    monkeypatch.delenv("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setenv("VLLM_USE_RAY_V2_EXECUTOR_BACKEND", "0")
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     variables = ray_options(config, platform)["runtime_env"]["env_vars"]
+    assert config_from_json(variables[environment.VARIABLE]) == config
+    monkeypatch.setenv(environment.PLATFORM, variables[environment.PLATFORM])
+    assert environment.on_cpu() is (platform == "cpu")
     for name in ("VLLM_NO_USAGE_STATS", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK"):
         assert variables[name] == "1"
+    assert variables["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] == "1"
     assert variables["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"] == variables["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert variables.items() >= safe_pickles.ENVIRONMENT.items()
     assert of_this_machine()["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_compiled_code_is_read_from_no_directory_that_another_user_can_make(config, monkeypatch):
+    """torch's own place for it is in /tmp, by the user's name."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    found = ray_options(config, "cpu")["runtime_env"]["env_vars"]["TORCHINDUCTOR_CACHE_DIR"]
+    assert found.startswith("/") and found.endswith("/.cache/torchinductor")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/mine")
+    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["TORCHINDUCTOR_CACHE_DIR"] == "/scratch/mine"
+
+
+def test_ray_takes_ranks_on_cpus_where_all_gpus_are_hidden(config, monkeypatch):
+    """An empty CUDA_VISIBLE_DEVICES, as people hide GPUs: Ray counts its words, and a rank on CPUs takes the place of a GPU."""
+    config.cluster.gpus_per_node = 2
+    spec = {"num_cpus": 4, "num_gpus": 2, "memory": 10**9, "object_store_memory": 10**8}
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert hidden_gpus(config, "cpu") == {}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert hidden_gpus(config, "cuda") == {}
+    with pytest.raises(ValueError, match="Attempting to start raylet with 2 GPU"):
+        ResourceAndLabelSpec(**spec).resolve(is_head=True)
+    for name, value in hidden_gpus(config, "cpu").items():
+        monkeypatch.setenv(name, value)
+    assert ResourceAndLabelSpec(**spec).resolve(is_head=True).num_gpus == 2
 
 
 def test_a_policy_actor_on_gpus_gets_its_share_of_the_cores(config, monkeypatch):
@@ -115,15 +154,6 @@ def test_gpus_that_are_taken_end_the_start_and_nobody_asks_on_cpus(config, monke
         gpu_warnings(config, platform="cuda")
 
 
-def test_on_a_given_cluster_the_cpu_platform_is_put_into_every_process(config, monkeypatch):
-    """Without the hook its processes end with "No module named 'flash_attn'"."""
-    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
-    options = ray_options(config, "cpu")
-    assert set(options) == {"address", "runtime_env"} and options["address"] == "somewhere:6379"
-    assert options["runtime_env"]["worker_process_setup_hook"].endswith("cpu_platform.install")
-    assert options["runtime_env"]["env_vars"]["DS_ACCELERATOR"] == "cpu"
-
-
 def test_the_head_of_a_cluster_needs_no_gpu(config, monkeypatch):
     """cluster.device=cuda and an address: the nodes have the GPUs. Without an address there is nobody to have them."""
     if torch.cuda.is_available():
@@ -158,16 +188,6 @@ def test_a_cluster_with_too_few_gpus_is_named(config):
     assert check_devices([h100, h100], config, "cuda") == []
 
 
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
-@pytest.mark.parametrize("address", [None, "head:6379"])
-def test_tensors_cross_without_a_copy_as_upstream_sets_it(config, monkeypatch, address, platform):
-    """cli/train_ppo_ray.py:29 sets it where it starts Ray; here Ray is running before, on one node or on several."""
-    monkeypatch.delenv("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", raising=False)
-    monkeypatch.setenv("RAY_ADDRESS", address or "")
-    variables = ray_options(config, platform)["runtime_env"]["env_vars"]
-    assert variables["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] == "1"
-
-
 def test_several_nodes_without_a_cluster(config):
     config.cluster.num_nodes = 2
     with pytest.raises(
@@ -189,15 +209,6 @@ def test_a_directory_for_temporary_files_without_room_for_sockets(config, monkey
     assert check_places(run, platform="cpu") == []
 
 
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
-def test_every_process_knows_the_configuration_and_the_platform(config, monkeypatch, platform):
-    """An engine that spans GPUs has none of its own: what it sees of CUDA says nothing about the platform."""
-    variables = ray_options(config, platform)["runtime_env"]["env_vars"]
-    assert config_from_json(variables[environment.VARIABLE]) == config
-    monkeypatch.setenv(environment.PLATFORM, variables[environment.PLATFORM])
-    assert environment.on_cpu() is (platform == "cpu")
-
-
 def test_without_the_configuration_a_process_says_so(monkeypatch):
     monkeypatch.delenv(environment.VARIABLE, raising=False)
     environment.config_from_environment.cache_clear()
@@ -205,17 +216,7 @@ def test_without_the_configuration_a_process_says_so(monkeypatch):
         environment.config_from_environment()
 
 
-def test_a_context_longer_than_the_model(tmp_path, config):
-    from transformers import Qwen2Config
-
-    Qwen2Config(max_position_embeddings=128).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="data.max_len is .* 128 positions; use data.max_len=128 or less"):
-        check_context(config, str(tmp_path), platform="cpu")
-
-
 def test_heads_that_vllm_cannot_share_are_found_before_it_starts(tmp_path, config):
-    from transformers import Qwen2Config
-
     Qwen2Config(num_attention_heads=28, num_key_value_heads=4).save_pretrained(tmp_path)
     config.cluster.vllm_tensor_parallel_size = 8
     with pytest.raises(
@@ -235,8 +236,6 @@ def test_a_dry_run_asks_the_table_where_the_model_is_on_the_hub():
 
 
 def test_what_only_experts_have_is_refused_without_them(tmp_path):
-    from transformers import Qwen2Config, Qwen2MoeConfig
-
     for flag in ("actor.aux_loss_coef=0.001", "ds.experts_implementation=eager"):
         config = load_config("cpu_smoke", [f"openrlhf.{flag}"])
         Qwen2Config().save_pretrained(tmp_path)
@@ -247,8 +246,6 @@ def test_what_only_experts_have_is_refused_without_them(tmp_path):
 
 
 def test_experts_are_refused_where_vllm_lays_their_weights_out_anew():
-    from transformers import Qwen2Config, Qwen2MoeConfig
-
     config = load_config("r3_1p5b_deepscaler_8gpu", [])
     check_layers(config, Qwen2Config(), platform="cuda")
     check_layers(config, Qwen2MoeConfig(), platform="cpu")
@@ -257,8 +254,6 @@ def test_experts_are_refused_where_vllm_lays_their_weights_out_anew():
 
 
 def test_rows_are_packed_for_models_that_tell_them_apart():
-    from transformers import AutoConfig
-
     config = load_config("r3_1p5b_deepscaler_8gpu", [])
     for kind, said in (("qwen3_5", "linear_attention"), ("qwen2_vl", "positions of three dimensions")):
         config.train.packing = True
@@ -270,8 +265,6 @@ def test_rows_are_packed_for_models_that_tell_them_apart():
 
 def test_packed_rows_of_a_linear_attention_see_each_other():
     """Why they are refused; where this fails, the installed transformers keeps packed rows apart."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     sizes = dict(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, head_dim=8
     )
@@ -332,8 +325,6 @@ def test_a_second_start_on_a_run_directory_is_refused(tmp_path):
 
 
 def test_steps_of_a_run(config):
-    from types import SimpleNamespace
-
     assert num_steps(config, SimpleNamespace(num_problems=30)) == 8  # 4 batches of 8, the last one short, twice
     config.train.max_steps = 5
     assert num_steps(config, SimpleNamespace(num_problems=30)) == 5

@@ -7,7 +7,6 @@ pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from openrlhf.models import Actor  # noqa: E402
-from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 
 from r3_openrlhf.method.core.entropy import entropy_statistics  # noqa: E402
 from r3_openrlhf.stack.policy_actor import R3PolicyActor, bytes_of_others, logprobs_and_entropy  # noqa: E402
@@ -15,11 +14,6 @@ from r3_openrlhf.stack.policy_update import R3ReplayBuffer  # noqa: E402
 from tests.stack.mixed_rows import experience_of, mixed_rows  # noqa: E402
 
 pytestmark = pytest.mark.stack
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return Experience.concat_experiences([experience_of(row) for row in mixed_rows(5, seed=1)], 0)
 
 
 @pytest.mark.parametrize("packing", [False, True])

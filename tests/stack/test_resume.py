@@ -62,9 +62,8 @@ def resumed(tmp_path_factory, disk):
     """The run directory of the recorded run, played back: ended by SIGTERM to each of its processes, as `scancel` sends it,
     killed at moments that nobody chose, resumed, and once without room on its disk. Beside it a copy of when it was preempted."""
     run_dir = (disk or tmp_path_factory.mktemp("runs")) / "interrupted"
-    with Run(
-        run_dir, *settings_of("r3"), environment=playback_of("r3"), held_in=2
-    ) as run:  # no checkpoint is due after step 2
+    # no checkpoint is due after step 2
+    with Run(run_dir, *settings_of("r3"), environment=playback_of("r3"), held_in=2) as run:
         run.wait_for_step(1)
         for member in run.family():
             member.send_signal(signal.SIGTERM)
@@ -131,18 +130,6 @@ def test_the_recorded_run_has_everything_that_a_resumed_one_could_lose():
     assert any(row[5] is not None for row in rows) and any(row[2] == "reflection" for row in rows)
 
 
-def test_every_mechanism_fires(resumed):
-    metrics = lines(resumed / "metrics.jsonl")
-    for key in ("r3/replay/recalled", "r3/reflection/groups", "r3/ranking/groups"):
-        assert sum(step[key] for step in metrics) > 0, key
-
-
-def test_reflection_waits_for_the_second_epoch(resumed):
-    for step in lines(resumed / "metrics.jsonl"):
-        if step["epoch"] < 2:
-            assert step["r3/reflection/groups"] == 0
-
-
 def test_the_model_that_plays_is_the_model_that_was_recorded(resumed):
     """Step 1 is before any update: the stored log-probs are those of the model beside the recording."""
     assert lines(resumed / "metrics.jsonl")[0]["r3/sync/abs_logprob_gap"] < 0.02
@@ -174,19 +161,6 @@ def test_what_was_sampled_is_told_from_what_was_trained(resumed):
         assert {name: step[f"fresh/{name}"] for name in expected} == pytest.approx(expected, abs=1e-9)
         differing += step["score"] != pytest.approx(step["fresh/score"], abs=1e-6)
     assert differing
-
-
-def test_recalled_rollouts_were_sampled_for_the_same_problem_with_the_opposite_verdict(resumed):
-    rollouts = rollouts_of(resumed)
-    earlier = {}
-    for rollout in rollouts:
-        if rollout["recalled_from"] is None:
-            earlier.setdefault((rollout["uid"], rollout["verdict"], rollout["text"]), rollout["step"])
-        else:
-            group = [r for r in rollouts if (r["step"], r["group"]) == (rollout["step"], rollout["group"])]
-            fresh = {r["verdict"] for r in group if r["recalled_from"] is None}
-            assert fresh == {"correct": {"wrong"}, "wrong": {"correct"}}[rollout["verdict"]]
-            assert earlier[rollout["uid"], rollout["verdict"], rollout["text"]] < rollout["step"]
 
 
 # ── without its history, with rewards from another process ──

@@ -17,9 +17,10 @@ from hypothesis import strategies as st  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402
-from vllm import SamplingParams  # noqa: E402
+from vllm import AsyncEngineArgs, SamplingParams  # noqa: E402
 from vllm.logprobs import FlatLogprobs  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
+from vllm.utils.network_utils import get_file_store_init_method, get_open_zmq_ipc_path  # noqa: E402
 from vllm.v1 import outputs as engine_outputs  # noqa: E402
 from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
 
@@ -27,14 +28,11 @@ from r3_openrlhf.config.loading import load_config  # noqa: E402
 from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.rewards.exchange import Grade  # noqa: E402
-from r3_openrlhf.stack import (
-    compact_logprobs,  # noqa: E402
-    rollout_executor,  # noqa: E402
-)
+from r3_openrlhf.stack import compact_logprobs, rollout_executor  # noqa: E402
 from r3_openrlhf.stack.convert import rollout_from_response  # noqa: E402
-from r3_openrlhf.stack.environment import config_from_environment, environment_of  # noqa: E402
 from r3_openrlhf.stack.experience_maker import returns_to_go  # noqa: E402
 from r3_openrlhf.stack.experience_values import logprob_gap  # noqa: E402
+from r3_openrlhf.stack.rollout_engine import engine_limits, keep_files_in  # noqa: E402
 from r3_openrlhf.stack.rollout_executor import AgentExecutor, logprobs_array  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -79,6 +77,8 @@ def test_compact_log_probs_are_what_vllm_s_lists_hold(compact, monkeypatch, k, a
     assert found.logprobs.tolist() == lists.logprobs and len(lists.logprobs) == 3 * (K + 1 if k < 0 else k + 1)
     assert ours.cumulative_logprob == stock.cumulative_logprob
     assert logprobs_array(found, 3).tolist() == logprobs_array(lists, 3).tolist()
+    with pytest.raises(ValueError, match=f"{len(lists.logprobs)} log-probs for 4 tokens"):
+        logprobs_array(lists, 4)
 
 
 def test_other_requests_keep_vllm_s_own_container(compact):
@@ -103,17 +103,13 @@ class Grader:
 
 
 @pytest.fixture
-def executor(compact, monkeypatch):
+def executor(compact, monkeypatch, in_a_job):
     """The real one; the engine's answer and the grade are given."""
-    overrides = ["run_dir=unused", "reward.urls=[http://localhost:9]"]
     monkeypatch.setattr(rollout_executor, "TOP_LOGPROBS", K)
-    for name, value in environment_of(load_config("cpu_smoke", overrides)).items():
-        monkeypatch.setenv(name, value)
-    config_from_environment.cache_clear()
+    in_a_job(load_config("cpu_smoke", ["run_dir=unused", "reward.urls=[http://localhost:9]"]))
     executor = AgentExecutor()
     executor.vocab_size, executor.grader = 100, Grader()
-    yield executor
-    config_from_environment.cache_clear()
+    return executor
 
 
 @pytest.fixture
@@ -208,14 +204,10 @@ def test_the_gap_is_over_the_responses_of_fresh_rows_alone():
 
 def test_the_engine_is_told_its_limits():
     """vLLM's AsyncEngineArgs take both names; a CPU keeps its own number of tokens."""
-    import vllm
-
-    from r3_openrlhf.stack.rollout_engine import engine_limits
-
     config = load_config("r3_1p5b_deepscaler_8gpu", [])
     limits = engine_limits(config, cpu=False)
     assert limits == {"max_num_seqs": 320, "max_num_batched_tokens": 8192}
-    assert vllm.AsyncEngineArgs(model="m", **limits).max_num_seqs == 320
+    assert AsyncEngineArgs(model="m", **limits).max_num_seqs == 320
     assert engine_limits(config, cpu=True) == {"max_num_seqs": 320}
     few = load_config("cpu_smoke", ["cluster.vllm_max_num_seqs=16"])
     assert engine_limits(few, cpu=False) == {"max_num_seqs": 16, "max_num_batched_tokens": 8192}
@@ -227,10 +219,6 @@ def test_the_engine_is_told_its_limits():
 )
 def test_sockets_lie_in_rays_session_where_their_names_fit(monkeypatch, length, given, folder):
     """107 characters at most, of which a slash and vLLM's name take 37; what a user has set stays."""
-    from vllm.utils.network_utils import get_open_zmq_ipc_path
-
-    from r3_openrlhf.stack.rollout_engine import keep_files_in
-
     monkeypatch.setenv("VLLM_RPC_BASE_PATH", given or "")
     monkeypatch.setenv("TMPDIR", "/")
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -242,10 +230,6 @@ def test_sockets_lie_in_rays_session_where_their_names_fit(monkeypatch, length, 
 
 
 def test_the_file_by_which_vllms_processes_meet_is_removed_with_ray(monkeypatch, tmp_path):
-    from vllm.utils.network_utils import get_file_store_init_method
-
-    from r3_openrlhf.stack.rollout_engine import keep_files_in
-
     monkeypatch.setenv("TMPDIR", "/")
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from r3_openrlhf.stack.safe_pickles import ENVIRONMENT
+
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
 pytestmark = pytest.mark.stack
 CODE = """
@@ -34,8 +36,6 @@ engine.load(sys.argv[1] + "/bad.pt")
 
 @pytest.mark.parametrize("with_environment", [True, False], ids=["a run", "without"])
 def test_a_checkpoint_runs_no_code(tmp_path, with_environment):
-    from r3_openrlhf.stack.safe_pickles import ENVIRONMENT
-
     surroundings = {**os.environ, "DS_ACCELERATOR": "cpu", **(ENVIRONMENT if with_environment else {})}
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(tmp_path)], env=surroundings, capture_output=True, text=True
@@ -45,28 +45,6 @@ def test_a_checkpoint_runs_no_code(tmp_path, with_environment):
         assert not (tmp_path / "ran").exists()
     else:  # the attack is real
         assert (tmp_path / "ran").exists(), done.stderr
-
-
-def test_every_process_of_a_run_has_it(tmp_path):
-    from r3_openrlhf.config.loading import load_config
-    from r3_openrlhf.stack.ray_cluster import ray_options
-    from r3_openrlhf.stack.safe_pickles import ENVIRONMENT
-
-    options = ray_options(load_config("cpu_smoke", [f"run_dir={tmp_path}"]), "cpu")
-    assert options["runtime_env"]["env_vars"].items() >= ENVIRONMENT.items()
-
-
-def test_compiled_code_is_read_from_no_directory_that_another_user_can_make(tmp_path, monkeypatch):
-    """torch's own place for it is in /tmp, by the user's name."""
-    from r3_openrlhf.config.loading import load_config
-    from r3_openrlhf.stack.ray_cluster import ray_options
-
-    config = load_config("cpu_smoke", [f"run_dir={tmp_path}"])
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    found = ray_options(config, "cpu")["runtime_env"]["env_vars"]["TORCHINDUCTOR_CACHE_DIR"]
-    assert found.startswith("/") and found.endswith("/.cache/torchinductor")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/mine")
-    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["TORCHINDUCTOR_CACHE_DIR"] == "/scratch/mine"
 
 
 def test_a_dry_run_leaves_no_directory_of_compiled_code_in_tmp(tmp_path):

@@ -21,6 +21,7 @@ from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.stack.samples_generator import R3SamplesGenerator  # noqa: E402
 from tests.method.history.samples import make_rollout  # noqa: E402
+from tests.stack.test_experience_maker import arguments  # noqa: E402
 
 pytestmark = pytest.mark.stack
 COUNTS = ("dropped_groups", "dropped_tokens", "left_over_groups", "left_over_tokens")
@@ -81,18 +82,10 @@ def generator_for(engine, scripts, *, algo="dapo", ranks=1, **train):
     overrides = [f"algo={algo}", "run_dir=unused", "rollout.batch_size=2", f"rollout.n_samples_per_prompt={size}"]
     overrides += ["train.micro_batch_size=1", "rollout.micro_batch_size=1"]
     config = load_config("cpu_smoke", overrides + [f"train.{key}={value}" for key, value in train.items()])
-    args = SimpleNamespace(
-        rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=size),
-        algo=SimpleNamespace(
-            dynamic_filtering_enable=algo == "dapo",
-            dynamic_filtering_range=(0, 1),
-            advantage=SimpleNamespace(is_correction_level="off"),
-        ),
-        vllm=SimpleNamespace(enable_sleep=False),
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
-        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-        train=SimpleNamespace(batch_size=2 * size),
-    )
+    args = arguments(ranks)
+    args.rollout.n_samples_per_prompt, args.train.batch_size = size, 2 * size
+    args.algo.dynamic_filtering_enable, args.algo.dynamic_filtering_range = algo == "dapo", (0, 1)
+    args.algo.advantage.is_correction_level, args.vllm = "off", SimpleNamespace(enable_sleep=False)
     rows = Problems((f"p{i}", label_of(i, script)) for i, script in enumerate(scripts))
     loader = StatefulDataLoader(
         rows, batch_size=1, collate_fn=lambda items: (["x"], [items[0][0]], [items[0][1]], [None])
