@@ -14,8 +14,8 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from fractions import Fraction
 
+from r3_openrlhf.rewards.answers.arithmetic import exact_value
 from r3_openrlhf.rewards.answers.units import NO_UNIT
 
 _NOT_FINITE = re.compile(r"(?i)(?<![a-z])(?:nan|inf|infinity)(?![a-z])")
@@ -90,31 +90,8 @@ def _countdown(answer: str, entry: dict) -> bool:
     if not _ARITHMETIC.fullmatch(answer) or "**" in answer or "//" in answer:
         return False
     metadata = entry["metadata"]
-    tree = ast.parse(answer, mode="eval").body
-    numbers = Counter(node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return numbers == Counter(metadata["numbers"]) and _exact_value(tree) == metadata["target"]
-
-
-def _exact_value(node: ast.expr) -> Fraction:
-    match node:
-        case ast.Constant(value=int() as value):
-            return Fraction(value)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_exact_value(operand)
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return _exact_value(operand)
-        case ast.BinOp(left=left, op=op, right=right):
-            a, b = _exact_value(left), _exact_value(right)
-            match op:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-                case ast.Div():
-                    return a / b
-    raise ValueError("no arithmetic")
+    numbers = Counter(map(int, re.findall(r"\d+", answer)))
+    return numbers == Counter(metadata["numbers"]) and exact_value(answer) == metadata["target"]
 
 
 def _roots(answer: str, entry: dict) -> bool:
