@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
 
@@ -34,7 +34,7 @@ def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]
         return False
     if a[0] not in ("", "{}"):
         return all(map(agree, a[1], b[1]))
-    return _match(a[1], b[1], agree)
+    return match(a[1], b[1], agree)
 
 
 def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool | None:
@@ -42,25 +42,25 @@ def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -
     rows, wanted = _rows(answer), _rows(gold)
     if rows and wanted:
         both_say_it = any("otherwise" in row[1] for row in rows) and any("otherwise" in row[1] for row in wanted)
-        return _match(rows, wanted, lambda a, b: _same_condition(a[1], b[1], agree, both_say_it) and agree(a[0], b[0]))
+        return match(rows, wanted, lambda a, b: _same_condition(a[1], b[1], agree, both_say_it) and agree(a[0], b[0]))
     groups = [[split_parts(group) for group in _GROUPS.split(text)] for text in (answer, gold)]
     if "=" in gold and all(len(found) > 1 and all(group and len(group[1]) > 1 for group in found) for found in groups):
         sides = [[", ".join(group[1]) for group in found if group] for found in groups]
-        return _match(sides[0], sides[1], lambda a, b: agree_part_by_part(a, b, agree))
+        return match(sides[0], sides[1], lambda a, b: agree_part_by_part(a, b, agree))
     labelled = [dict(map(_label, found[1])) if (found := split_parts(text)) else {} for text in (answer, gold)]
     if len(labelled[1]) < 2 or labelled[0].keys() != labelled[1].keys() or "" in labelled[1]:
         return None
     return all(agree(labelled[0][label], value) for label, value in labelled[1].items())
 
 
-def _match(some: list, others: list, agree: Callable) -> bool:
-    """Whether each of some goes with another one of the others."""
+def match(some: Sequence, others: Sequence, agree: Callable) -> bool:
+    """Whether each of some goes with another one of the others, and none is left."""
     left = list(others)
     for one in some:
-        match = next((i for i, other in enumerate(left) if agree(one, other)), None)
-        if match is None:
+        partner = next((i for i, other in enumerate(left) if agree(one, other)), None)
+        if partner is None:
             return False
-        del left[match]
+        del left[partner]
     return not left
 
 

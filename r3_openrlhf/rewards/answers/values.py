@@ -18,6 +18,8 @@ from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
 from sympy.matrices.expressions import MatrixExpr
 
+from r3_openrlhf.rewards.answers.parts import match
+
 MAX_NODES = 2_000
 MAX_SYMBOLS = 8
 _MAX_LOG = 1e12  # of a value's decimal logarithm
@@ -95,7 +97,7 @@ def value_at(node: Basic, point: Point) -> Any:
     if node in _CONSTANTS:
         return +_CONSTANTS[node]
     if node.is_Symbol:
-        return point[_name(node)]
+        return point[str(node)]
     if node.is_Pow and value_at(node.base, point) == 1:
         return mp.mpf(1)  # whatever the exponent
     values = [value_at(argument, point) for argument in node.args]
@@ -164,13 +166,9 @@ def _nodes(node: Basic) -> Iterator[Basic]:
             waiting.extend(argument for argument in part.args if isinstance(argument, Basic))
 
 
-def _name(symbol: Basic) -> str:
-    return str(symbol)
-
-
 def _points(a: Basic, b: Basic) -> list[Point]:
     """Points for two formulas: whole ones for factorials, positive ones for roots of letters."""
-    names = sorted({_name(symbol) for symbol in a.free_symbols | b.free_symbols})
+    names = sorted({str(symbol) for symbol in a.free_symbols | b.free_symbols})
     if len(names) > MAX_SYMBOLS:
         return []
     if a.has(*_OF_WHOLE) or b.has(*_OF_WHOLE):
@@ -373,14 +371,3 @@ def _same_matrix(gold: Any, said: Any) -> bool:
         and gold.shape == said.shape
         and all(map(same, gold.flat(), said.flat()))
     )
-
-
-def match(some: Sequence, others: Sequence, agree: Callable) -> bool:
-    """Whether each of some goes with another one of the others, and none is left."""
-    left = list(others)
-    for one in some:
-        partner = next((i for i, other in enumerate(left) if agree(one, other)), None)
-        if partner is None:
-            return False
-        del left[partner]
-    return not left
