@@ -7,6 +7,7 @@ A new kind is a new file here with a `KIND`. What no kind recognises is mathemat
 from __future__ import annotations
 
 import importlib
+import operator
 import pkgutil
 import random
 from collections.abc import Callable
@@ -43,7 +44,7 @@ class Kind:
     rank: int
     recognise: Callable[[str, str], bool]
     read: Callable[[str, str], Any]
-    same: Callable[[Any, Any], bool]
+    same: Callable[[Any, Any], bool] = operator.eq
     find: Callable[[str, str], list[str]] = lambda sentence, problem: []
     describe: Callable[[Any], str] = lambda value: ""
     siblings: Callable[[random.Random], Siblings]

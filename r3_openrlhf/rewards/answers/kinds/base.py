@@ -37,11 +37,7 @@ def _recognise(reference: str, problem: str) -> bool:
 
 
 def _same(said: Numeral, wanted: Numeral) -> bool:
-    if said[1] is None:
-        return said[0] == wanted[0]
-    if said[1] == wanted[1]:
-        return said[0] == wanted[0]
-    return False
+    return said[0] == wanted[0] and said[1] in (None, wanted[1])
 
 
 def _siblings(rng: random.Random) -> Siblings:

@@ -97,7 +97,6 @@ KIND = Kind(
     rank=20,
     recognise=_recognise,
     read=_read,
-    same=lambda said, wanted: said == wanted,
     find=lambda sentence, problem: [
         word for word in plain(sentence).split() if re.search(r"[A-Z]", word) and _species(word)
     ][-1:],

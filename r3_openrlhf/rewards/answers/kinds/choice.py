@@ -131,7 +131,6 @@ KIND = Kind(
     rank=35,
     recognise=lambda reference, problem: _IS_REFERENCE.fullmatch(plain(reference)) is not None,
     read=_read,
-    same=lambda said, wanted: said == wanted,
     find=_find,
     describe=lambda letters: ", ".join(sorted(letters)),
     siblings=_siblings,

@@ -40,7 +40,6 @@ KIND = Kind(
     rank=5,
     recognise=_recognise,
     read=_read,
-    same=lambda said, wanted: said == wanted,
     find=lambda sentence, problem: [sentence[sentence.find("{") : sentence.rfind("}") + 1]],
     siblings=_siblings,
 )

@@ -31,7 +31,6 @@ KIND = Kind(
     rank=14,
     recognise=lambda reference, problem: bool(_ASKED.search(problem) and _REFERENCE.fullmatch(plain(reference))),
     read=_read,
-    same=lambda said, wanted: said == wanted,
     find=lambda sentence, problem: re.findall(_PAIR, plain(sentence)),
     siblings=_siblings,
 )

@@ -14,6 +14,7 @@ _TIME = re.compile(
     r"(?i)(?:at |it is |it's |about |exactly |the time is )*(?P<hour>\d{1,2})(?:[:.h](?P<minute>\d\d)(?::(?P<second>\d\d))?)?"
     r" ?(?P<half>[ap]\.? ?m\.?|o'?clock|h(?:ours)?|in the (?:morning|afternoon|evening)|at night)?"
 )
+_HALVES = {"am": "a", "inthemorning": "a", "pm": "p", "intheafternoon": "p", "intheevening": "p", "atnight": "p"}
 _NAMED = {"noon": "p", "12 noon": "p", "midday": "p", "midnight": "a", "12 midnight": "a"}
 _ASKED = re.compile(
     r"(?i)\b(?:what|which) time\b|\bo'?clock\b|\bclock\b|\b[ap]\.?m\b\.?|\btime (?:of day|is it|was it|will it|does|did)\b"
@@ -33,19 +34,12 @@ def _read(text: str, problem: str) -> Time | None:
     if said is None or not (said["minute"] or said["half"]):
         return None
     hour, minute, second = int(said["hour"]), int(said["minute"] or 0), int(said["second"] or 0)
-    half = _half(said["half"] or "")
+    half = _HALVES.get(re.sub("[ .]", "", (said["half"] or "").lower()), "")
     if hour > 24 or minute > 59 or second > 59 or half and hour > 12:
         return None
     if hour > 12 or hour == 0:
         half = "p" if 12 < hour < 24 else "a"
     return hour % 12 * 3600 + minute * 60 + second, half
-
-
-def _half(words: str) -> str:
-    words = words.lower().replace(" ", "").replace(".", "")
-    return {"am": "a", "inthemorning": "a", "pm": "p", "intheafternoon": "p", "intheevening": "p", "atnight": "p"}.get(
-        words, ""
-    )
 
 
 def _recognise(reference: str, problem: str) -> bool:

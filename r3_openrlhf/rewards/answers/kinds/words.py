@@ -73,7 +73,6 @@ KIND = Kind(
     rank=45,
     recognise=_recognise,
     read=_read,
-    same=lambda said, wanted: said == wanted,
     find=_find,
     siblings=_siblings,
 )

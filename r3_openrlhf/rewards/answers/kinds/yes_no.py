@@ -67,7 +67,6 @@ KIND = Kind(
     rank=30,
     recognise=lambda reference, problem: plain(reference).lower() in ("yes", "no", "true", "false"),
     read=_read,
-    same=lambda said, wanted: said == wanted,
     find=_find,
     siblings=_siblings,
 )
