@@ -354,14 +354,7 @@ def _is_word(text: str) -> bool:
 
 
 def _is_decimal_comma(comma: str, point: str, *, min_decimals: int = 1) -> bool:
-    whole, separator, decimals = comma.partition(",")
-    return (
-        bool(separator)
-        and whole.lstrip("-").isdecimal()
-        and decimals.isdecimal()
-        and len(decimals) >= min_decimals
-        and f"{whole}.{decimals}" == point
-    )
+    return re.fullmatch(rf"-?\d+,\d{{{min_decimals},}}", comma) is not None and comma.replace(",", ".") == point
 
 
 def _elements(normalised: str) -> tuple[str, list[str]] | None:
