@@ -43,19 +43,12 @@ _NO_DIGIT = re.compile(r"[^0-9]+")
 
 
 def grade(item: Item) -> Result:
-    """The verdict on one item."""
-    return grade_mathematics(item.response, item.references, item.truncated, problem=item.problem)
-
-
-def grade_mathematics(response: str, references: tuple[str, ...], truncated: bool, *, problem: str = "") -> Result:
-    """The verdict on one response.
-
-    problem: the text of the problem, where it is known: what is copied from it is no answer
-    (form.py)."""
-    golds = [read.text for read in map(read_reference, references) if read.unusable is None]
+    """The verdict on one item. With the problem's text, what is copied from it is no answer (form.py)."""
+    problem = item.problem
+    golds = [read.text for read in map(read_reference, item.references) if read.unusable is None]
     if not golds:
         return "ungraded", "bad_reference", None, None
-    found = final_answer(response, truncated=truncated, problem=problem)
+    found = final_answer(item.response, truncated=item.truncated, problem=problem)
     if found is None:
         return "wrong", "no_answer", 0.0, None
     if len(found.text) > MAX_ANSWER_CHARS:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from r3_openrlhf.rewards.answers.mathematics import grade_mathematics
+from r3_openrlhf.rewards.answers.mathematics import grade
+from r3_openrlhf.rewards.answers.request import Item
 
 _PAIRS = (
     ("x^2+1", "(x+1)^2-2x"),
@@ -32,4 +33,4 @@ _TEXTS = (
 def warm_up() -> None:
     """Grade one of each kind, so that forked workers find modules loaded and caches filled."""
     for response, reference in (*((f"\\boxed{{{answer}}}", reference) for answer, reference in _PAIRS), *_TEXTS):
-        grade_mathematics(response, (reference,), False)
+        grade(Item("math", response, (reference,), False))
