@@ -94,9 +94,8 @@ def _with_marks(text: str) -> str:
 def _piece(text: str, names: set[str]) -> list[Interval]:
     text = _BELONGS.sub("", text).strip(" ~$")
     if match := _WITHOUT.fullmatch(text):
-        outside = [gap for value in match[2][1:-1].split(",") for gap in [_end(value)]]
         kept = _piece(match[1], names)
-        for value in outside:
+        for value in map(_end, match[2][1:-1].split(",")):
             kept = [both for a in kept for b in _all_but(value) if (both := _common(a, b))]
         return kept
     if text in _NAMED_SETS:
@@ -139,7 +138,7 @@ def _of_relations(sides: list[str], names: set[str]) -> list[Interval]:
 
 def _end(text: str) -> float | Fraction:
     text = text.strip()
-    if text.lstrip("+-") == "\\infty" or text.lstrip("+-") == "\\infty ":
+    if text.lstrip("+-") == "\\infty":
         return -math.inf if text[0] == "-" else math.inf
     found = number(text)
     if found is not None and not found.unit and not found.percent:

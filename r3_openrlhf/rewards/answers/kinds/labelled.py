@@ -26,16 +26,12 @@ def _read(text: str, problem: str) -> dict[str, str] | None:
         return {str(i): value for i, value in enumerate(values)} if len(values) > 1 else None
     if words[: marks[0].start()].strip() or len(set(labels)) < len(labels):
         return None
-    return dict(_values(words, marks, labels))
-
-
-def _values(words: str, marks: list[re.Match], labels: list[str]) -> list[tuple[str, str]]:
     ends = [mark.start() for mark in marks[1:]] + [len(words)]
     texts = [
         re.sub(r"[\s,;.]*(?:\band\b|;)?[\s,;.]*$", "", words[mark.end() : end])
         for mark, end in zip(marks, ends, strict=True)
     ]
-    return list(zip(labels, texts, strict=True))
+    return dict(zip(labels, texts, strict=True))
 
 
 def _same(said: dict[str, str], wanted: dict[str, str]) -> bool:
