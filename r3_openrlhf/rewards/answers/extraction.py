@@ -320,11 +320,8 @@ def nesting_depth(text: str) -> int:
     """The largest number of brackets open at once, of any kind."""
     depth = deepest = 0
     for character in text:
-        if character in "({[":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in ")}]":
-            depth = max(0, depth - 1)
+        depth = max(0, depth + (character in "({[") - (character in ")}]"))
+        deepest = max(deepest, depth)
     return deepest
 
 

@@ -16,6 +16,7 @@ MAX_BETWEEN_ALTERNATIVES = 160  # characters
 
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])")
 _BLANK = phrases("marks")["blank"]
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"<answer>")
 _ANY_TAG = re.compile(r"</?answer>")
 _BETWEEN = phrases("between")
@@ -146,19 +147,11 @@ def _box_content(text: str, start: int, end: int) -> tuple[str | None, int]:
 
 def _matching_brace(text: str, opening: int, end: int) -> int | None:
     """Position of the brace that closes text[opening], escaped braces not counted, before `end`."""
-    depth, position = 0, opening
-    while position < end:
-        character = text[position]
-        if character == "\\":
-            position += 2
-            continue
-        if character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return position
-        position += 1
+    depth = 0
+    for sign in _BRACE.finditer(text, opening, end):
+        depth += (sign[0] == "{") - (sign[0] == "}")
+        if depth == 0:
+            return sign.start()
     return None
 
 
