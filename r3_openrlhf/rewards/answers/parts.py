@@ -97,9 +97,14 @@ def split_parts(text: str) -> tuple[str, list[str]] | None:
     if signs := _BOTH_SIGNS.fullmatch(text.strip()):
         return "", [signs[1].strip(), f"-({signs[1].strip()})"]
     text = text.strip().replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}").strip()
-    brackets = ""
-    if text[:1] and text[0] in _OPENING and text[-1:] in (*_CLOSING,) and _closes(text) == len(text) - 1:
-        brackets, text = text[0] + text[-1], text[1:-1]
+    if text[:1] in (*_OPENING,) and text[-1:] in (*_CLOSING,) and (inside := _top_level(text[1:-1])):
+        return text[0] + text[-1], inside  # intervals may mix their kinds
+    parts = _top_level(text)
+    return ("", parts) if parts else None
+
+
+def _top_level(text: str) -> list[str] | None:
+    """Parts between commas that are in no brackets; None: unmatched brackets, or an empty part."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         depth += (character in _OPENING) - (character in _CLOSING)
@@ -109,14 +114,4 @@ def split_parts(text: str) -> tuple[str, list[str]] | None:
             parts.append(text[start:position].strip())
             start = position + 1
     parts.append(text[start:].strip())
-    return (brackets, parts) if depth == 0 and all(parts) else None
-
-
-def _closes(text: str) -> int:
-    """Position of the bracket that closes the first one; intervals may mix their kinds."""
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in _OPENING) - (character in _CLOSING)
-        if depth == 0:
-            return position
-    return -1
+    return parts if depth == 0 and all(parts) else None
