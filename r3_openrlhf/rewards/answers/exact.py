@@ -84,6 +84,4 @@ def _without_its_frame(text: str) -> str:
         inside = text[len(opening) : -len(closing)].strip()
         if text.startswith(opening) and text.endswith(closing) and any(map(str.isalnum, inside)):
             text = inside
-    if text.endswith(".") and any(map(str.isalnum, text)):
-        text = text.rstrip(". ")
     return _AROUND_MARKS.sub(r"\1", text).casefold()

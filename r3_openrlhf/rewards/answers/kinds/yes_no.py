@@ -8,16 +8,7 @@ import re
 from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
 from r3_openrlhf.rewards.answers.plain import plain
 
-_WORDS = {
-    "yes": True,
-    "true": True,
-    "no": False,
-    "false": False,
-    "correct": True,
-    "incorrect": False,
-    "yeah": True,
-    "nope": False,
-}
+_YES = frozenset(("yes", "true", "correct", "yeah"))
 _SAID = re.compile(
     r"(?i)(?:(?:so|therefore|thus|hence|then),? )*"
     r"(?:(?:the|this|that|it|its|answer|statement|claim|proposition|sentence|conjecture|result|assertion|argument|hypothesis) ?){0,4}"
@@ -35,7 +26,7 @@ def _read(text: str, problem: str) -> bool | None:
     more = said["more"].strip()
     if more and (said["word"].lower() == "no" and more[0] not in ",.;:!-(" or len(more) > 200):
         return None  # "no solution"
-    return _WORDS[said["word"].lower()] != bool(said["negated"])
+    return (said["word"].lower() in _YES) != bool(said["negated"])
 
 
 def _find(sentence: str, problem: str) -> list[str]:
