@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.withdrawn import is_withdrawn
@@ -72,11 +73,7 @@ def _joined(text: str, marks: list[Mark]) -> str:
 
 def _contents(marks: list[Mark]) -> list[str]:
     """The contents of the marks; a direct repetition counts once."""
-    contents: list[str] = []
-    for mark in marks:
-        if mark.content and mark.content not in contents[-1:]:
-            contents.append(mark.content)
-    return contents
+    return [content for content, _ in groupby(mark.content for mark in marks if mark.content)]
 
 
 def _last_group(text: str, marks: Sequence[Mark]) -> list[Mark]:
@@ -114,9 +111,7 @@ def belongs_together(between: str) -> bool:
     between = _ANY_TAG.sub("", between) if len(between) < 200 else between
     if len(between) < MAX_BETWEEN_ALTERNATIVES and _BETWEEN["another"].search(between):
         return True
-    if len(between) >= 70:
-        return False
-    if _BETWEEN["conclusion"].search(between):
+    if len(between) >= 70 or _BETWEEN["conclusion"].search(between):
         return False
     return len(between) < 10 or _BETWEEN["separator"].search(between) is not None
 

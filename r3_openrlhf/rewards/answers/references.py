@@ -60,9 +60,7 @@ def _read(reference: str) -> ReferenceReading:
         return ReferenceReading(text, "is a placeholder and no answer")
     if text.startswith('{"') and kind_of(text, "") is None:
         return ReferenceReading(text, "is a JSON text: name the field that holds the answer")
-    if boxed or statement or not (formulas := IN_MATH.findall(text)):
-        return ReferenceReading(text)
-    alone = IN_MATH.fullmatch(text.rstrip(" .,;"))
-    if alone and len(formulas) == 1:  # "$k(k-1)$."
-        return ReferenceReading(next(group for group in alone.groups() if group).strip())
+    alone = None if boxed or statement else IN_MATH.fullmatch(text.rstrip(" .,;"))
+    if alone and len(IN_MATH.findall(text)) == 1:  # "$k(k-1)$."
+        text = next(group for group in alone.groups() if group).strip()
     return ReferenceReading(text)
