@@ -252,12 +252,9 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
         return _ASKS_FOR_POWERS.search(problem) is not None and answer in _numbers(problem)
     said = _said_by(answer)
     if is_literal(said):
-        return (
-            _is_unreduced(said, gold, problem, same_value)
-            or "=" not in answer
-            and _other_notation(said, gold, problem)
-            or _stands_as_equation(answer, gold, problem)
-        )
+        if "=" in answer and is_copied(answer, gold, problem) or _is_unreduced(said, gold, problem, same_value):
+            return True
+        return "=" not in answer and _other_notation(said, gold, problem)
     return (
         is_copied(answer, gold, problem)
         or is_copied(said, gold, problem)
@@ -351,12 +348,6 @@ def _is_sum(text: str) -> bool:
         if character in "+-" and depth == 0 and _ENDS_A_TERM.search(text[:position]):
             return True
     return False
-
-
-def _stands_as_equation(answer: str, gold: str, problem: str) -> bool:
-    own, wanted = _formula(answer), _formula(gold)
-    is_other = "=" in own.text and own.plain != wanted.plain
-    return is_other and any(own.plain == formula.plain for formula in formulas(problem))
 
 
 def _other_notation(answer: str, gold: str, problem: str) -> bool:
