@@ -97,13 +97,13 @@ def split_parts(text: str) -> tuple[str, list[str]] | None:
     if signs := _BOTH_SIGNS.fullmatch(text.strip()):
         return "", [signs[1].strip(), f"-({signs[1].strip()})"]
     text = text.strip().replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}").strip()
-    if text[:1] in (*_OPENING,) and text[-1:] in (*_CLOSING,) and (inside := _top_level(text[1:-1])):
+    if text[:1] in (*_OPENING,) and text[-1:] in (*_CLOSING,) and (inside := top_level(text[1:-1])):
         return text[0] + text[-1], inside  # intervals may mix their kinds
-    parts = _top_level(text)
+    parts = top_level(text)
     return ("", parts) if parts else None
 
 
-def _top_level(text: str) -> list[str] | None:
+def top_level(text: str) -> list[str] | None:
     """Parts between commas that are in no brackets; None: unmatched brackets, or an empty part."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):

@@ -11,6 +11,7 @@ from math_verify.parser import parse_latex_cached
 
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.extraction import nesting_depth
+from r3_openrlhf.rewards.answers.parts import top_level
 from r3_openrlhf.rewards.answers.values import mp, real_value
 
 MAX_PIECES = 12
@@ -26,7 +27,7 @@ _NAMED_SETS: dict[str, Interval] = {
 }
 _IS_SET = re.compile(r"[<>]|\\(?:[lg]eq?(?:slant)?|neq?|cup|cap|infty|setminus|mathbb\{R\})(?![a-zA-Z])")
 _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\(?:lor|vee|cup)(?![a-zA-Z])|\bor\b")
-_AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b|\0")
+_AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b")
 _RELATION = re.compile(r"(\\(?:[lg]eq?(?:slant)?|neq?)(?![a-zA-Z])|<=|>=|[<>=])")
 _WITHOUT = re.compile(r"(.+?)(?:\\setminus(?![a-zA-Z])|-)\s*(\{[^{}]+\})")
 _NAME = re.compile(r"[a-zA-Z](?:_\{?\w\}?)?|[a-z]\s*\([a-z]\)")
@@ -77,18 +78,10 @@ def _union(text: str, names: set[str]) -> list[Interval]:
 
 def _intersection(text: str, names: set[str]) -> list[Interval]:
     found = [_LINE]
-    for part in _AND.split(_with_marks(text))[:MAX_PIECES]:
+    parts = [part for side in _AND.split(text) for part in top_level(side) or [""]]
+    for part in parts[:MAX_PIECES]:
         found = [both for a in found for b in _piece(part, names) if (both := _common(a, b))]
     return found
-
-
-def _with_marks(text: str) -> str:
-    """A text with a mark for each comma that is in no brackets."""
-    depth, characters = 0, []
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        characters.append("\0" if character in ",;" and depth == 0 else character)
-    return "".join(characters)
 
 
 def _piece(text: str, names: set[str]) -> list[Interval]:
@@ -102,8 +95,9 @@ def _piece(text: str, names: set[str]) -> list[Interval]:
         return [_NAMED_SETS[text]]
     if text[:1] == "{" and text[-1:] == "}":
         return [(value, True, value, True) for value in map(_end, text[1:-1].split(","))]
-    if text[:1] in ("(", "[") and text[-1:] in (")", "]") and _with_marks(text[1:-1]).count("\0") == 1:
-        low, high = map(_end, _with_marks(text[1:-1]).split("\0"))
+    ends = top_level(text[1:-1]) if text[:1] in ("(", "[") and text[-1:] in (")", "]") else None
+    if ends and len(ends) == 2:
+        low, high = map(_end, ends)
         return [(low, text[0] == "[", high, text[-1] == "]")]
     return _of_relations([side.strip() for side in _RELATION.split(text)], names)
 
