@@ -37,7 +37,7 @@ def is_number_word(word: str) -> bool:
         return False
     stems = (word, word.removesuffix("s"), word.removesuffix("es"))
     return any(
-        stem in _SMALL or stem in _SCALES or stem.removesuffix("th") in _SCALES or _ordinal(stem) is not None
+        stem in _SMALL or stem in _SCALES or stem.removesuffix("th") in _SCALES or _cardinal(stem) is not None
         for stem in stems
     ) or word in ("half", "halves")
 
@@ -49,7 +49,7 @@ def _fraction(words: list[str]) -> Fraction | None:
     if len(words) < 2:
         return None
     top = 1 if words[:-1] in (["a"], ["an"]) else _whole(words[:-1], ordinal=False)
-    bottom = _PARTS.get(words[-1]) or _ordinal(words[-1].removesuffix("s"))
+    bottom = _PARTS.get(words[-1]) or _SMALL.get(_cardinal(words[-1].removesuffix("s")) or "")
     if not top or bottom is None or bottom < 2 or (top == 1) == (words[-1].endswith("s") or words[-1] == "halves"):
         return None
     if top >= 20 and not words[-1].endswith("s"):
@@ -57,18 +57,19 @@ def _fraction(words: list[str]) -> Fraction | None:
     return Fraction(top, bottom)
 
 
-def _ordinal(word: str) -> int | None:
+def _cardinal(word: str) -> str | None:
+    """The cardinal word of an ordinal: "twelve" of "twelfth"."""
     word = _IRREGULAR.get(word, word)
     for stem in (word, word.removesuffix("th"), word.removesuffix("ieth") + "y"):
         if stem in _SMALL and (word.endswith("th") or word in _IRREGULAR.values()):
-            return _SMALL[stem]
+            return stem
     return None
 
 
 def _whole(words: list[str], *, ordinal: bool) -> int | None:
     """The value of cardinal words, the last of which may be an ordinal."""
-    if ordinal and words and (last := _ordinal(words[-1])) is not None and words[-1] not in _SMALL:
-        words = [*words[:-1], _name(last)]
+    if ordinal and words and (last := _cardinal(words[-1])) and words[-1] not in _SMALL:
+        words = [*words[:-1], last]
     total = group = 0
     previous = ""
     for word in words:
@@ -85,7 +86,3 @@ def _whole(words: list[str], *, ordinal: bool) -> int | None:
             return None
         previous = word
     return total + group if words else None
-
-
-def _name(value: int) -> str:
-    return _UNITS[value] if value < 20 else _TENS[value // 10 - 2]
