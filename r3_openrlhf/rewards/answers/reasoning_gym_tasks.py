@@ -49,13 +49,6 @@ for _module, _name, _replacement in _REPLACEMENTS:
     setattr(importlib.import_module(_module), _name, _replacement)
 
 
-def why_refused(name: str) -> str | None:
-    """Why a data set's answers cannot be graded here; None when they can."""
-    if name not in DATASETS:
-        return "reasoning_gym has no data set of this name"
-    return REFUSED_DATA_SETS.get(name)
-
-
 @cache
 def _scorer(name: str) -> Callable[..., float]:
     return reasoning_gym.get_score_answer_fn(name)
@@ -65,7 +58,7 @@ def named_data_set(entry: dict | None) -> str | None:
     """The data set that an entry names; None: it names none, or one that is not graded."""
     metadata = (entry or {}).get("metadata")
     name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
-    return name if isinstance(name, str) and why_refused(name) is None else None
+    return name if isinstance(name, str) and name in DATASETS and name not in REFUSED_DATA_SETS else None
 
 
 _read_entry = msgspec.json.Decoder(dict).decode
