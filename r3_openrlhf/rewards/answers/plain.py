@@ -11,7 +11,6 @@ _LETTERS_ALIKE = (
     "ABEKMHOPCTXYaceopxyisjABEZHIKMNOPTYX.,",
 )
 _SIGNS = str.maketrans(*_LETTERS_ALIKE)
-_DIGIT = re.compile(r"[^\W0-9a-zA-Z_]")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻–—−‑’∶", "01234567890123456789+-----':")
 _SPACES = re.compile(r"(?:\s|\\[,;:! ]|~|\\q?quad(?![a-zA-Z]))+")
 _MARKS = re.compile(r"\\left|\\right|\\displaystyle|\\!|\*\*|__|[`\"“”]|(?<!\\)\$|\\[()\[\]]")
@@ -24,12 +23,7 @@ def in_ascii_signs(text: str) -> str:
     """Digits of any script as 0 to 9, and Greek and Cyrillic letters that look like Latin ones."""
     if text.isascii():
         return text
-    return _DIGIT.sub(_digit, text).translate(_SIGNS)
-
-
-def _digit(match: re.Match) -> str:
-    value = unicodedata.decimal(match[0], None)
-    return match[0] if value is None else str(value)
+    return "".join(str(unicodedata.decimal(sign, sign)) for sign in text).translate(_SIGNS)
 
 
 def plain(text: str) -> str:
