@@ -253,7 +253,7 @@ def _known(words: str, power: str | None) -> str | None:
     text = _SEPARATORS.sub(
         " ", words.lower().replace(".", "").replace("per mille", "permille").replace("nautical mile", "nmi")
     )
-    text = _LIGHT_YEAR.sub("light-year", _SAID_POWER.sub(_as_power, text)).strip()
+    text = _LIGHT_YEAR.sub("light-year", _SAID_POWER.sub(lambda said: f" {said[1]}^{_POWERS[said[2]]}", text)).strip()
     if text in _SPEEDS:
         return _SPEEDS[text]
     sides = [side.strip() for side in re.split(r"/|\bper\b", text)]
@@ -278,10 +278,6 @@ def _with_exponent(text: str, power: str | None) -> str | None:
     inside = _EXPONENT.search(text)
     unit = _one(text[: inside.start()] if inside else text)
     return _raised(unit, inside[0] if inside else power) if unit else None
-
-
-def _as_power(match: re.Match) -> str:
-    return f" {match[1]}^{ {'squared': 2, 'cubed': 3}[match[2]] }"
 
 
 def _one(words: str) -> str | None:
