@@ -79,7 +79,7 @@ class Rollouts:
         """All right, all wrong, and mixed ones, of unequal length."""
         for i in range(self.g):
             right = {0: True, 1: False}.get(number, (i + number) % 3 == 0)
-            paid = (0.8 - 0.1 * i if self.kind in ("partial", "truncated") and i % 2 else 0.0) if not right else None
+            paid = (0.8 - 0.05 * i if self.kind in ("partial", "truncated") and i % 2 else 0.0) if not right else None
             length = MAX_TOKENS - 1 - i if self.kind == "truncated" and not right else 2 + (5 * i + number) % 11
             verdict = U if self.kind == "ungraded" and i % 2 and i < self.g - 1 else C if right else W
             context = Context.REFLECTION if self.kind == "reflection" else Context.PLAIN

@@ -130,13 +130,15 @@ def test_eq_3_never_becomes_a_critics_returns(tmp_path):
         ("json:dumps", "is no subclass of r3_openrlhf.stack.experience_maker:StockExperienceMaker"),
     ],
 )
-def test_a_dry_run_imports_the_experience_maker_as_a_start_does(tmp_path, maker, sentence):
-    (tmp_path / "own.py").write_text(
+def test_a_dry_run_imports_the_experience_maker_as_a_start_does(tmp_path, monkeypatch, maker, sentence):
+    monkeypatch.chdir(tmp_path)  # a sentence shows a hundred characters of a value
+    own = f"own_{maker.partition(':')[0]}.py"
+    (tmp_path / own).write_text(
         f"from r3_openrlhf.config.algorithms import Algorithm\nMINE = Algorithm(experience_maker={maker!r})\n"
     )
     off = [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
-    config = load_config("cpu_smoke", [f"algo={tmp_path / 'own.py'}:MINE", f"run_dir={tmp_path / 'run'}", *off])
+    config = load_config("cpu_smoke", [f"algo={own}:MINE", "run_dir=run", *off])
     with pytest.raises(ConfigError) as refusal:
         plan(config)
     said = str(refusal.value)
-    assert f"own.py:MINE', and its experience_maker is '{maker}', which {sentence}" in said and "\n" not in said
+    assert f"'{own}:MINE', and its experience_maker is '{maker}', which {sentence}" in said and "\n" not in said

@@ -33,6 +33,7 @@ from tests.stack.test_weights import assert_same_weights
 from tests.stack.training import LIMIT_S, R3, Run, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
+TOKEN = "of-both-services"
 KILLS = int(os.environ.get("R3_TEST_KILLS", "1"))  # `make soak` takes more
 
 
@@ -216,19 +217,20 @@ def served(resumed):
         lost.unlink()
     refused = train(run_dir, *settings_of("r3"), environment=playback_of("r3"), code=1)
     assert not (run_dir / "history.sqlite").exists()
-    service = Service("--workers", "1")
+    service = Service("--workers", "1", token=TOKEN)
     try:
         # its processes start with an item
-        assert httpx.get(service.url + "/ready", timeout=LIMIT_S).status_code == 200
+        assert httpx.get(service.url + "/ready", headers=service.headers, timeout=LIMIT_S).status_code == 200
         settings = ("checkpoint.force=true", "checkpoint.save_steps=1")
         settings += (f"reward.urls=[{service.url}]", "reward.deadline_s=40")
-        with Run(run_dir, *settings_of("r3"), *settings, environment=playback_of("r3"), held_in=1) as run:
+        environment = playback_of("r3") | {"R3_REWARD_TOKEN": TOKEN}
+        with Run(run_dir, *settings_of("r3"), *settings, environment=environment, held_in=1) as run:
             run.wait_until(lambda: (Phase.SYNC, saved + 1) in phases_of(run_dir))
             service.kill()
             run.open()
             wait_for_a_caller(service.port)
             assert run.steps_done() == saved
-            service = Service("--workers", "1", port=service.port)
+            service = Service("--workers", "1", port=service.port, token=TOKEN)
             run.wait_for_step(saved + 1)
             service.kill()
             return run_dir, saved, refused, run, run.finish()

@@ -80,7 +80,7 @@ def test_an_ungraded_response_is_an_error_and_never_a_zero(service):
     assert answer.status_code == 422
     assert answer.json()["detail"] == "the response could not be graded: timeout; that is not a reward of 0"
     body = {key: value * 2 for key, value in body.items()}
-    body["query"][0] = r"Q\boxed{x+y=1}"
+    body["query"][0], body["labels"][0] = r"Q\boxed{5}", "5"
     assert post(service.url, "/get_reward", body).json()["rewards"] == [1.0, None]
 
 
