@@ -440,7 +440,7 @@ def fields_of(schema: Any = R3Config, prefix: str = "") -> dict[str, dataclasses
 
 
 def of_others() -> dict[str, str]:
-    """What no command takes from a run of others: key -> "code" or "an address"."""
+    """Name what no command takes from a run of others: key -> "code" or "an address"."""
     addresses = [key for key, field in fields_of().items() if _ADDRESS.search(key) and "str" in str(field.type)]
     return dict.fromkeys(IMPORT_KEYS, "code") | dict.fromkeys(addresses, "an address")
 

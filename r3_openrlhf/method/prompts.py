@@ -17,7 +17,7 @@ from r3_openrlhf.method.types import Context, Rollout, Word
 
 
 class ReflectionFate(Word):
-    """Whether a problem got a reflection group in this step, and if not, why."""
+    """Tell whether a problem got a reflection group in this step, and if not, why."""
 
     ASKED = "asked"
     OFF = "off"  # reflection.enabled=false, or there is no history

@@ -108,7 +108,7 @@ def _opened(path: Path) -> Any:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a packed file holds, up to a size."""
+    """Read the content of a packed file, up to a size."""
 
     def __init__(self, stream: Any, path: Path) -> None:
         self._stream, self._path, self._size = stream, path, 0

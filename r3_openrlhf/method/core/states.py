@@ -105,7 +105,7 @@ def state_of(cut: Cut, values: Values, places: Sequence[int], rng: random.Random
 
 
 def next_cuts(states: Sequence[StoredState]) -> list[StoredState]:
-    """Of the states of each response the one to continue next: that with the fewest failures, the
+    """Choose of the states of each response the one to continue next: that with the fewest failures, the
     longest of equal ones. So failures move the cut earlier, and a success keeps it."""
     cuts: dict[tuple[str, int], StoredState] = {}
     for state in sorted(states, key=lambda one: (one.known.failures, -one.num_tokens)):

@@ -123,7 +123,7 @@ def decide(answer: str, gold: str) -> bool | None:
 
 
 def value_is_same(a: str, b: str) -> bool:
-    """Whether two texts are expressions of one value, at sample points if they have letters."""
+    """Tell whether two texts are expressions of one value, at sample points if they have letters."""
     x, y = number(a), number(b)
     if x is not None and y is not None:
         return numbers_agree(x, y)
@@ -145,7 +145,7 @@ def is_too_complex(answer: str, golds: list[str]) -> bool:
 
 
 def agree(answer: str, gold: str) -> bool:
-    """Whether one element of an answer is one of the reference."""
+    """Tell whether one element of an answer is one of the reference."""
     decision = compare_cheaply(answer, gold)
     if decision is not None:
         return decision
@@ -162,7 +162,7 @@ def agree(answer: str, gold: str) -> bool:
 
 
 def equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: str) -> bool:
-    """Whether a reading of a text is one of the reference, or a decimal to which it rounds."""
+    """Tell whether a reading of a text is one of the reference, or a decimal to which it rounds."""
     if same(gold, reading):
         return True
     complex_gold, complex_reading = _with_imaginary_unit(gold), _with_imaginary_unit(reading)
@@ -188,5 +188,5 @@ def _rounds_to(expression: Basic | str, decimal: Number | None) -> bool:
 
 
 def equal_texts(answer: str, gold: str) -> bool:
-    """Whether two texts, as they were written, are one value."""
+    """Tell whether two texts, as they were written, are one value."""
     return agree(unified(answer), unified(gold))

@@ -172,7 +172,7 @@ def numbers_agree(a: Number, b: Number) -> bool:
 
 
 def is_rounded(precision: tuple[int, Fraction]) -> bool:
-    """Whether a decimal has enough digits to stand for the exact value that rounds to it."""
+    """Tell whether a decimal has enough digits to stand for the exact value that rounds to it."""
     digits, half_unit = precision
     return digits >= MIN_DIGITS or digits >= MIN_DIGITS_OF_SMALL and half_unit <= Fraction(1, 2 * 10**MIN_DIGITS)
 
@@ -257,7 +257,7 @@ def _without_thousands(answer: str) -> str:
 
 
 def _connectives_differ(answer: str, reference: str) -> bool:
-    """Whether only one says "or" of inequalities or names, or a union; the other says "and"."""
+    """Tell whether only one says "or" of inequalities or names, or a union; the other says "and"."""
     several = len(set(_IS_SAID.findall(reference))) > 1
     if not (several or _INEQUALITY.search(answer) or _INEQUALITY.search(reference)):
         return False
@@ -266,7 +266,7 @@ def _connectives_differ(answer: str, reference: str) -> bool:
 
 
 def _marks_differ(answer: str, reference: str) -> bool:
-    """Whether letters carry other primes or negations: f' is not f, nor a negated p."""
+    """Tell whether letters carry other primes or negations: f' is not f, nor a negated p."""
     feet = _FEET.findall(answer), _FEET.findall(reference)
     if all(feet) and feet[0] != feet[1]:
         return True  # 5' is not 5''

@@ -122,7 +122,7 @@ def _before_the_next(text: str, problem: str) -> str:
 
 
 def _answers(text: str) -> bool:
-    """Whether a text has an answer already, so that another question after it is made up."""
+    """Tell whether a text has an answer already, so that another question after it is made up."""
     return (
         boxed_answer(text) is not None
         or tagged_answer(text) is not None
@@ -133,7 +133,7 @@ def _answers(text: str) -> bool:
 
 
 def _restates(text: str, problem: str) -> bool:
-    """Whether a question is the problem itself."""
+    """Tell whether a question is the problem itself."""
     question = _QUESTION_ENDS.split(text.strip())[0][: len(problem) + 40]
     asked, own = (set(_LONG_WORD.findall(part.lower())) for part in (question, problem))
     return bool(own) and 2 * len(asked & own) > len(own)
@@ -195,7 +195,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
 
 
 def _only_denied(text: str) -> bool:
-    """Whether every statement of an answer is denied or only thought of."""
+    """Tell whether every statement of an answer is denied or only thought of."""
     marks = list(_STATEMENT["answers"].finditer(text, max(0, len(text) - STATEMENT_CHARS)))
     return all(_STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()]) for mark in marks)
 
@@ -279,7 +279,7 @@ def last_statement(text: str) -> tuple[int, str] | None:
 
 
 def _announces(text: str, statement: re.Match) -> bool:
-    """Whether an answer follows: not in "This is the final answer." or "... is above."."""
+    """Tell whether an answer follows: not in "This is the final answer." or "... is above."."""
     if _STATEMENT["final"].match(statement[0]) is None:
         return True
     if statement[0].lower().endswith("is") or text.startswith(":", statement.end()):
@@ -288,7 +288,7 @@ def _announces(text: str, statement: re.Match) -> bool:
 
 
 def _overrides_a_box(text: str, start: int) -> bool:
-    """Whether "final answer" and an answer follow the last box: not "... is verified"."""
+    """Tell whether "final answer" and an answer follow the last box: not "... is verified"."""
     final = _STATEMENT["final"].match(text, start)
     return (
         final is not None
@@ -312,7 +312,7 @@ def after_thinking(response: str) -> str | None:
 
 
 def closes_thinking(mark: re.Match) -> bool:
-    """Whether a mark of thinking ends it: </think>, <|END_THINKING|>, the channel of the answer."""
+    """Tell whether a mark of thinking ends it: </think>, <|END_THINKING|>, the channel of the answer."""
     return any(mark[name] for name in ("slash", "ends", "stops", "final"))
 
 

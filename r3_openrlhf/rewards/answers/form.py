@@ -129,7 +129,7 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
 
 
 def is_other_amount(answer: str, gold: str, problem: str) -> bool:
-    r"""Whether a word changes the amount: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \pi/3."""
+    r"""Tell whether a word changes the amount: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \pi/3."""
     if _DOZEN.search(answer) and not _DOZEN.search(gold) and not _DOZEN.search(problem):
         said, wanted = number(answer), number(gold)
         return said is None or wanted is None or said.unit is not None and said.value == wanted.value
@@ -137,17 +137,17 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
 
 
 def is_plain(answer: str, gold: str) -> bool:
-    """Whether it is an answer to any problem: no relation, and one number, name or choice."""
+    """Tell whether it is an answer to any problem: no relation, and one number, name or choice."""
     return answer.isalnum() and _SCIENTIFIC.search(gold) is None
 
 
 def is_single(gold: str) -> bool:
-    """Whether a reference is one value: no list, no alternatives, no relation, no words."""
+    """Tell whether a reference is one value: no list, no alternatives, no relation, no words."""
     return not re.search(r"[,;<>=]|\\(?:text|pm|mp|cup|cap|le|ge|ne|lor|in|begin)|[a-zA-Z]{2} |\bor\b|\band\b", gold)
 
 
 def is_copied(answer: str, gold: str, problem: str) -> bool:
-    """Whether the answer is, by signs, a formula of the problem, no number or reference."""
+    """Tell whether the answer is, by signs, a formula of the problem, no number or reference."""
     own, wanted = _formula(answer), _formula(gold)
     part_of_wanted = own.signs == wanted.signs or own.signs <= wanted.signs and "=" not in answer
     if own.size < MIN_COPIED_SIZE or part_of_wanted or own.plain == wanted.plain or is_literal(answer):
@@ -161,7 +161,7 @@ def is_copied(answer: str, gold: str, problem: str) -> bool:
 
 
 def _is_unsolved_inequality(text: str) -> bool:
-    """Whether some inequality has no side that is a variable alone, and on no other side."""
+    """Tell whether some inequality has no side that is a variable alone, and on no other side."""
     for piece in _CONNECTIVE.split(text):
         if not _INEQUALITY.search(piece):
             continue
@@ -183,7 +183,7 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
-    """Whether a part is an equation still to be solved: `x+1=2` for 2, `2x+3=7` for x=2."""
+    """Tell whether a part is an equation still to be solved: `x+1=2` for 2, `2x+3=7` for x=2."""
     if "=" in gold and not _is_value_of(gold):
         return False  # the reference is an equation: of a line, a circle
     for piece in _CONNECTIVE.split(answer):
@@ -214,19 +214,19 @@ def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: Same
 
 
 def _are_close(sides: list[str]) -> bool:
-    """Whether the numbers among them are about the same: 22/7 and 3.14, not 5 and 7."""
+    """Tell whether the numbers among them are about the same: 22/7 and 3.14, not 5 and 7."""
     values = [found.value for side in sides if (found := number(side.strip())) is not None]
     return len(values) < 2 or max(values) - min(values) <= MAX_ROUNDING * max(map(abs, values))
 
 
 def _is_value_of(equation: str) -> bool:
-    """Whether it says what a name is, without another unknown: x=2, but not y=2x+1."""
+    """Tell whether it says what a name is, without another unknown: x=2, but not y=2x+1."""
     left, _, right = equation.partition("=")
     return bool(_NAME.fullmatch(left.strip())) and not re.search(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", right)
 
 
 def _is_quantity(side: str) -> bool:
-    r"""Whether it only names the question: x, m+n, f(2), P(A), |AB|, \sin x; not x+1, 2x, 6."""
+    r"""Tell whether it only names the question: x, m+n, f(2), P(A), |AB|, \sin x; not x+1, 2x, 6."""
     if _LIMIT.search(side):
         return True
     bare = _BRACKETED.sub("", _BRACKETED.sub("", side))
@@ -237,7 +237,7 @@ def _is_quantity(side: str) -> bool:
 
 
 def _asked_for(left: str, equation: str, problem: str) -> bool:
-    """Whether the left side is in the problem, with letters, but not all: "find 2x+3y"."""
+    """Tell whether the left side is in the problem, with letters, but not all: "find 2x+3y"."""
     own, whole = _formula(left), _formula(equation)
     plain = {formula.plain for formula in formulas(problem)} if problem and re.search("[a-zA-Z]", left) else set()
     return own.plain in plain and whole.plain not in plain
@@ -247,7 +247,7 @@ def _asked_for(left: str, equation: str, problem: str) -> bool:
 
 
 def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
-    """Whether an answer of `gold`'s value is still the task: copied from the problem or moved."""
+    """Tell whether an answer of `gold`'s value is still the task: copied from the problem or moved."""
     if answer.isalnum():  # 1500 where the problem asks for 1500 in scientific notation
         return _ASKS_FOR_POWERS.search(problem) is not None and answer in _numbers(problem)
     said = _said_by(answer)
@@ -277,7 +277,7 @@ def _said_by(answer: str) -> str:
 
 
 def _is_task(formula: Formula, gold: str, problem: str) -> bool:
-    """Whether a formula can be what is to be worked out: large, no part of the reference."""
+    """Tell whether a formula can be what is to be worked out: large, no part of the reference."""
     wanted = _formula(gold)
     part_of_wanted = formula.signs <= wanted.signs and not _FACTOR.search(problem)
     return (
@@ -289,7 +289,7 @@ def _is_task(formula: Formula, gold: str, problem: str) -> bool:
 
 
 def _is_unfinished(said: str, formula: Formula, gold: str, problem: str) -> bool:
-    """Whether most signs are the task's, or it is much longer or less simple than the reference."""
+    """Tell whether most signs are the task's, or it is much longer or less simple than the reference."""
     own, wanted = _formula(said), _formula(gold)
     if formula.signs <= own.signs and formula.size > MIN_SHARE_OF_THE_TASK * own.size:
         return True
@@ -304,7 +304,7 @@ def _numbers(text: str) -> set[str]:
 
 
 def _leaves_the_arithmetic(answer: str, gold: str, problem: str) -> bool:
-    """Whether it is a sum or product of numbers of the problem, for a number: 12-5 for 7.
+    """Tell whether it is a sum or product of numbers of the problem, for a number: 12-5 for 7.
 
     A power counts as written down (2^{10} subsets), unless the problem says it ("12 squared").
     """
@@ -317,7 +317,7 @@ def _leaves_the_arithmetic(answer: str, gold: str, problem: str) -> bool:
 
 
 def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
-    """Whether both are fractions, this one reducible, and the problem's is to be simplified."""
+    """Tell whether both are fractions, this one reducible, and the problem's is to be simplified."""
     own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
     if own is None or wanted is None or not _SIMPLIFY.search(problem):
         return False
@@ -326,7 +326,7 @@ def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -
 
 
 def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
-    """Whether a rewritten formula is unfinished: a sum for a term, or for factors, larger roots."""
+    """Tell whether a rewritten formula is unfinished: a sum for a term, or for factors, larger roots."""
     wanted = _formula(gold).signs
     if _PLUS.search(answer) and not wanted["+"] and not wanted["-"]:
         return True
@@ -341,7 +341,7 @@ def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
 
 
 def _is_sum(text: str) -> bool:
-    """Whether a sign is between terms outside of brackets."""
+    """Tell whether a sign is between terms outside of brackets."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character in "({[") - (character in ")}]")
@@ -351,7 +351,7 @@ def _is_sum(text: str) -> bool:
 
 
 def _other_notation(answer: str, gold: str, problem: str) -> bool:
-    """Whether a number is copied where another notation is asked: 3/20 as a decimal, 34/14."""
+    """Tell whether a number is copied where another notation is asked: 3/20 as a decimal, 34/14."""
     if not is_literal(gold) or not any(_formula(answer).plain == formula.plain for formula in formulas(problem)):
         return False
     own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
@@ -371,7 +371,7 @@ def _notation(text: str) -> str:
 
 
 def is_literal(text: str) -> bool:
-    """Whether it is a number as one writes it down, not one that is still to be computed."""
+    """Tell whether it is a number as one writes it down, not one that is still to be computed."""
     text = text.strip()
     if text[:1] == "(" and text[-1:] == ")":
         text = text[1:-1]

@@ -92,7 +92,7 @@ def _last_group(text: str, marks: Sequence[Mark]) -> list[Mark]:
 
 
 def _stands_beside(text: str, tag: Mark, boxes: list[Mark]) -> bool:
-    """Whether words such as "or" tie a tag to the boxes before or after it."""
+    """Tell whether words such as "or" tie a tag to the boxes before or after it."""
     if tag.start >= boxes[-1].end:
         between = text[boxes[-1].end : tag.start]
     elif 0 <= tag.end <= boxes[0].start:
@@ -107,7 +107,7 @@ def _stands_beside(text: str, tag: Mark, boxes: list[Mark]) -> bool:
 
 
 def belongs_together(between: str) -> bool:
-    """Whether two marked answers with this text between them are parts of one."""
+    """Tell whether two marked answers with this text between them are parts of one."""
     between = _ANY_TAG.sub("", between) if len(between) < 200 else between
     if len(between) < MAX_BETWEEN_ALTERNATIVES and _BETWEEN["another"].search(between):
         return True

@@ -111,7 +111,7 @@ def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result
 
 
 def _leaves_the_computing(answer: str, golds: list[str]) -> bool:
-    """Whether it has an integral, a sum or the like that no reference has."""
+    """Tell whether it has an integral, a sum or the like that no reference has."""
     return not set(UNEVALUATED.findall(answer)) <= {
         operator for gold in golds for operator in UNEVALUATED.findall(gold)
     }
@@ -160,7 +160,7 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
 
 
 def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
-    """Whether a guessed answer has the text's last number: what is before it is a step."""
+    """Tell whether a guessed answer has the text's last number: what is before it is a step."""
     numbers = _NUMBER.findall(found.text)
     return found.stated or not numbers or _digits(numbers[-1]) in _digits(extracted)
 

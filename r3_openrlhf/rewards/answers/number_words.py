@@ -32,7 +32,7 @@ def value_in_words(text: str) -> Fraction | None:
 
 
 def is_number_word(word: str) -> bool:
-    """Whether a word says a number or part: "twelve", "sevenths"; not "seconds", "quarters"."""
+    """Tell whether a word says a number or part: "twelve", "sevenths"; not "seconds", "quarters"."""
     if word.removesuffix("s") in ("second", "quarter"):
         return False
     stems = (word, word.removesuffix("s"), word.removesuffix("es"))

@@ -19,7 +19,7 @@ _BOTH_SIGNS = re.compile(r"(?:[a-z]\s*=\s*)?\\pm(?![a-zA-Z])([^,;{}]*(?:\{[^{}]*
 
 
 def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool:
-    """Whether both are tuples, intervals, sets or lists with the same brackets and parts that
+    """Tell whether both are tuples, intervals, sets or lists with the same brackets and parts that
     agree, in order.
 
     The parts of a set or of a bare list may come in any order."""
@@ -38,7 +38,7 @@ def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]
 
 
 def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool | None:
-    """Whether the same is said of the same: cases, "9 red, 4 blue", "x=1, y=8". None: no labels."""
+    """Tell whether the same is said of the same: cases, "9 red, 4 blue", "x=1, y=8". None: no labels."""
     rows, wanted = _rows(answer), _rows(gold)
     if rows and wanted:
         both_say_it = any("otherwise" in row[1] for row in rows) and any("otherwise" in row[1] for row in wanted)
@@ -54,7 +54,7 @@ def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -
 
 
 def match(some: Sequence, others: Sequence, agree: Callable) -> bool:
-    """Whether each of some goes with another one of the others, and none is left."""
+    """Tell whether each of some goes with another one of the others, and none is left."""
     left = list(others)
     for one in some:
         partner = next((i for i, other in enumerate(left) if agree(one, other)), None)

@@ -43,7 +43,7 @@ class _NoSet(Exception):
 
 
 def same_set(answer: str, reference: str) -> bool | None:
-    """Whether both are one set; None: one is empty or unreadable, or neither must be a set."""
+    """Tell whether both are one set; None: one is empty or unreadable, or neither must be a set."""
     answer, reference = (_BELONGS.sub("", text, count=1) if text[:1] != "(" else text for text in (answer, reference))
     if not (_IS_SET.search(answer) and (_IS_SET.search(reference) or reference[:1] in "([\\")) and not (
         _IS_SET.search(reference) and answer[:1] in "([\\"

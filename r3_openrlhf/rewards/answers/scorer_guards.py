@@ -46,7 +46,7 @@ MAX_RELATIVE_ERROR = 1e-9
 
 
 def passes(name: str, answer: str, entry: dict) -> bool:
-    """Whether `answer` has its data set's form, and no known way around the scorer."""
+    """Tell whether `answer` has its data set's form, and no known way around the scorer."""
     own = entry.get("answer")
     if _NOT_FINITE.search(answer) and not (isinstance(own, str) and _NOT_FINITE.search(own)):
         return False
@@ -62,7 +62,7 @@ def passes(name: str, answer: str, entry: dict) -> bool:
 
 
 def is_too_long_to_score(name: str, answer: str) -> bool:
-    """Whether the scorer would expand the answer beyond any bound ("R999999999")."""
+    """Tell whether the scorer would expand the answer beyond any bound ("R999999999")."""
     return name == "rubiks_cube" and not all(map(_CUBE_MOVE.fullmatch, answer.split()))
 
 

@@ -128,7 +128,7 @@ def unit_of(answer: str) -> str | None:
 
 
 def units_differ(answer: str, reference: str) -> bool:
-    r"""Whether both state units, one after a letter or sign (5\pi cm, x m), and these differ.
+    r"""Tell whether both state units, one after a letter or sign (5\pi cm, x m), and these differ.
 
     Single letters there may be factors: \pi g and \pi h differ in the unit if the rest is equal.
     """

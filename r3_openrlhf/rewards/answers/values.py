@@ -134,7 +134,7 @@ def real_value(node: Any) -> Any | None:
 
 
 def is_too_large(node: Any) -> bool:
-    """Whether it has too many parts to be evaluated, or is a number too large to have a value."""
+    """Tell whether it has too many parts to be evaluated, or is a number too large to have a value."""
     if not isinstance(node, Basic):
         return False
     if sum(1 for _ in zip(_nodes(node), range(MAX_NODES + 1), strict=False)) > MAX_NODES:
@@ -187,7 +187,7 @@ _OF_WHOLE = (sympy.factorial, sympy.binomial, sympy.factorial2, sympy.gamma, sym
 
 
 def _has_root(formula: Basic) -> bool:
-    """Whether letters are under a root, in a logarithm or in an exponent."""
+    """Tell whether letters are under a root, in a logarithm or in an exponent."""
     return any(power.free_symbols and not power.exp.is_Integer for power in formula.atoms(sympy.Pow)) or any(
         logarithm.free_symbols for logarithm in formula.atoms(sympy.log)
     )
@@ -198,7 +198,7 @@ def _agree(x: Any, y: Any, tolerance: Any = _CLOSE) -> bool:
 
 
 def same_value(a: Expr, b: Expr) -> bool:
-    """Whether two formulas have one value at every point where both have one, and at two."""
+    """Tell whether two formulas have one value at every point where both have one, and at two."""
     if is_too_large(a) or is_too_large(b):
         return False
     tolerance = _CLOSE_FLOAT if a.has(sympy.Float) or b.has(sympy.Float) else _CLOSE
@@ -226,7 +226,7 @@ def _shape(node: Any) -> Any:
 
 
 def same(gold: Any, said: Any) -> bool:
-    """Whether a reading of an answer is a reading of the reference."""
+    """Tell whether a reading of an answer is a reading of the reference."""
     if isinstance(gold, str) or isinstance(said, str):
         return isinstance(gold, str) and isinstance(said, str) and bool(gold.strip()) and gold.strip() == said.strip()
     gold, said = _sides(gold, said)

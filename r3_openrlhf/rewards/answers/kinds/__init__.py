@@ -68,7 +68,7 @@ def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
 
 
 def is_right(kind: Kind, value: Any, answer: str, problem: str, *, exact: bool) -> bool:
-    """Whether a text gives the reference's value: the text itself, or a sentence with it."""
+    """Tell whether a text gives the reference's value: the text itself, or a sentence with it."""
     texts = [answer] if exact else kind.find(answer, problem)
     said = [read for text in texts if (read := kind.read(text, problem)) is not None]
     return bool(said) and all(kind.same(one, value) for one in said)

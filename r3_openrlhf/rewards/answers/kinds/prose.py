@@ -24,7 +24,7 @@ MAX_FREE_ORDER = 3  # words and letters of "odd n", which is "n odd"
 
 
 def _recognise(reference: str, problem: str) -> bool:
-    """Whether words between formulas say more than "and", "or", a unit, or what the last is."""
+    """Tell whether words between formulas say more than "and", "or", a unit, or what the last is."""
     if len(reference) > MAX_CHARS or "$" not in reference and "\\(" not in reference or not IN_MATH.search(reference):
         return False
     if last_statement(reference) is not None:
