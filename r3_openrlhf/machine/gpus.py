@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs without touching one: memory, by nvidia-smi, and settings that a run cannot use."""
+"""NVIDIA's GPUs without touching one, by nvidia-smi, and settings that a run cannot use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ GiB = 2**30
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch reads both
 A_CONTEXT = 1 * GiB  # what is used of a GPU may be as much without saying anything
 TIME_LIMIT_S = 60
-_GPUS = ("--query-gpu=index,uuid,memory.total,memory.used", "--format=csv,noheader,nounits")
-_PROCESSES = ("--query-compute-apps=gpu_uuid,pid,used_memory,process_name", "--format=csv,noheader,nounits")
+_CSV = "--format=csv,noheader,nounits"
+_GPUS = ("--query-gpu=index,uuid,memory.total,memory.used,name,driver_version", _CSV)
+_PROCESSES = ("--query-compute-apps=gpu_uuid,pid,used_memory,process_name", _CSV)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,15 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuMemory:
-    """Bytes of one GPU, and who has them. A process of another container is in no list."""
+class Gpu:
+    """A GPU, its bytes, and who has them. A process of another container is in no list."""
 
-    index: int
+    index: str
     uuid: str
     total: int
     used: int
+    name: str = ""
+    driver: str = ""
     holders: tuple[Holder, ...] = ()
 
 
@@ -51,8 +54,8 @@ def expandable_segments(environment: Mapping[str, str] = os.environ) -> str | No
     return None
 
 
-def gpus_of_this_machine(environment: Mapping[str, str] = os.environ) -> list[GpuMemory]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, by nvidia-smi; [] where it cannot be asked."""
+def gpus_of_this_machine(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
+    """The GPUs of this process, by nvidia-smi; [] where it cannot be asked."""
     try:
         gpus, processes = (
             subprocess.run(
@@ -62,20 +65,20 @@ def gpus_of_this_machine(environment: Mapping[str, str] = os.environ) -> list[Gp
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return visible(parsed(gpus, processes), environment.get("CUDA_VISIBLE_DEVICES"))
+    return visible(parsed(gpus, processes), environment)
 
 
-def parsed(gpus: str, processes: str) -> list[GpuMemory]:
-    """nvidia-smi's two answers in MiB, as GpuMemory. "[N/A]" instead of a number counts as 0."""
+def parsed(gpus: str, processes: str) -> list[Gpu]:
+    """nvidia-smi's two answers, in MiB. "[N/A]" instead of a number counts as 0."""
     holders: dict[str, list[Holder]] = {}
     for line in filter(str.strip, processes.splitlines()):
         uuid, pid, used, name = (word.strip() for word in line.split(",", 3))
         holders.setdefault(uuid, []).append(Holder(int(pid), name, _mib(used)))
     results = []
     for line in filter(str.strip, gpus.splitlines()):
-        index, uuid, total, used = (word.strip() for word in line.split(","))
+        index, uuid, total, used, name, driver = (word.strip() for word in line.split(","))
         of_this = sorted(holders.get(uuid, []), key=lambda holder: -holder.used)
-        results.append(GpuMemory(int(index), uuid, _mib(total), _mib(used), tuple(of_this)))
+        results.append(Gpu(index, uuid, _mib(total), _mib(used), name, driver, tuple(of_this)))
     return results
 
 
@@ -83,21 +86,29 @@ def _mib(number: str) -> int:
     return int(number) * 2**20 if number.isdecimal() else 0
 
 
-def visible(gpus: Sequence[GpuMemory], setting: str | None) -> list[GpuMemory]:
-    """Keep those that CUDA_VISIBLE_DEVICES names, by number or by the beginning of their name; all
-    where it is not set. A part of a GPU (MIG) has no line of its own, so nothing is known of it."""
+def visible(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
+    """Keep the devices of CUDA_VISIBLE_DEVICES, by number or (begin of a) UUID, up to a missing one
+    (CUDA C++ Programming Guide). Without it, SLURM_STEP_GPUS or SLURM_JOB_GPUS have node numbers;
+    where Slurm hides others nvidia-smi counts from 0: all it shows are the job's unless there are
+    more. Of a MIG device only its name is known: it is a whole one that no one shares."""
+    setting = environment.get("CUDA_VISIBLE_DEVICES")
     if setting is None:
-        return list(gpus)
-    names = [name.strip() for name in setting.split(",") if name.strip()]
-    return [
-        gpu
-        for name in names
-        for gpu in gpus
-        if name == str(gpu.index) or (name[:4] == "GPU-" and gpu.uuid.startswith(name))
-    ]
+        numbers = (environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "").split(",")
+        chosen = [gpu for gpu in gpus if gpu.index in numbers]
+        return chosen if len(gpus) > len(numbers) and chosen else list(gpus)
+    driver = gpus[0].driver if gpus else ""
+    chosen = []
+    for name in filter(None, (part.strip() for part in setting.split(","))):
+        named = [gpu for gpu in gpus if gpu.index == name or gpu.uuid.startswith(name)]
+        if name.startswith("MIG-"):
+            named = [Gpu(name, name, 0, 0, "MIG", driver)]
+        if len(named) != 1:
+            break
+        chosen += named
+    return chosen
 
 
-def taken_memory(gpus: Sequence[GpuMemory], *, share: float) -> list[tuple[str, bool]]:
+def taken_memory(gpus: Sequence[Gpu], *, share: float) -> list[tuple[str, bool]]:
     """(a sentence, can no run start?) for each GPU of which other programs have memory. `share`: of
     a GPU, that an engine takes when it starts; vLLM refuses to start where less is free."""
     results = []
@@ -117,7 +128,7 @@ def taken_memory(gpus: Sequence[GpuMemory], *, share: float) -> list[tuple[str, 
     return results
 
 
-def _held(gpu: GpuMemory) -> str:
+def _held(gpu: Gpu) -> str:
     if not gpu.holders:
         return "the rest is held by a process of another container or user; end it there"
     held = ", ".join(f"{holder.name} (pid {holder.pid}, {holder.used / GiB:.1f} GiB)" for holder in gpu.holders)

@@ -4,7 +4,10 @@ import pytest
 
 from r3_openrlhf.machine.gpus import expandable_segments, parsed, taken_memory, visible
 
-GPUS = "0, GPU-aa11, 81559, 62000\n1, GPU-bb22, 81559, 4\n2, GPU-cc33, 81559, 9000\n"
+GPUS = "".join(
+    f"{index}, GPU-{name}, 81559, {used}, NVIDIA H100, 580.65.06\n"
+    for index, (name, used) in enumerate({"aa11": 62000, "bb22": 4, "cc33": 9000}.items())
+)
 PROCESSES = "GPU-aa11, 4711, 61234, VLLM::EngineCore\nGPU-aa11, 12, [N/A], python, -m thing\n"
 
 
@@ -39,7 +42,9 @@ def test_who_holds_a_gpu_is_named_and_too_little_free_memory_ends_the_start():
 
 @pytest.mark.parametrize(
     ("setting", "indices"),
-    [(None, [0, 1, 2]), ("", []), ("2,0", [2, 0]), ("GPU-bb", [1]), ("MIG-1", []), ("-1", [])],
+    [(None, "0 1 2"), ("", ""), ("2,0", "2 0"), ("GPU-bb", "1"), ("MIG-1", "MIG-1"), ("-1", ""), ("0,9,1", "0")],
 )
 def test_only_the_gpus_of_the_run_are_looked_at(setting, indices):
-    assert [gpu.index for gpu in visible(parsed(GPUS, ""), setting)] == indices
+    environment = {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}
+    chosen = visible(parsed(GPUS, ""), environment)
+    assert [gpu.index for gpu in chosen] == indices.split()

@@ -16,7 +16,7 @@ from ray._private.resource_and_label_spec import ResourceAndLabelSpec  # noqa: E
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2MoeConfig  # noqa: E402
 
 from r3_openrlhf.config.loading import config_from_json, load_config  # noqa: E402
-from r3_openrlhf.machine.gpus import GpuMemory  # noqa: E402
+from r3_openrlhf.machine.gpus import Gpu  # noqa: E402
 from r3_openrlhf.machine.ray_start import of_this_machine  # noqa: E402
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES  # noqa: E402
 from r3_openrlhf.method.errors import ConfigError  # noqa: E402
@@ -137,7 +137,7 @@ def test_a_policy_actor_on_gpus_gets_its_share_of_the_cores(config, monkeypatch)
 
 
 def test_gpus_that_are_taken_end_the_start_and_nobody_asks_on_cpus(config, monkeypatch):
-    taken = [GpuMemory(index, f"GPU-{index}", 80 * 2**30, index * 40 * 2**30) for index in range(3)]
+    taken = [Gpu(str(index), f"GPU-{index}", 80 * 2**30, index * 40 * 2**30) for index in range(3)]
     monkeypatch.setattr(start_checks, "gpus_of_this_machine", lambda: taken)
     assert gpu_warnings(config, platform="cpu") == []
     assert gpu_warnings(config, platform="cuda") == []  # Ray takes the first

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from r3_openrlhf.machine import places
-from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, GpuMemory, expandable_segments, taken_memory
+from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, Gpu, expandable_segments, taken_memory
 from r3_openrlhf.machine.ray_temporary import ray_temporary
 from r3_openrlhf.method.errors import R3Error
 
@@ -302,7 +302,7 @@ def allocator() -> Line:
     return judged(why is None, "GPU allocator", "expandable segments" if why else "as it is", setting, why or "")
 
 
-def gpu_memory(gpus: list[GpuMemory], *, share: float | None) -> list[Line]:
+def gpu_memory(gpus: list[Gpu], *, share: float | None) -> list[Line]:
     """Look for other programs' memory. share: of a GPU, for the experiment's engine."""
     if not (taken := taken_memory(gpus, share=share or 0.0)):
         return [Line("GPU memory", f"free on {len(gpus)} GPUs" if gpus else "not known without nvidia-smi", "free")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ from typing import Any
 import click
 
 from r3_openrlhf.config.shell_completion import complete_runs
-from r3_openrlhf.method.errors import HistoryError, R3Error
+from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history.connection import CONTENT_ERRORS
 from r3_openrlhf.method.history.numbers import attempts, statistics
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.operations.store.verification import verify
+from r3_openrlhf.operations.store.verification import verify as verified
 
 STORE_NAME = "history.sqlite"
+# for lines; --json has all
+LEFT_OUT = {"row", "epoch", "reason", "entropy_source"}
 
 
 @click.group()
@@ -35,151 +37,92 @@ def history() -> None:
     """
 
 
-def _command(name: str) -> Callable[..., Any]:
-    """A command on one store: RUN, --json, and errors as one sentence."""
+def _command(function: Callable[..., dict[str, Any]]) -> click.Command:
+    """Make a command of a function of one store: its result is JSON or lines, exit code 1 where it
+    is not "ok"."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def run(run: str, as_json: bool, **options: Any) -> None:
-            try:
-                function(_store_of(run), as_json, **options)
-            except R3Error as error:
-                raise click.ClickException(str(error)) from error
-            except CONTENT_ERRORS as error:  # read, but no table can be made
-                raise click.ClickException(
-                    f"{run} holds what cannot be there ({type(error).__name__}: {error}); `r3 history verify {run}` says where"
-                ) from error
+    @functools.wraps(function)
+    def run(run: str, as_json: bool, **options: Any) -> None:
+        store = Path(run, STORE_NAME) if Path(run).is_dir() else Path(run)
+        if not store.exists():
+            raise HistoryError(f"there is no history store at {store}")
+        try:
+            result = function(store, **options)
+            click.echo(json.dumps(result, allow_nan=False) if as_json else "\n".join(_lines(result)))
+        except CONTENT_ERRORS as error:  # read, but no table can be made
+            raise HistoryError(
+                f"{run} holds what cannot be there ({type(error).__name__}: {error}); `r3 history verify {run}` says where"
+            ) from error
+        if not result.get("ok", True):
+            raise HistoryError(f"{store} is NOT SOUND; its findings are above")
 
-        run = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout instead of a table.")(
-            run
-        )
-        return history.command(name)(click.argument("run", shell_complete=complete_runs)(run))
-
-    return decorate
-
-
-def _store_of(run: str) -> Path:
-    path = Path(run)
-    if path.is_dir():
-        path = path / STORE_NAME
-    if not path.exists():
-        raise HistoryError(f"there is no history store at {path}")
-    return path
+    run = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout instead of lines.")(run)
+    return history.command()(click.argument("run", shell_complete=complete_runs)(run))
 
 
-@_command("stats")
-def stats(store: Path, as_json: bool) -> None:
+@_command
+def stats(store: Path) -> dict[str, Any]:
     """Steps, rollouts, problems, bytes of a run's history."""
-    numbers = statistics(store)
-    _print(numbers, as_json, _stats_lines)
+    return statistics(store)
 
 
-@_command("show")
 @click.argument("uid")
-def show(store: Path, as_json: bool, uid: str) -> None:
+@_command
+def show(store: Path, uid: str) -> dict[str, Any]:
     """A problem's attempts over time: verdict, reward, length, entropy.
 
-    Rows with a step under `evicted` cannot be recalled any more; they wait until no checkpoint
+    Rows with a step under `evicted_at` cannot be recalled any more; they wait until no checkpoint
     needs them."""
-    _print(attempts(store, uid), as_json, _show_lines)
+    return attempts(store, uid)
 
 
-@_command("verify")
-@click.pass_context
-def verify_(context: click.Context, store: Path, as_json: bool) -> None:
+@_command
+def verify(store: Path) -> dict[str, Any]:
     """Check pages, references, counters and stored arrays; exit code 1 if one is wrong."""
-    result = verify(store, progress=_counter("checked"))
-    _print({"ok": result.ok, **asdict(result)}, as_json, _verify_lines)
-    if not result.ok:
-        context.exit(1)
+    result = verified(store, progress=_show_progress)
+    return {"ok": result.ok, **asdict(result)}
 
 
-@_command("compact")
-def compact(store: Path, as_json: bool) -> None:
+@_command
+def compact(store: Path) -> dict[str, Any]:
     """Give free pages back to the file system. Refused while a run is writing."""
     before = store.stat().st_size
     with HistoryStore.open(store) as opened:
         opened.compact()
-    after = store.stat().st_size
-    numbers = {"bytes_before": before, "bytes_after": after}
-    _print(numbers, as_json, lambda r: [f"{store}: {_size(before)} before, {_size(after)} now"])
+    return {"bytes_before": before, "bytes_after": store.stat().st_size}
 
 
-def _print(result: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], list[str]]) -> None:
-    click.echo(json.dumps(result, allow_nan=False) if as_json else "\n".join(lines(result)))
+def _show_progress(done: int, total: int) -> None:
+    """On stderr, on one line that the next output overwrites; for a person only."""
+    if sys.stderr.isatty():
+        click.echo(f"checked {done} of {total} rollouts\r", nl=False, err=True)
 
 
-def _counter(what: str) -> Callable[..., None]:
-    """Progress on stderr, on one line that the next output overwrites; for a person only."""
-
-    def show_progress(done: int, total: int | None = None) -> None:
-        if sys.stderr.isatty():
-            click.echo(f"{what} {done}{f' of {total}' if total else ''} rollouts\r", nl=False, err=True)
-
-    return show_progress
-
-
-def _stats_lines(numbers: dict[str, Any]) -> list[str]:
-    steps, rows, problems, sizes = (numbers[name] for name in ("steps", "rows", "problems", "bytes"))
-    per_token = numbers["tokens"]["bytes_per_token"]
-    lines = [
-        f"store      {numbers['store']} (schema {numbers['schema']})",
-        f"writer     {numbers['writer']['holder'] + ', ' + numbers['writer']['state'] if numbers['writer'] else 'none'}",
-        f"steps      {steps['count']} ({steps['first']} to {steps['last']}), epoch {steps['epoch']}, "
-        f"rollback floor {steps['rollback_floor']}",
-        f"problems   {problems['graded']}: never correct {problems['never_correct']}, both {problems['both']}, "
-        f"always correct {problems['always_correct']}",
-        f"rows       {rows['recallable']} recallable, {rows['kept_for_rollback']} evicted but kept for a roll-back, "
-        f"{rows['duplicates_merged']} duplicates merged, {rows['never_kept']} never kept",
-        f"bytes      {_size(sizes['file'])} ({_size(sizes['free_inside'])} free inside), "
-        f"{_size(sizes['counted_towards_cap'])} counted towards the cap"
-        + (f", {per_token:.2f} per token" if per_token else ""),
-        "sampled so far:",
-    ]
-    for context, verdicts in numbers["rollouts"].items():
-        for verdict, tally in verdicts.items():
-            mean = "" if tally["mean_reward"] is None else f"  mean reward {tally['mean_reward']:.4f}"
-            lines.append(f"  {context:<10} {verdict:<8} {tally['count']:>9}{mean}")
-    return lines
+def _lines(result: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Lines of a dictionary of values, dictionaries, sentences, and rows with the same keys."""
+    for name, value in result.items():
+        below = f"{indent}  "
+        if not isinstance(value, dict | list):
+            yield f"{indent}{name}: {_cell(value)}"
+            continue
+        yield f"{indent}{name}{'' if value else ': none'}"
+        if isinstance(value, dict):
+            yield from _lines(value, below)
+        elif value and isinstance(value[0], dict):
+            yield from (below + line for line in _table(value))
+        else:
+            yield from map(below.__add__, value)
 
 
-# head of a column -> the key of an attempt
-_COLUMNS = {
-    **{"step": "step", "weights": "policy_step", "context": "context", "verdict": "verdict", "reward": "reward"},
-    **{"tokens": "num_tokens", "finish": "finish_reason", "peak": "entropy_peak", "global": "entropy_global"},
-    **{"copies": "copies", "evicted": "evicted_at"},
-}
-
-
-def _show_lines(result: dict[str, Any]) -> list[str]:
-    lines = [f"problem {result['uid']}"]
-    lines += [
-        f"  {tally['context']} {tally['verdict']}: {tally['count']} sampled, reward sum {tally['reward_sum']:.4f}"
-        for tally in result["committed"]
-    ]
-    table = [list(_COLUMNS)]
-    for row in result["attempts"]:
-        finish = {"finish_reason": "truncated"} if row["truncated"] else {}
-        table.append([_cell({**row, **finish}[key]) for key in _COLUMNS.values()])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return lines + ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
+def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    columns = [name for name in rows[0] if name not in LEFT_OUT]
+    cells = [columns, *([_cell(row[name]) for name in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _verify_lines(result: dict[str, Any]) -> list[str]:
-    lines = [
-        f"{result['path']}: {'sound' if result['ok'] else 'NOT SOUND'}; {result['steps']} steps, {result['problems']} "
-        f"problems, {result['counters']} counters, {result['rows']} rows"
-    ]
-    return lines + [f"  wrong: {line}" for line in result["findings"]] + [f"  skipped: {s}" for s in result["skipped"]]
-
-
-def _size(size: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"
+    if isinstance(value, bool | None | str):
+        return "-" if value is None else str(value)
+    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}"

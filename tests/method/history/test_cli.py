@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from r3_openrlhf.cli import main
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
-from r3_openrlhf.operations.store.cli import history
 
 from .samples import make_rollout
 
 
 def r3_history(*arguments):
-    return CliRunner().invoke(history, [str(argument) for argument in arguments], catch_exceptions=False)
+    return CliRunner().invoke(main, ["history", *map(str, arguments)], catch_exceptions=False)
 
 
 def as_json(*arguments):

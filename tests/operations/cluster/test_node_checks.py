@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from r3_openrlhf.operations.cluster.node_checks import QUERY, faults, look_at_gpus
+from r3_openrlhf.machine.gpus import gpus_of_this_machine
+from r3_openrlhf.operations.cluster.node_checks import faults
 
 
-def seen(
-    kind: str = "H100", driver: str = "580.65.06", *, used_mb: int = 0, total_mb: int = 80_000, **others: Any
-) -> dict[str, Any]:
-    gpu = {"index": "0", "uuid": "GPU-0", "name": kind, "total_mb": total_mb, "used_mb": used_mb, "driver": driver}
+def seen(kind: str = "H100", *, used_mb: int = 0, **others: Any) -> dict[str, Any]:
+    gpu = {"index": "0", "uuid": "GPU-0", "name": kind, "total": 80 << 30, "used": used_mb << 20, "driver": "580"}
     return {"gpus": [gpu], "shared_memory_free": 2**30, "open_files": 65536, "cpus": 8, **others}
 
 
 def test_nothing_is_wrong_with_nodes_that_are_alike_and_on_cpus_nobody_looks_at_gpus():
     assert faults({"a": seen(), "b": seen()}, gpus=1, device="cuda") == {}
-    assert faults({"a": seen(gpus=None), "b": seen("A100", used_mb=2000)}, gpus=4, device="cpu") == {}
+    assert faults({"a": seen(gpus=[]), "b": seen("A100", used_mb=2000)}, gpus=4, device="cpu") == {}
 
 
 def test_every_fault_of_a_node_is_named_in_one_sentence():
@@ -34,9 +34,9 @@ def test_every_fault_of_a_node_is_named_in_one_sentence():
 @pytest.fixture
 def shared_node(tmp_path, monkeypatch):
     """An nvidia-smi that shows eight GPUs; another job uses the last four of them."""
-    lines = [f"{n}, GPU-{n}abc, NVIDIA H100, 81559, {40000 if n > 3 else 4}, 580.65.06" for n in range(8)]
+    lines = [f"{n}, GPU-{n}abc, 81559, {40000 if n > 3 else 4}, NVIDIA H100, 580.65.06" for n in range(8)]
     program = tmp_path / "nvidia-smi"
-    program.write_text(f'#!/bin/sh\n[ "$1" = "--query-gpu={QUERY}" ] && printf "%s\\n" {" ".join(map(repr, lines))}\n')
+    program.write_text(f"#!/bin/sh\ncase $1 in --query-gpu=*) printf '%s\\n' {' '.join(map(repr, lines))};; esac\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
@@ -45,7 +45,7 @@ def shared_node(tmp_path, monkeypatch):
             monkeypatch.delenv(name, raising=False)
         for name, value in given.items():
             monkeypatch.setenv(name, value)
-        return {"a": seen(gpus=look_at_gpus())}
+        return {"a": seen(gpus=[asdict(gpu) for gpu in gpus_of_this_machine()])}
 
     return look
 

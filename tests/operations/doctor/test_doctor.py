@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.machine.gpus import GpuMemory, Holder
+from r3_openrlhf.machine.gpus import Gpu, Holder
 from r3_openrlhf.operations.doctor import checks
 from r3_openrlhf.operations.doctor.checks import (
     FAIL,
@@ -243,7 +243,7 @@ def test_memory_of_gpus_the_allocator_and_the_driver(monkeypatch):
     assert checks.allocator().status == FAIL
     assert checks.gpu_memory([], share=0.6)[0].found == "not known without nvidia-smi"
     holder = Holder(77, "VLLM::EngineCore", 60 * checks.GiB)
-    gpu = GpuMemory(0, "GPU-a", 80 * checks.GiB, 60 * checks.GiB, (holder,))
+    gpu = Gpu("0", "GPU-a", 80 * checks.GiB, 60 * checks.GiB, holders=(holder,))
     (line,) = checks.gpu_memory([gpu], share=0.6)
     assert line.status == FAIL and "VLLM::EngineCore (pid 77, 60.0 GiB)" in line.remedy
     assert checks.gpu_memory([gpu], share=None)[0].status == NOTE
