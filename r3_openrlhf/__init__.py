@@ -9,92 +9,60 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from r3_openrlhf import method
-    from r3_openrlhf.comparison.frames import Run, compare
-    from r3_openrlhf.config import R3Config
-    from r3_openrlhf.evaluation.frame import evaluate
-    from r3_openrlhf.method.core.advantages import group_advantages
-    from r3_openrlhf.method.core.batch_metrics import batch_metrics
-    from r3_openrlhf.method.core.entropy import entropy_statistics
-    from r3_openrlhf.method.core.mixed_batch import MixedBatch
-    from r3_openrlhf.method.core.ranking import ranking_rewards
-    from r3_openrlhf.method.core.rewards import outcome_reward
-    from r3_openrlhf.method.history.store import HistoryStore
-    from r3_openrlhf.method.prompts import ChatPrompts
-    from r3_openrlhf.method.r3 import R3
-    from r3_openrlhf.method.settings import (
-        AdvantageSettings,
-        ExplorationSettings,
-        HistorySettings,
-        R3Settings,
-        RankingSettings,
-        ReflectionSettings,
-        ReplaySettings,
-    )
-    from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
-    from r3_openrlhf.rewards.answers.grading import grade
-    from r3_openrlhf.rewards.answers.references import read_reference
+if TYPE_CHECKING:  # X as X: a public name, for type checkers
+    from r3_openrlhf import method as method
+    from r3_openrlhf.comparison.frames import Run as Run
+    from r3_openrlhf.comparison.frames import compare as compare
+    from r3_openrlhf.config import R3Config as R3Config
+    from r3_openrlhf.evaluation.frame import evaluate as evaluate
+    from r3_openrlhf.method.core.advantages import group_advantages as group_advantages
+    from r3_openrlhf.method.core.batch_metrics import batch_metrics as batch_metrics
+    from r3_openrlhf.method.core.entropy import entropy_statistics as entropy_statistics
+    from r3_openrlhf.method.core.mixed_batch import MixedBatch as MixedBatch
+    from r3_openrlhf.method.core.ranking import ranking_rewards as ranking_rewards
+    from r3_openrlhf.method.core.rewards import outcome_reward as outcome_reward
+    from r3_openrlhf.method.history.store import HistoryStore as HistoryStore
+    from r3_openrlhf.method.prompts import ChatPrompts as ChatPrompts
+    from r3_openrlhf.method.r3 import R3 as R3
+    from r3_openrlhf.method.settings import AdvantageSettings as AdvantageSettings
+    from r3_openrlhf.method.settings import ExplorationSettings as ExplorationSettings
+    from r3_openrlhf.method.settings import HistorySettings as HistorySettings
+    from r3_openrlhf.method.settings import R3Settings as R3Settings
+    from r3_openrlhf.method.settings import RankingSettings as RankingSettings
+    from r3_openrlhf.method.settings import ReflectionSettings as ReflectionSettings
+    from r3_openrlhf.method.settings import ReplaySettings as ReplaySettings
+    from r3_openrlhf.method.types import Context as Context
+    from r3_openrlhf.method.types import EntropyStatistics as EntropyStatistics
+    from r3_openrlhf.method.types import Rollout as Rollout
+    from r3_openrlhf.method.types import Verdict as Verdict
+    from r3_openrlhf.rewards.answers.grading import grade as grade
+    from r3_openrlhf.rewards.answers.references import read_reference as read_reference
 
 __version__ = "0.2.0"
-__all__ = [
-    "R3",
-    "AdvantageSettings",
-    "ChatPrompts",
-    "Context",
-    "EntropyStatistics",
-    "ExplorationSettings",
-    "HistorySettings",
-    "HistoryStore",
-    "MixedBatch",
-    "R3Config",
-    "R3Settings",
-    "RankingSettings",
-    "ReflectionSettings",
-    "ReplaySettings",
-    "Rollout",
-    "Run",
-    "Verdict",
-    "batch_metrics",
-    "compare",
-    "entropy_statistics",
-    "evaluate",
-    "grade",
-    "group_advantages",
-    "method",
-    "outcome_reward",
-    "ranking_rewards",
-    "read_reference",
-]
-
-_HOME = {
-    "R3": "method.r3",
-    "AdvantageSettings": "method.settings",
-    "ChatPrompts": "method.prompts",
-    "ExplorationSettings": "method.settings",
-    "HistorySettings": "method.settings",
-    "R3Settings": "method.settings",
-    "RankingSettings": "method.settings",
-    "ReflectionSettings": "method.settings",
-    "ReplaySettings": "method.settings",
-    "Context": "method.types",
-    "EntropyStatistics": "method.types",
-    "HistoryStore": "method.history.store",
-    "MixedBatch": "method.core.mixed_batch",
-    "R3Config": "config",
-    "Rollout": "method.types",
-    "Run": "comparison.frames",
-    "Verdict": "method.types",
-    "batch_metrics": "method.core.batch_metrics",
-    "compare": "comparison.frames",
-    "entropy_statistics": "method.core.entropy",
-    "evaluate": "evaluation.frame",
-    "grade": "rewards.answers.grading",
-    "group_advantages": "method.core.advantages",
-    "outcome_reward": "method.core.rewards",
-    "ranking_rewards": "method.core.ranking",
-    "read_reference": "rewards.answers.references",
+# module -> its public names
+_NAMES = {
+    "comparison.frames": ["Run", "compare"],
+    "config": ["R3Config"],
+    "evaluation.frame": ["evaluate"],
+    "method.core.advantages": ["group_advantages"],
+    "method.core.batch_metrics": ["batch_metrics"],
+    "method.core.entropy": ["entropy_statistics"],
+    "method.core.mixed_batch": ["MixedBatch"],
+    "method.core.ranking": ["ranking_rewards"],
+    "method.core.rewards": ["outcome_reward"],
+    "method.history.store": ["HistoryStore"],
+    "method.prompts": ["ChatPrompts"],
+    "method.r3": ["R3"],
+    "method.settings": [
+        *("AdvantageSettings", "ExplorationSettings", "HistorySettings", "R3Settings"),
+        *("RankingSettings", "ReflectionSettings", "ReplaySettings"),
+    ],
+    "method.types": ["Context", "EntropyStatistics", "Rollout", "Verdict"],
+    "rewards.answers.grading": ["grade"],
+    "rewards.answers.references": ["read_reference"],
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = ["method", *_HOME]
 # What needs more than the smallest installation, and torch.
 _EXTRAS = {"Run": "notebook", "compare": "notebook", "evaluate": "eval,notebook"}
 

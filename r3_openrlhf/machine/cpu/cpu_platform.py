@@ -30,7 +30,6 @@ WORKER_EXTENSION = "r3_openrlhf.machine.cpu.vllm_worker.CpuWorkerWrap"
 KV_CACHE_BYTES = 256 * 2**20  # of an engine
 
 _patches: dict[str, Callable] = {}
-_regression: dict[str, Callable] = {}  # "upstream": what sequence_regression calls
 _installed = False
 
 
@@ -127,32 +126,17 @@ def _after_import(name: str):
     return register
 
 
-@_after_import("openrlhf.models.actor")
-def _patch_actor(module) -> None:
-    """cli/train_ppo_ray.py sets attn_implementation to flash_attention_2 whenever samples are
+@_after_import("transformers.modeling_utils")
+def _patch_attention(module) -> None:
+    """cli/train_ppo_ray.py:704 sets attn_implementation to flash_attention_2 whenever samples are
     packed; transformers' sdpa reads the same packed position ids and masks between sequences."""
-    init = module.Actor.__init__
+    check = module.PreTrainedModel._check_and_adjust_attn_implementation
 
-    def __init__(self, pretrain_or_model, attn_implementation="flash_attention_2", **kwargs):
-        if "flash" in attn_implementation:
-            attn_implementation = "sdpa"
-        init(self, pretrain_or_model, attn_implementation=attn_implementation, **kwargs)
+    def without_flash_attention(self, attn_implementation, *args, **kwargs):
+        sdpa = "flash" in (attn_implementation or "")
+        return check(self, "sdpa" if sdpa else attn_implementation, *args, **kwargs)
 
-    module.Actor.__init__ = __init__
-
-
-@_after_import("openrlhf.models.model")
-def _patch_value_model(module) -> None:
-    """The same of critic and reward model, which are made by a function."""
-    _regression["upstream"] = module.get_llm_for_sequence_regression
-    module.get_llm_for_sequence_regression = sequence_regression
-
-
-def sequence_regression(*args, attn_implementation="flash_attention_2", **kwargs):
-    """Upstream's get_llm_for_sequence_regression, no flash attention; Ray pickles its name."""
-    if "flash" in attn_implementation:
-        attn_implementation = "sdpa"
-    return _regression["upstream"](*args, attn_implementation=attn_implementation, **kwargs)
+    module.PreTrainedModel._check_and_adjust_attn_implementation = without_flash_attention
 
 
 @_after_import("deepspeed.runtime.zero.partition_parameters")
@@ -202,18 +186,13 @@ def _patch_replay_buffer(module) -> None:
 def _patch_weight_sync_group(module) -> None:
     """SILENT: utils/distributed_util.py:14. Without NCCL vLLM's PyNccl disables itself, `broadcast`
     returns at once and the engine loads uninitialised memory."""
-    module.stateless_init_process_group = gloo_broadcaster
-
-
-def gloo_broadcaster(master_address, master_port, rank, world_size, device):
-    """Stand in for upstream's weight group, over gloo; the device has no say."""
-    return GlooBroadcaster(master_address, master_port, rank, world_size)
+    module.stateless_init_process_group = GlooBroadcaster
 
 
 class GlooBroadcaster:
     """`.broadcast(tensor, src, stream)` as vLLM's PyNcclCommunicator, over stateless gloo."""
 
-    def __init__(self, host: str, port: int, rank: int, world_size: int) -> None:
+    def __init__(self, host: str, port: int, rank: int, world_size: int, device=None) -> None:
         from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
         self.group = stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
