@@ -25,34 +25,23 @@ if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
     from r3_openrlhf.runs.directory import RunDirectory
 
-# Each command loads its own modules when it is called: `r3 --help` imports no framework.
+# Each command loads its own modules when it is called: `r3 --help` imports no framework. The last
+# word is an extra of pyproject.toml: its needs beyond the smallest installation.
 ELSEWHERE = {
-    "attack-rewards": ("r3_openrlhf.evaluation.attacks.cli", "attack_rewards"),
-    "eval": ("r3_openrlhf.evaluation.cli", "evaluate"),
-    "doctor": ("r3_openrlhf.operations.doctor.cli", "doctor"),
-    "compare": ("r3_openrlhf.comparison.cli", "compare"),
-    "history": ("r3_openrlhf.operations.store.cli", "history"),
-    "plan": ("r3_openrlhf.runs.planning.cli", "plan"),
-    "submit": ("r3_openrlhf.operations.cluster.cli", "submit"),
-    "status": ("r3_openrlhf.operations.cluster.cli", "status"),
-    "report": ("r3_openrlhf.view.cli", "report"),
-    "view": ("r3_openrlhf.view.cli", "view"),
-    "serve-rewards": ("r3_openrlhf.rewards.server.cli", "serve_rewards"),
+    "attack-rewards": ("evaluation.attacks.cli", "attack_rewards", "eval"),
+    "compare": ("comparison.cli", "compare", "notebook"),
+    "doctor": ("operations.doctor.cli", "doctor", None),
+    "eval": ("evaluation.cli", "evaluate", "eval"),
+    "history": ("operations.store.cli", "history", None),
+    "plan": ("runs.planning.cli", "plan", "cluster"),
+    "report": ("view.cli", "report", "view"),
+    "serve-rewards": ("rewards.server.cli", "serve_rewards", "serve"),
+    "status": ("operations.cluster.cli", "status", "cluster"),
+    "submit": ("operations.cluster.cli", "submit", "cluster"),
+    "view": ("view.cli", "view", "view"),
 }
-# A command's needs beyond the smallest installation: an extra of pyproject.toml.
-EXTRAS = {
-    "attack-rewards": "eval",
-    "compare": "notebook",
-    "config": "config",
-    "eval": "eval",
-    "plan": "cluster",
-    "report": "view",
-    "serve-rewards": "serve",
-    "show": "view",
-    "status": "cluster",
-    "submit": "cluster",
-    "view": "view",
-}
+EXTRAS = {"config": "config", "show": "view"}
+EXTRAS |= {name: extra for name, (_, _, extra) in ELSEWHERE.items() if extra is not None}
 # These read runs of others, and run no code that a run's settings name.
 LOOKING = {"compare", "history", "report", "show", "status", "view"}
 # Commands that have another name now.
@@ -70,8 +59,8 @@ class R3Group(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Imports the package of a command in ELSEWHERE when it is asked for."""
         if name in ELSEWHERE:
-            module, attribute = ELSEWHERE[name]
-            return getattr(importlib.import_module(module), attribute)
+            module, attribute, _ = ELSEWHERE[name]
+            return getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
         return super().get_command(context, name)
 
     def resolve_command(self, context: click.Context, args: list[str]):

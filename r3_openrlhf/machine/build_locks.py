@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from r3_openrlhf.machine.places import mount_of
-from r3_openrlhf.machine.shared_memory import node_is_visible
+from r3_openrlhf.machine.shared_memory import held, node_is_visible
 
 # Kernels' own local file systems. All others (nfs, nfs4, lustre, gpfs, ceph, fuse.*) may be shared
 LOCAL_TYPES = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs tmpfs ramfs overlay".split())
@@ -36,16 +37,13 @@ def is_stale(lock: Path) -> bool:
 
 
 def _is_held(lock: Path) -> bool:
-    """True if a process here has it open, or works in its directory."""
-    path = os.path.realpath(lock)
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-            if os.readlink(process / "cwd") == os.path.dirname(path):
+    """True if a process of this user has it open, or works in its directory."""
+    if held({lock}):
+        return True
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or is somebody else's
+            if process.cwd() == os.path.realpath(lock.parent):
                 return True
-            for handle in os.listdir(process / "fd"):
-                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                    if os.readlink(process / "fd" / handle) == path:
-                        return True
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,13 +30,10 @@ def sweep(folder: Path = FOLDER, *, names: tuple[str, ...] = STACK_NAMES) -> lis
         for path in folder.glob(name)
         if (seen := look(path)) is not None and seen.st_uid == os.getuid()
     }
-    if not files:
-        return []
-    removed = []
-    for path in sorted(files - _held(files)):
+    left = sorted(files - held(files)) if files else []
+    for path in left:
         path.unlink(missing_ok=True)
-        removed.append(path.name)
-    return removed
+    return [path.name for path in left]
 
 
 def look(path: Path) -> os.stat_result | None:
@@ -54,20 +52,16 @@ def node_is_visible() -> bool:
     return int(task) in {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
 
 
-def _held(paths: set[Path]) -> set[Path]:
+def held(paths: set[Path]) -> set[Path]:
     """Return those that a process of this user has mapped or open, by inode: glibc's sem_open maps
     a semaphore under another name first, so /proc/PID/maps lacks the name that others open."""
     names = {(seen.st_dev, seen.st_ino): path for path in paths if (seen := look(path)) is not None}
-    held = set()
+    used: set[tuple[int, int]] = set()
     for process in psutil.process_iter():
-        try:
-            if process.uids().real != os.getuid():
-                continue
-            used = set(_mapped(process.pid)) | set(_open(process.pid))
-        except (OSError, psutil.Error):
-            continue  # it ended while it was looked at
-        held |= {names[file] for file in used & names.keys()}
-    return held
+        with contextlib.suppress(OSError, psutil.Error):  # it ended while it was looked at
+            if process.uids().real == os.getuid():
+                used |= {*_mapped(process.pid), *_open(process.pid)} & names.keys()
+    return {names[file] for file in used}
 
 
 def _mapped(pid: int) -> Iterator[tuple[int, int]]:

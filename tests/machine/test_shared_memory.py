@@ -19,7 +19,7 @@ def test_what_a_process_has_mapped_is_held():
         names = {memory.name, f"sem.{lock._semlock.name.removeprefix('/')}"}
         held = {shared_memory.FOLDER / name for name in (files() - before) & names}
         assert len(held) == 2
-        assert shared_memory._held(held) == held
+        assert shared_memory.held(held) == held
     finally:
         memory.close()
         memory.unlink()

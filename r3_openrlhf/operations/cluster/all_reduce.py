@@ -17,56 +17,41 @@ MAX_CLOCK_GAP_S = 60.0
 NUM_VALUES = 1 << 20  # 4 MB: more than one packet, done at once
 
 
-def all_reduce(*, address: str, rank: int, world: int, timeout_s: float, cuda: bool) -> float:
-    """Seconds for the sum, with the connection. RuntimeError: no connection, a wrong sum, or not
-    within `timeout_s`.
+def all_reduce(*, address: str, rank: int, world: int, timeout_s: float) -> float:
+    """Seconds for the sum, with the connection. RuntimeError: no connection, a wrong sum, not
+    within `timeout_s`, or clocks that differ.
 
     address: HOST:PORT of rank 0."""
     import torch
     import torch.distributed as dist
 
     began = time.monotonic()
-    dist.init_process_group(
-        "nccl" if cuda else "gloo",
-        init_method=f"tcp://{address}",
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=timeout_s),
-    )
+    device, backend = ("cuda:0", "nccl") if torch.cuda.is_available() else ("cpu", "gloo")
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, init_method=f"tcp://{address}", rank=rank, world_size=world, timeout=timeout)
     try:
-        device = "cuda:0" if cuda else "cpu"
         values = torch.full((NUM_VALUES,), float(rank + 1), device=device)
         dist.all_reduce(values)
         expected = world * (world + 1) / 2
         if not bool((values == expected).all()):
             raise RuntimeError(f"the sum over {world} nodes is {values[0].item()}, not {expected}")
-        _check_clocks(rank, world, device)
+        times = torch.zeros(world, dtype=torch.float64, device=device)
+        times[rank] = time.time()  # every node has just had the sum
+        dist.all_reduce(times)
+        gap = (times.max() - times.min()).item()
+        if gap > MAX_CLOCK_GAP_S:
+            raise RuntimeError(f"the clocks of the nodes differ by {gap:.0f} s")
         return time.monotonic() - began
     finally:
         dist.destroy_process_group()
 
 
-def _check_clocks(rank: int, world: int, device: str) -> None:
-    import torch
-    import torch.distributed as dist
-
-    times = torch.zeros(world, dtype=torch.float64, device=device)
-    times[rank] = time.time()  # every node has just had the sum
-    dist.all_reduce(times)
-    gap = (times.max() - times.min()).item()
-    if gap > MAX_CLOCK_GAP_S:
-        raise RuntimeError(f"the clocks of the nodes differ by {gap:.0f} s")
-
-
 def main() -> None:
     """Print the seconds of the sum. Exit code 1 with a sentence if it fails; SIGALRM: too long."""
-    import torch
-
     address, rank, world, timeout_s = sys.argv[1:]
     signal.alarm(int(timeout_s) + 5)  # an NCCL that hangs knows no other limit
-    size = {"rank": int(rank), "world": int(world)}
     try:
-        seconds = all_reduce(address=address, **size, timeout_s=float(timeout_s), cuda=torch.cuda.is_available())
+        seconds = all_reduce(address=address, rank=int(rank), world=int(world), timeout_s=float(timeout_s))
     except RuntimeError as error:  # torch.distributed's own errors are RuntimeErrors
         sys.stdout.write(f"all-reduce: {str(error).splitlines()[0]}\n")
         sys.exit(1)

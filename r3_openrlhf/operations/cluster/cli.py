@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -216,7 +217,7 @@ def status(runs: tuple[Path, ...], below: str | None, as_json: bool, watch: bool
     r3 status runs/quickstart
     r3 status --all --watch
     """
-    from r3_openrlhf.operations.cluster.status import find_runs, status_of, status_page, status_records
+    from r3_openrlhf.operations.cluster.status import find_runs, status_of, status_page
     from r3_openrlhf.operations.cluster.submissions import runs_of
     from r3_openrlhf.runs.group_report import tab_separated
 
@@ -227,11 +228,12 @@ def status(runs: tuple[Path, ...], below: str | None, as_json: bool, watch: bool
         if not paths:
             raise ConfigError(f"there is no run below {below}" if below else "name a run directory, or use --all")
         statuses = [status_of(path) for path in paths]
+        records = list(map(asdict, statuses))
         if as_json:
-            for record in status_records(statuses):
+            for record in records:
                 click.echo(json.dumps(record))
         elif not sys.stdout.isatty():
-            click.echo(tab_separated(status_records(statuses)), nl=False)
+            click.echo(tab_separated(records), nl=False)
         else:
             if watch:
                 click.clear()

@@ -186,7 +186,8 @@ class Agent:
 
     def _meet(self) -> None:
         """Have every node's look, and end the job where one is unfit."""
-        look = {**node_checks.look(), "node": self.node}
+        wanted = {"gpus": self.options.gpus, "device": self.options.device}
+        look = {**node_checks.look(**wanted), "node": self.node}
         if self.rank:
             self.head = self._until(lambda: self._shared("head.json"), f"the first node's file in {self.shared}")
             self._share(f"{self.rank}.json", look)
@@ -200,11 +201,12 @@ class Agent:
             name = f"{len(self.looks)}.json"
             self.looks.append(self._until(partial(self._shared, name), "other nodes to start"))
         looks = {look["node"]: look for look in self.looks}
-        for sentence in node_checks.describe(looks, gpus=self.options.gpus, device=self.options.device):
-            self.say(sentence)
+        for node, seen in sorted(looks.items()):
+            for sentence in node_checks.describe(node, seen, **wanted):
+                self.say(sentence)
         checks = {"start": self.start, "nodes": looks}
         write_whole(self.run.cluster / "node_checks.json", json.dumps(checks, indent=1))
-        if faults := node_checks.faults(looks, gpus=self.options.gpus, device=self.options.device):
+        if faults := {node: ", ".join(seen["faults"]) for node, seen in looks.items() if seen["faults"]}:
             self._refuse(faults)
 
     def _refuse(self, faults: dict[str, str]) -> NoReturn:

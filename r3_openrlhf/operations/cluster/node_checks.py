@@ -15,60 +15,45 @@ MIN_SHARED_MEMORY = 64 * 2**20  # bytes; Ray's object store and NCCL live there
 MIN_OPEN_FILES = 1024
 
 
-def look() -> dict[str, Any]:
-    """Return what is on this node now. Numbers only; `faults` judges them."""
+def look(*, gpus: int | None, device: str) -> dict[str, Any]:
+    """Return what is on this node now, and what is wrong with it (`faults`). gpus: of the job."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # Ray opens many
-    return {
+    seen = {
         "gpus": [asdict(gpu) for gpu in gpus_of_this_machine()],
         "shared_memory_free": shutil.disk_usage("/dev/shm").free,
         "open_files": hard,
         "cpus": len(os.sched_getaffinity(0)),
     }
+    return {**seen, "faults": faults(seen, gpus=gpus, device=device)}
 
 
-def faults(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -> dict[str, str]:
-    """Node -> what is wrong with it. looks: node -> what `look` returned there."""
-    cuda = device == Device.CUDA
-    reasons = {
-        node: [*(_gpu_faults(seen, gpus) if cuda else []), *_machine_faults(seen)] for node, seen in looks.items()
-    }
-    return {node: ", ".join(each) for node, each in reasons.items() if each}
-
-
-def _gpu_faults(seen: dict[str, Any], gpus: int | None) -> list[str]:
-    here = seen["gpus"]
-    reasons = [f"{len(here)} GPUs, {gpus} are needed"] if gpus is not None and len(here) < gpus else []
-    return reasons + [
-        f"{gpu['used'] >> 20} MB of GPU {gpu['index']} are in use by somebody else"
-        for gpu in here
-        if gpu["used"] > A_CONTEXT
-    ]
-
-
-def _machine_faults(seen: dict[str, Any]) -> list[str]:
+def faults(seen: dict[str, Any], *, gpus: int | None, device: str) -> list[str]:
+    """Return what is wrong with a node of this look."""
+    here, shared, files = seen["gpus"], seen["shared_memory_free"], seen["open_files"]
     reasons = []
-    if seen["shared_memory_free"] < MIN_SHARED_MEMORY:
-        reasons.append(
-            f"/dev/shm has {seen['shared_memory_free'] >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed"
-        )
-    if seen["open_files"] < MIN_OPEN_FILES:
-        reasons.append(f"ulimit -n is {seen['open_files']}, {MIN_OPEN_FILES} are needed")
+    if device == Device.CUDA:
+        if gpus is not None and len(here) < gpus:
+            reasons.append(f"{len(here)} GPUs, {gpus} are needed")
+        taken = [gpu for gpu in here if gpu["used"] > A_CONTEXT]
+        reasons += [f"{gpu['used'] >> 20} MB of GPU {gpu['index']} are in use by somebody else" for gpu in taken]
+    if shared < MIN_SHARED_MEMORY:
+        reasons.append(f"/dev/shm has {shared >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed")
+    if files < MIN_OPEN_FILES:
+        reasons.append(f"ulimit -n is {files}, {MIN_OPEN_FILES} are needed")
     return reasons
 
 
-def describe(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -> list[str]:
-    """A line about each node, for the log, and a warning about one with few CPUs: each GPU has an
-    engine and a rank that want a core, and Ray wants two."""
-    sentences = []
-    for node, seen in sorted(looks.items()):
-        here = f"{len(seen['gpus'])} GPUs"
-        if seen["gpus"]:
-            here += f" ({seen['gpus'][0]['name']}, driver {seen['gpus'][0]['driver']})"
-        shared = f"{seen['shared_memory_free'] >> 20} MB free in /dev/shm"
-        sentences.append(f"{node}: {here}, {seen['cpus']} CPUs, {shared}, {seen['open_files']} open files")
-        if device == Device.CUDA and gpus is not None and seen["cpus"] < gpus + 2:
-            sentences.append(
-                f"Warning: {node} has {seen['cpus']} CPUs for {gpus} GPUs, and wants {gpus + 2} or more; use --cpus-per-task"
-            )
+def describe(node: str, seen: dict[str, Any], *, gpus: int | None, device: str) -> list[str]:
+    """A line about a node, for the log, and a warning if it has few CPUs: each GPU has an engine
+    and a rank that want a core, and Ray wants two."""
+    here = f"{len(seen['gpus'])} GPUs"
+    if seen["gpus"]:
+        here += f" ({seen['gpus'][0]['name']}, driver {seen['gpus'][0]['driver']})"
+    shared = f"{seen['shared_memory_free'] >> 20} MB free in /dev/shm"
+    sentences = [f"{node}: {here}, {seen['cpus']} CPUs, {shared}, {seen['open_files']} open files"]
+    if device == Device.CUDA and gpus is not None and seen["cpus"] < gpus + 2:
+        sentences.append(
+            f"Warning: {node} has {seen['cpus']} CPUs for {gpus} GPUs, and wants {gpus + 2} or more; use --cpus-per-task"
+        )
     return sentences

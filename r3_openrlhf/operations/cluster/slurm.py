@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import jinja2
@@ -22,6 +22,7 @@ from r3_openrlhf.method.errors import ConfigError, on_one_line, quoted, without_
 from r3_openrlhf.operations.cluster import ClusterError
 from r3_openrlhf.operations.cluster.site import Site
 
+WITH_SPACES = ("container", "mounts", "prologue", "template", "ray_args")  # paths, and what is quoted
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch
 # exports. Keys and tokens are none of them: the script is a file in the run directory.
@@ -47,22 +48,12 @@ class SlurmJob(Site):
 
 def check_values(job: SlurmJob) -> None:
     """ConfigError: a control character or (for sbatch) a space: another option, or a command."""
-    for name in (
-        "partition",
-        "account",
-        "qos",
-        "time",
-        "gres",
-        "after",
-        "container",
-        "mounts",
-        "prologue",
-        "template",
-    ):
-        value = getattr(job, name) or ""
-        is_path = name in ("container", "mounts", "prologue", "template")
-        if not value.isprintable() or (not is_path and re.search(r"\s", value)):
-            raise ConfigError(f"--{name} is {quoted(value)}; use a value without spaces and control characters")
+    for name in ("after", *(each.name for each in fields(Site))):
+        value = str(getattr(job, name) or "")
+        if not value.isprintable() or (name not in WITH_SPACES and re.search(r"\s", value)):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is {quoted(value)}; use a value without spaces and control characters"
+            )
     for option in job.sbatch_options:
         if not option.isprintable() or not option.startswith("-"):
             raise ConfigError(f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100")

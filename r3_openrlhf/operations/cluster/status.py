@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
@@ -165,11 +165,6 @@ def _checkpoint(run: RunDirectory, now: float) -> str | None:
 
 def _json(path: Path, kind: type) -> dict:
     return read_json(path, kind) if path.is_file() else {}
-
-
-def status_records(statuses: Sequence[RunStatus]) -> list[dict[str, str | int | float | None]]:
-    """One record per run, for `--json` and for a pipe."""
-    return [asdict(status) for status in statuses]
 
 
 def status_page(statuses: Sequence[RunStatus], *, width: int) -> str:

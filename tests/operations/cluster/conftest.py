@@ -190,7 +190,7 @@ class Slurm:
             return []
         folders, names = self.shared_memory(), shared_memory.STACK_NAMES
         found = {path for folder in folders for name in names for path in folder.glob(name)}
-        left = found - shared_memory._held(found)
+        left = found - shared_memory.held(found)
         seen = {path.name: shared_memory.look(path) for path in left}
         return [name for name, stat in seen.items() if stat is not None and stat.st_ctime >= since]
 
