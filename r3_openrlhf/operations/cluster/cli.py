@@ -88,7 +88,7 @@ def slurm(
         click.echo(f"Not submitted: {script}", err=True)
         return
     number = jobs.sbatch(script)
-    submissions.note(config.run_dir, number, seeds=wanted)
+    submissions.note(config.run_dir, {"job": number, "seeds": wanted} if wanted else {"job": number})
     log = script.with_name(f"slurm-{number}_N.log" if seeds else f"slurm-{number}.log")
     click.echo(number)
     click.echo(
@@ -185,7 +185,7 @@ def ray(
         raise ConfigError("no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS")
     job = ray_jobs.submit(config, plain, address=address, environment=environment, working_dir=working_dir)
     try:
-        submissions.note_ray(config.run_dir, job, address=address)
+        submissions.note(config.run_dir, {"ray_job": job, "address": address})
     except OSError as error:
         click.echo(f"Warning: r3 status will not know of this job: {config.run_dir}: {error.strerror}", err=True)
     click.echo(job)

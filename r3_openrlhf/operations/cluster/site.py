@@ -48,7 +48,9 @@ def load_site() -> Site:
     try:
         values = OmegaConf.load(path)
     except _NO_YAML as error:
-        raise ConfigError(f"{path} cannot be read as YAML: {_fault_of(error)}") from error
+        if mark := getattr(error, "problem_mark", None):  # PyYAML's text names the file first: a long path fills it
+            error = ValueError(f"{error.problem}, line {mark.line + 1}, column {mark.column + 1}")
+        raise ConfigError(f"{path} cannot be read as YAML: {' '.join(str(error).split())[:300]}") from error
     known = [field.name for field in fields(Site)]
     if not isinstance(values, DictConfig):
         raise ConfigError(f"{path} holds a list; write one KEY: VALUE a line, of {', '.join(known)}")
@@ -59,10 +61,3 @@ def load_site() -> Site:
         return cast(Site, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Site), values)))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{path}, {error.full_key}: {str(error).splitlines()[0]}") from error
-
-
-def _fault_of(error: Exception) -> str:
-    """Say what is wrong and where. PyYAML's text names the file first: a long path fills it."""
-    mark = getattr(error, "problem_mark", None)
-    what = getattr(error, "problem", None) if mark else str(error)
-    return " ".join(str(what).split())[:300] + (f", line {mark.line + 1}, column {mark.column + 1}" if mark else "")

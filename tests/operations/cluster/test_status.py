@@ -101,7 +101,7 @@ def test_a_killed_run_is_gone(run):
 
 
 def test_an_array_is_its_runs(run, tmp_path):
-    submissions.note(tmp_path / "seeds", "12", seeds=[1, 3])
+    submissions.note(tmp_path / "seeds", {"job": "12", "seeds": [1, 3]})
     assert find_runs(tmp_path / "seeds") == [tmp_path / "seeds" / "seed1", tmp_path / "seeds" / "seed3"]
     assert runs_of(tmp_path / "seeds") == find_runs(tmp_path / "seeds") and runs_of(run.path) == [run.path]
     told = ENDED | {"job": "14", "task": "12_3", "code": 1}
