@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 
+from wrapt import register_post_import_hook
+
 from r3_openrlhf.machine import stores
-from r3_openrlhf.machine.after_import import patch_after_import
 from r3_openrlhf.machine.ports import free_port
 
 ENVIRONMENT = {
@@ -34,12 +35,8 @@ def install() -> None:
     if not _installed:
         _installed = True
         stores.install()
-        patch_after_import(
-            {
-                "openrlhf.trainer.ray.launcher": _patch_free_port,
-                "transformers.dynamic_module_utils": _refuse_model_code,
-            }
-        )
+        register_post_import_hook(_patch_free_port, "openrlhf.trainer.ray.launcher")
+        register_post_import_hook(_refuse_model_code, "transformers.dynamic_module_utils")
 
 
 def _patch_free_port(module) -> None:

@@ -10,20 +10,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.machine.after_import import patch_after_import
+from wrapt import register_post_import_hook
 
 FOLDER = "R3_STORES"  # a variable: a folder of mode 700 on the only node of the run
 
 
 def install() -> None:
     """Let every group of this process meet as above. Once a process."""
-    patch_after_import(
-        {
-            "torch.distributed.rendezvous": _patch_torch,
-            "vllm.distributed.utils": _patch_vllm,
-            "vllm.v1.executor.ray_executor_v2": _patch_ray_executor,
-        }
-    )
+    register_post_import_hook(_patch_torch, "torch.distributed.rendezvous")
+    register_post_import_hook(_patch_vllm, "vllm.distributed.utils")
+    register_post_import_hook(_patch_ray_executor, "vllm.v1.executor.ray_executor_v2")
 
 
 def on_one_node(folder: Path) -> dict[str, str]:

@@ -17,8 +17,9 @@ import sys
 import types
 from collections.abc import Callable
 
+from wrapt import register_post_import_hook
+
 from r3_openrlhf.machine import every_process
-from r3_openrlhf.machine.after_import import patch_after_import
 
 ENVIRONMENT = every_process.ENVIRONMENT | {
     "DS_ACCELERATOR": "cpu",
@@ -50,7 +51,8 @@ def install() -> None:
     os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
     _install_flash_attn_helpers()
     _answer_torch_cuda()
-    patch_after_import(_patches)
+    for name, patch in _patches.items():
+        register_post_import_hook(patch, name)
 
 
 # ── torch.cuda ──
