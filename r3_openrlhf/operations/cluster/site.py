@@ -48,9 +48,11 @@ def load_site() -> Site:
     try:
         values = OmegaConf.load(path)
     except _NO_YAML as error:
-        if mark := getattr(error, "problem_mark", None):  # PyYAML's text names the file first: a long path fills it
-            error = ValueError(f"{error.problem}, line {mark.line + 1}, column {mark.column + 1}")
-        raise ConfigError(f"{path} cannot be read as YAML: {' '.join(str(error).split())[:300]}") from error
+        fault = str(error)
+        if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+            # its text names the file first: a long path fills the sentence
+            fault = f"{error.problem}, line {mark.line + 1}, column {mark.column + 1}"
+        raise ConfigError(f"{path} cannot be read as YAML: {' '.join(fault.split())[:300]}") from error
     known = [field.name for field in fields(Site)]
     if not isinstance(values, DictConfig):
         raise ConfigError(f"{path} holds a list; write one KEY: VALUE a line, of {', '.join(known)}")
