@@ -21,11 +21,7 @@ class Grader(Protocol):
 
 
 def make_grader(config: RewardConfig) -> Grader:
-    """A grader by a user's functions, configured servers, or local worker processes."""
-    if config.all_functions:
-        from r3_openrlhf.rewards.function_grader import FunctionGrader
-
-        return FunctionGrader(config)
+    """A grader on the configured servers, or in local processes."""
     if config.urls:
         from r3_openrlhf.rewards.remote import RemoteGrader  # needs aiohttp
 

@@ -11,11 +11,9 @@ from r3_openrlhf.machine.processes.wire import encode
 from r3_openrlhf.method.core.rewards import outcome_reward
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.rewards.answers.request import GradeRequest, Item, Outcome
-from r3_openrlhf.rewards.functions import FunctionItem
+from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
 
 MAX_RESPONSE_CHARS = 1_000_000  # of a longer response, the end
-MAX_PROBLEM_CHARS = 20_000
 
 
 class GradingError(R3Error):
@@ -55,38 +53,19 @@ def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
 
 
 def encode_request(request: GradeRequest) -> msgspec.Raw:
-    """The request as bytes, equal for equal requests. GradingError: metadata is not plain data."""
-    item = Item(
-        task=request.task,
-        response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
-        references=tuple(map(_encodable, request.references)),
-        truncated=request.truncated,
-        metadata=request.metadata,
-        problem=_encodable(request.problem[:MAX_PROBLEM_CHARS]),
-    )
-    try:
-        return msgspec.Raw(encode(item))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise GradingError(f"the metadata of an item cannot be sent to a grading process: {error}") from error
-
-
-def encode_function_item(request: GradeRequest) -> msgspec.Raw:
-    """The request for a user's functions, as bytes. GradingError: a row is not plain data."""
-    metadata = msgspec.json.decode(request.metadata) if isinstance(request.metadata, bytes) else request.metadata
-    item = FunctionItem(
+    """The request as bytes, equal for equal requests. GradingError: metadata or row is not plain
+    data."""
+    item = msgspec.structs.replace(
+        request,
         response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
         references=tuple(map(_encodable, request.references)),
         problem=_encodable(request.problem),
         prompt=_encodable(request.prompt),
-        truncated=request.truncated,
-        num_tokens=request.num_tokens,
-        row=request.row or metadata or {},  # of a reasoning-gym problem its entry
-        metadata=metadata,
     )
     try:
         return msgspec.Raw(encode(item))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise GradingError(f"the row of an item cannot be sent to a reward function: {error}") from error
+        raise GradingError(f"the metadata or row of an item cannot be sent to a grading process: {error}") from error
 
 
 def _encodable(text: str) -> str:

@@ -18,25 +18,12 @@ import msgspec
 
 from r3_openrlhf.config.reward_functions import BUILT_IN, RewardFunction, Signature, reward_function
 from r3_openrlhf.method.errors import quoted
-from r3_openrlhf.rewards.answers.request import Extras, Outcome, Word
+from r3_openrlhf.rewards.answers.request import Extras, GradeRequest, Outcome, Word
 
 MAX_EXTRAS = 20
 MAX_EXTRA_CHARS = 200
 MAX_TRACEBACK_CHARS = 4000
 _NEARLY = 1e-9  # sums of weights: 0.8 + 0.1 + 0.1 is a little less than 1
-
-
-class FunctionItem(msgspec.Struct, array_like=True, frozen=True):
-    """A GradeRequest as a reward function's process takes it."""
-
-    response: str
-    references: tuple[str, ...]
-    problem: str
-    prompt: str
-    truncated: bool
-    num_tokens: int
-    row: dict[str, Any]
-    metadata: dict[str, Any] | None
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True):
@@ -55,7 +42,7 @@ class Part(msgspec.Struct, array_like=True, frozen=True):
     absent: bool = False
 
 
-def make_worker(paths: Sequence[str]) -> Callable[[FunctionItem], list[Part]]:
+def make_worker(paths: Sequence[str]) -> Callable[[GradeRequest], list[Part]]:
     """The handler of a pool's workers. ConfigError: a function that cannot be loaded."""
     functions = [reward_function("reward.function", path) for path in paths]
     loops: list[asyncio.AbstractEventLoop] = []
@@ -65,13 +52,13 @@ def make_worker(paths: Sequence[str]) -> Callable[[FunctionItem], list[Part]]:
             loops.append(asyncio.new_event_loop())
         return loops[0].run_until_complete(work)
 
-    def handle(item: FunctionItem) -> list[Part]:
+    def handle(item: GradeRequest) -> list[Part]:
         return [_part(function, item, finish) for function in functions]
 
     return handle
 
 
-def _part(function: RewardFunction, item: FunctionItem, finish: Callable[[Coroutine[Any, Any, Any]], Any]) -> Part:
+def _part(function: RewardFunction, item: GradeRequest, finish: Callable[[Coroutine[Any, Any, Any]], Any]) -> Part:
     try:
         parts = [checked_part(function.name, value) for value in _values(function, item, finish)]
     except MemoryError:
@@ -92,7 +79,7 @@ def _part(function: RewardFunction, item: FunctionItem, finish: Callable[[Corout
 
 
 def _values(
-    function: RewardFunction, item: FunctionItem, finish: Callable[[Coroutine[Any, Any, Any]], Any]
+    function: RewardFunction, item: GradeRequest, finish: Callable[[Coroutine[Any, Any, Any]], Any]
 ) -> list[object]:
     """Return the function's result: of several accepted answers for each, if it asks for one."""
 
@@ -106,8 +93,13 @@ def _values(
         prompt = item.prompt or item.problem
         label = item.references[0] if len(item.references) == 1 else list(item.references)
         return [openrlhf_value(call([prompt + item.response], [prompt], [label]))]
-    offered = msgspec.structs.asdict(item) | {"references": list(item.references), "solution_str": item.response}
-    offered |= {name: item.row.get(name) for name in ("data_source", "extra_info")}
+    row = _row_of(item)
+    offered = msgspec.structs.asdict(item) | {
+        "references": list(item.references),
+        "solution_str": item.response,
+        "row": row,
+    }
+    offered |= {name: row.get(name) for name in ("data_source", "extra_info")}
     by_reference = {"reference", "ground_truth"} & set(function.wants)
     values = []
     for reference in (item.references or ("",)) if by_reference else ("",):
@@ -116,12 +108,18 @@ def _values(
     return values
 
 
-def _trl_arguments(item: FunctionItem) -> dict[str, Any]:
+def _row_of(item: GradeRequest) -> dict[str, Any]:
+    """Return the columns of the problem's row; of a reasoning-gym problem its entry."""
+    return item.row or (item.metadata if isinstance(item.metadata, dict) else {})
+
+
+def _trl_arguments(item: GradeRequest) -> dict[str, Any]:
     """Return arguments as TRL's GRPOTrainer passes them: columns as lists, messages as such."""
-    prompt = item.row.get("prompt")
+    row = _row_of(item)
+    prompt = row.get("prompt")
     talks = isinstance(prompt, list)
     completion = [{"role": "assistant", "content": item.response}] if talks else item.response
-    columns = {name: [value] for name, value in item.row.items() if name not in ("prompt", "completion")}
+    columns = {name: [value] for name, value in row.items() if name not in ("prompt", "completion")}
     return columns | {"prompts": [prompt if talks else item.prompt or item.problem], "completions": [completion]}
 
 

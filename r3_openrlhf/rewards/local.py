@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -11,9 +12,13 @@ import msgspec
 
 from r3_openrlhf.config import CodeConfig, RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
+from r3_openrlhf.config.reward_functions import BUILT_IN
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
 from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
 from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of
+from r3_openrlhf.rewards.functions import Part, combined, part_of
+
+logger = logging.getLogger(__name__)
 
 MEMORY_BYTES = 2**30
 ATTEMPTS = 3
@@ -78,17 +83,57 @@ def _ungraded(lost: ItemLost) -> Outcome:
 
 
 class LocalGrader:
-    """Grades in `reward.num_workers` processes of this machine, started with the first request."""
+    """Grades in `reward.num_workers` processes of this machine, started with the first request: by
+    the built-in grader, a user's functions, or both.
+
+    The reward of functions is what they return; each item has `reward.timeout_s`."""
 
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
         self.pools = GradingPools(num_workers=config.num_workers, timeout_s=config.timeout_s, code=config.code)
+        self._paths = [path for path in config.all_functions if path != BUILT_IN]
+        self._functions: ProcessPool[list[Part]] = ProcessPool(
+            "r3_openrlhf.rewards.functions:make_worker",
+            {"paths": self._paths},
+            answer_type=list[Part],
+            num_workers=config.num_workers,
+            timeout_s=config.timeout_s,
+            attempts=ATTEMPTS,
+            on_lost=self._parts_of_lost,
+        )
+        self._logged: set[str] = set()
 
     async def grade(self, request: GradeRequest) -> Grade:
-        """Do as Grader.grade. ConfigError: unknown task. GradingError: metadata not plain."""
-        outcome = await asyncio.wrap_future(self.pools.submit(request.task, encode_request(request)))
+        """Do as Grader.grade. ConfigError: unknown task. GradingError: metadata or row not plain."""
+        item, functions = encode_request(request), self._config.all_functions
+        calling = asyncio.wrap_future(self._functions.submit(item)) if self._paths else None
+        built_in = None
+        if BUILT_IN in functions or not functions:
+            built_in = await asyncio.wrap_future(self.pools.submit(request.task, item))
+        if not functions:
+            assert built_in is not None
+            return grade_of(built_in, request.num_tokens, self._config)
+        parts = list(await calling) if calling else []
+        if built_in is not None:
+            parts.insert(functions.index(BUILT_IN), part_of(built_in))
+        outcome = combined(parts, self._config.all_weights, correct_from=self._config.correct_from)
+        self._log(outcome)
+        if built_in is not None and outcome.score is not None:
+            outcome = msgspec.structs.replace(outcome, extracted=built_in.extracted)
         return grade_of(outcome, request.num_tokens, self._config)
+
+    def _parts_of_lost(self, lost: ItemLost) -> list[Part]:
+        error = lost.detail and f"{lost.reason}: {lost.detail}"
+        return [Part("reward function", trouble=lost.reason, error=error)] * len(self._paths)
+
+    def _log(self, outcome: Outcome) -> None:
+        """Each traceback once: a run has thousands of responses."""
+        error = str(outcome.extras.get("error", ""))
+        if error and (key := f"{outcome.reason} {error.rpartition('(')[2]}") not in self._logged:
+            self._logged.add(key)
+            logger.error("a reward function gave no value: %s\n%s", error, outcome.detail)
 
     def close(self) -> None:
         """End the processes. What still waits is answered `ungraded: closed`."""
+        self._functions.close()
         self.pools.close()

@@ -14,6 +14,8 @@ from r3_openrlhf.method.open_table import load_object, loaded
 from r3_openrlhf.rewards.answers.exact import short_answer
 from r3_openrlhf.rewards.answers.request import Item, Outcome, Result
 
+MAX_PROBLEM_CHARS = 20_000
+
 
 def make_worker(task: str, code: dict[str, Any] | None = None) -> Callable[[Item], Outcome]:
     """The handler of a pool's workers: loads what this task needs and nothing else.
@@ -34,7 +36,7 @@ def make_worker(task: str, code: dict[str, Any] | None = None) -> Callable[[Item
         load_object("data.task", entry.prepare)()
 
     def handle(item: Item) -> Outcome:
-        return _grade(judge, item)
+        return _grade(judge, msgspec.structs.replace(item, problem=item.problem[:MAX_PROBLEM_CHARS]))
 
     return handle
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -12,8 +11,18 @@ Result = tuple[Word, str, float | None, str | None]  # verdict, reason, score, e
 Extras = dict[str, float | str]  # further values of a reward function, by name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradeRequest:
+class Item(msgspec.Struct, array_like=True, frozen=True):
+    """The part of a GradeRequest that a built-in grader reads."""
+
+    task: str
+    response: str
+    references: tuple[str, ...]
+    truncated: bool
+    metadata: dict | bytes | None = None
+    problem: str = ""
+
+
+class GradeRequest(Item, array_like=True, frozen=True, kw_only=True):
     """One response to grade.
 
     response: what the model wrote, without the prompt; hostile text. references: accepted answers,
@@ -28,26 +37,9 @@ class GradeRequest:
         functions of a user; "" and None if unknown.
     """
 
-    response: str
-    references: tuple[str, ...]
-    task: str
     num_tokens: int
-    truncated: bool
-    metadata: dict | bytes | None = None
-    problem: str = ""
     prompt: str = ""
     row: dict | None = None
-
-
-class Item(msgspec.Struct, array_like=True, frozen=True):
-    """A GradeRequest as a grading process takes it."""
-
-    task: str
-    response: str
-    references: tuple[str, ...]
-    truncated: bool
-    metadata: dict | bytes | None = None
-    problem: str = ""
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
