@@ -16,7 +16,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.method.open_table import nearest
-from r3_openrlhf.problems.code_rows import columns_of, known_shape, problem_column, shape_of, tests_and_problem
+from r3_openrlhf.problems.code_rows import Shape, columns_of, known_shape, problem_column, shape_of, tests_and_problem
 from r3_openrlhf.problems.columns import ANSWER_COLUMNS, PROBLEM_COLUMNS, chosen_column, root_of, turns_of, value_at
 from r3_openrlhf.problems.files import cause, is_on_the_hub, load_table
 from r3_openrlhf.problems.label import Label as Label
@@ -246,8 +246,7 @@ def _rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> Iterabl
     """(place, problem or why it cannot be used) of every row."""
     if data.path.startswith(REASONING_GYM):
         return _reasoning_gym_rows(data)
-    read = _program_rows if TASKS[grader_of(data)].runs_programs else _table_rows
-    return read(data, counts, with_rows=with_rows)
+    return _table_rows(data, counts, with_rows=with_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,52 +254,38 @@ class Columns:
     """The columns of a table, as they were named or found; dotted keys go into them."""
 
     problem: str
-    answer: str | None  # None: a reward function has no need of one
+    answer: str | None  # None: a reward function has no need of one, or a shape has tests
     uid: str | None
+    shape: Shape | None = None  # of tests of programs (code_rows.py)
 
 
 def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> list[tuple[str, Label | DataError]]:
-    groups = {"problem_key": PROBLEM_COLUMNS, "answer_key": ANSWER_COLUMNS}
-    keys = [data.problem_key, data.answer_key, data.uid_key]
-    keys += [name for found in groups.values() for group in found for name in group]
-    # a column may have a dot in its name
-    wanted = {name for key in keys if key for name in (key, root_of(key))}
+    keys, task = [data.problem_key, data.answer_key, data.uid_key], grader_of(data)
+    if TASKS[task].runs_programs:
+        wanted = columns_of(keys)
+    else:
+        names = [name for group in (*PROBLEM_COLUMNS, *ANSWER_COLUMNS) for name in group]
+        # a column may have a dot in its name
+        wanted = {name for key in (*keys, *names) if key for name in (key, root_of(key))}
     table = load_table(data, None if with_rows else wanted)
     if not table.columns:
         return [(place, row) for place, row in table.rows if isinstance(row, DataError)]
-    try:
-        problem, answer = (
-            None
-            if option == "answer_key" and with_rows and may_lack_answers(data, table.columns)
-            else chosen_column(table.columns, key=getattr(data, option), groups=names, option=option, path=data.path)
-            for option, names in groups.items()
-        )
-    except DataError as error:
-        shape = known_shape(table.columns)
-        if data.answer_key is not None or data.task is not None or shape is None:
-            raise
-        raise DataError(f"{error}; or use data.task=code, if {shape.tests} holds tests of programs") from error
-    assert problem is not None
-    if data.uid_key is not None:
-        chosen_column(table.columns, key=data.uid_key, groups=(), option="uid_key", path=data.path)
-    columns, task = Columns(problem, answer, data.uid_key), grader_of(data)
-    counts.problem_key, counts.answer_key, counts.columns = problem, answer or "none", table.columns
+    columns = _columns_of(data, table.columns, with_rows=with_rows)
+    shape = columns.shape
+    counts.problem_key, counts.columns = columns.problem, table.columns
+    counts.answer_key = shape.tests if shape else columns.answer or "none"
     rows: list[tuple[str, Label | DataError]] = []
     forms: list[tuple[str, str]] = []
     for place, row in table.rows:
-        try:
-            if isinstance(row, DataError):
-                raise row
-            label, *form = _label(columns, task, row)
-            rows.append((place, replace(label, row=plain_row(row)) if with_rows else label))
-            forms.append((form[0], form[1]))
-        except DataError as error:
-            rows.append((place, error))
-            forms.append((AS_IT_IS, AS_IT_IS))
+        found, form = _found(columns, task, row)
+        if with_rows and isinstance(found, Label) and isinstance(row, dict):
+            found = replace(found, row=plain_row(row))
+        rows.append((place, found))
+        forms.append(form)
     labels = [found for _, found in rows if isinstance(found, Label)]
     marked = [form for _, form in forms if form in MARKS]
     if len(marked) > len(labels) / 2:
-        reason = NoAnswer(f"the answer ({answer}) has no {MARKS[marked[0]]}, as most of this column have")
+        reason = NoAnswer(f"the answer ({columns.answer}) has no {MARKS[marked[0]]}, as most of this column have")
         rows = [
             (place, reason if isinstance(found, Label) and form == AS_IT_IS else found)
             for (place, found), (_, form) in zip(rows, forms, strict=True)
@@ -317,37 +302,47 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
     return rows
 
 
-def _program_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> list[tuple[str, Label | DataError]]:
-    """Problems whose references are tests of programs (code_rows.py)."""
-    wanted = None if with_rows else columns_of((data.problem_key, data.answer_key, data.uid_key))
-    table = load_table(data, wanted)
-    if not table.columns:
-        return [(place, row) for place, row in table.rows if isinstance(row, DataError)]
-    shape = shape_of(table.columns, path=data.path, answer_key=data.answer_key)
-    problem = problem_column(shape, table.columns, path=data.path, problem_key=data.problem_key)
+def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Columns:
+    """The columns that hold problem, answer and uid. DataError: one is not there."""
     if data.uid_key is not None:
-        chosen_column(table.columns, key=data.uid_key, groups=(), option="uid_key", path=data.path)
-    counts.problem_key, counts.answer_key, counts.columns = problem, shape.tests, table.columns
-    rows: list[tuple[str, Label | DataError]] = []
-    forms: Counter[str] = Counter()
-    for place, row in table.rows:
-        try:
-            if isinstance(row, DataError):
-                raise row
-            tests, cell, form = tests_and_problem(shape, row, problem)
-            columns = Columns(problem, None, data.uid_key)
-            label, _, _ = _label(columns, grader_of(data), row | {problem: cell})
-            label = replace(label, references=[tests])
-            rows.append((place, replace(label, row=plain_row(row)) if with_rows else label))
-            forms[form] += 1
-        except DataError as error:
-            rows.append((place, error))
-    counts.forms = dict(forms.most_common())
-    return rows
+        chosen_column(columns, key=data.uid_key, groups=(), option="uid_key", path=data.path)
+    if TASKS[grader_of(data)].runs_programs:
+        shape = shape_of(columns, path=data.path, answer_key=data.answer_key)
+        problem = problem_column(shape, columns, path=data.path, problem_key=data.problem_key)
+        return Columns(problem, None, data.uid_key, shape)
+    try:
+        problem = chosen_column(
+            columns, key=data.problem_key, groups=PROBLEM_COLUMNS, option="problem_key", path=data.path
+        )
+        answer = None
+        if not (with_rows and may_lack_answers(data, columns)):
+            answer = chosen_column(
+                columns, key=data.answer_key, groups=ANSWER_COLUMNS, option="answer_key", path=data.path
+            )
+    except DataError as error:
+        known = known_shape(columns)
+        if data.answer_key is not None or data.task is not None or known is None:
+            raise
+        raise DataError(f"{error}; or use data.task=code, if {known.tests} holds tests of programs") from error
+    return Columns(problem, answer, data.uid_key)
 
 
-def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, str, str]:
-    """(a row's problem, its form, the form of its answer). DataError: unusable."""
+def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tuple[Label | DataError, tuple[str, str]]:
+    """(a row's problem or why it cannot be used, the forms of its problem and its answer)."""
+    try:
+        if isinstance(row, DataError):
+            raise row
+        if columns.shape is None:
+            return _label(columns, task, row)
+        tests, cell, form = tests_and_problem(columns.shape, row, columns.problem)
+        label, (problem_form, _) = _label(columns, task, row | {columns.problem: cell})
+        return replace(label, references=[tests]), (problem_form, form)
+    except DataError as error:
+        return error, (AS_IT_IS, AS_IT_IS)
+
+
+def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, tuple[str, str]]:
+    """(a row's problem, the forms of its problem and its answer). DataError: unusable."""
     turns, problem, problem_form = turns_of(value_at(row, columns.problem), key=columns.problem)
     form, references, answers = AS_IT_IS, list[str](), list[str]()
     if columns.answer is not None:
@@ -362,7 +357,7 @@ def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, str
         raise DataError("it holds half of a surrogate pair, which is no Unicode text")
     asked = json.dumps([*turns, problem]) if turns else problem
     label = Label(uid=uid or problem_uid(asked), problem=problem, references=answers, task=task, turns=turns or None)
-    return label, problem_form, form
+    return label, (problem_form, form)
 
 
 def _answers(key: str, task: str, row: dict[str, Any]) -> tuple[list[str], list[str], str]:
