@@ -13,8 +13,6 @@ from r3_openrlhf.method.open_table import load_object, nearest
 
 ENVIRONMENTS = {
     "vault": "r3_openrlhf.problems.agents.vault:Vault",
-    "frozen_lake": "r3_openrlhf.problems.agents.gymnasium_text:FrozenLake",
-    "taxi": "r3_openrlhf.problems.agents.gymnasium_text:Taxi",
     "textworld": "r3_openrlhf.problems.agents.textworld_games:TextWorld",
 }
 REMEDIES = {"textworld": '; pip install "r3-openrlhf[textworld]"'}
