@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -30,32 +29,6 @@ class Busy(Exception):
         self.unread = unread
 
 
-class Bound:
-    """At most `size` items, or bytes of items, wait; an address may hold as much as it leaves free
-    to the others.
-
-    What comes alone may be larger."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._held: Counter[str] = Counter()
-
-    @property
-    def total(self) -> int:
-        """The sum of what all addresses hold."""
-        return self._held.total()
-
-    def admits(self, address: str, amount: int) -> bool:
-        """True if this address may have so much more."""
-        return not self.total or self._held[address] + amount <= self._size - self.total - amount
-
-    def add(self, address: str, amount: int) -> None:
-        """Count it; a negative amount gives it back."""
-        self._held[address] += amount
-        if not self._held[address]:
-            del self._held[address]
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
     """One item as the queue takes it: made of the body, away from the event loop."""
@@ -64,10 +37,10 @@ class Question:
     num_tokens: int
     task: str
 
-
-def question_of(request: GradeRequest) -> Question:
-    """Return the request, encoded."""
-    return Question(encode_request(request), request.num_tokens, request.task)
+    @classmethod
+    def of(cls, request: GradeRequest) -> Question:
+        """Return the request, encoded."""
+        return cls(encode_request(request), request.num_tokens, request.task)
 
 
 class AdmissionQueue:
@@ -78,28 +51,29 @@ class AdmissionQueue:
         self.pools = GradingPools(
             num_workers=settings.reward.num_workers, timeout_s=settings.reward.timeout_s, code=settings.reward.code
         )
-        self.items = Bound(settings.max_pending_items)
-        self._bytes = Bound(settings.max_pending_mb * 2**20)
+        self._most = (settings.max_pending_items, settings.max_pending_mb * 2**20)
+        self.num_items = self._num_bytes = 0  # accepted and not yet answered
         self._task = settings.task
         self._probe: Future[Outcome] | None = None
         self._answered_at = -READY_FOR_S  # monotonic; below 0: never
 
-    async def grade(self, questions: list[Question], address: str, *, reward: RewardConfig) -> list[Grade]:
-        """Grade in order. Busy when not all of them can be accepted; then none is.
+    async def grade(self, questions: list[Question], *, reward: RewardConfig) -> list[Grade]:
+        """Grade in order. Busy when not all of them can be accepted; then none is. What comes alone may
+        be larger than the bounds.
 
         When this is cancelled, what has not been begun is not begun any more.
         """
         num_items, num_bytes = len(questions), sum(len(memoryview(question.encoded)) for question in questions)
-        if not (self.items.admits(address, num_items) and self._bytes.admits(address, num_bytes)):
+        sums = (self.num_items + num_items, self._num_bytes + num_bytes)
+        if self.num_items and (sums[0] > self._most[0] or sums[1] > self._most[1]):
             raise Busy
-        self.items.add(address, num_items)
-        self._bytes.add(address, num_bytes)
+        self.num_items, self._num_bytes = sums
         jobs = [self._begin(question.task, question.encoded) for question in questions]
         try:
             outcomes = [await asyncio.wrap_future(job) for job in jobs]
         finally:
-            self.items.add(address, -num_items)
-            self._bytes.add(address, -num_bytes)
+            self.num_items -= num_items
+            self._num_bytes -= num_bytes
             for job in jobs:
                 job.cancel()
         pairs = zip(questions, outcomes, strict=True)

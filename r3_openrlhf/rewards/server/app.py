@@ -57,7 +57,7 @@ def create_app(settings: ServerSettings) -> Starlette:
     async def grade(request: Request) -> Response:
         """Grade a batch of responses; one answer when all of them have a grade."""
         questions = await bodies.read(request, partial(parse_grade_body, own_task=settings.task))
-        grading = request.app.state.queue.grade(questions, _address_of(request), reward=settings.reward)
+        grading = request.app.state.queue.grade(questions, reward=settings.reward)
         return _json({"results": await _unless_gone(request, grading)})
 
     async def get_reward(request: Request) -> Response:
@@ -65,7 +65,7 @@ def create_app(settings: ServerSettings) -> Starlette:
         questions = await bodies.read(
             request, partial(parse_stock_body, task=settings.task, count_tokens=count_tokens)
         )
-        grading = request.app.state.queue.grade(questions, _address_of(request), reward=stock_reward)
+        grading = request.app.state.queue.grade(questions, reward=stock_reward)
         grades = await _unless_gone(request, grading)
         if len(grades) == 1 and grades[0].verdict is Verdict.UNGRADED:
             return _problem(422, f"the response could not be graded: {grades[0].reason}; that is not a reward of 0")
@@ -85,7 +85,7 @@ def create_app(settings: ServerSettings) -> Starlette:
         """Prometheus metrics."""
         queue = request.app.state.queue
         lost = {reason: queue.pools.num_lost(reason) for reason in LOST}
-        text = metrics.text(pending=queue.items.total, lost=lost)
+        text = metrics.text(pending=queue.num_items, lost=lost)
         return Response(text, media_type="text/plain; version=0.0.4")
 
     return Starlette(
@@ -134,10 +134,6 @@ async def _unless_gone(request: Request, work: Coroutine[None, None, Result]) ->
 async def _leaves(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass  # the body has been read, so nothing else is to come
-
-
-def _address_of(request: Request) -> str:
-    return request.client.host if request.client else ""
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.server.admission_queue import Busy, Question, question_of
+from r3_openrlhf.rewards.server.admission_queue import Busy, Question
 from r3_openrlhf.rewards.server.schema import GradeBody, StockBody
 from r3_openrlhf.rewards.server.stock_contract import references_of, response_of
 
@@ -85,7 +85,7 @@ def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
             metadata=metadata if metadata[:1] == b"{" else None,
             problem=item.problem,
         )
-        questions.append(question_of(request))
+        questions.append(Question.of(request))
     return questions
 
 
@@ -111,7 +111,7 @@ def parse_stock_body(body: bytes, *, task: str, count_tokens: Callable[[str], in
             metadata=metadata,
             problem=prompt,
         )
-        questions.append(question_of(request))
+        questions.append(Question.of(request))
     return questions
 
 
