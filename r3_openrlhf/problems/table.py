@@ -13,7 +13,7 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,33 +39,29 @@ class Table:
     rows: Iterable[tuple[str, dict[str, Any] | DataError]]
 
 
-def read_json(path: Path, *, name: str, wanted: Iterable[str] | None, field: str | None = None) -> Table:
+def read_json(path: Path, *, name: str, wanted: Collection[str] | None, field: str | None = None) -> Table:
     """JSON Lines, one list of objects, or one object of columns; `field`: the key of a whole
     document that holds them.
 
     name: how sentences call the file. Raises DataError with file and line for what is not JSON or
     not UTF-8. A row that is no object is an unusable row."""
-    wanted = None if wanted is None else tuple(wanted)
     columns: dict[str, None] = {}
     rows: list[tuple[str, dict[str, Any] | DataError]] = []
     for place, value in _values(path, name, field):
         if isinstance(value, dict):
             columns |= dict.fromkeys(value)
-            rows.append(
-                (place, value if wanted is None else {column: value[column] for column in wanted if column in value})
-            )
+            rows.append((place, _picked(value, wanted)))
         else:
             rows.append((place, DataError(f"it is {_kind(value)} and no row {{...}}")))
     return Table(list(columns), rows)
 
 
-def read_separated(path: Path, *, name: str, wanted: Iterable[str] | None, separator: str) -> Table:
+def read_separated(path: Path, *, name: str, wanted: Collection[str] | None, separator: str) -> Table:
     """CSV and TSV with a line of names. Every cell is the text that is there: 007 is not 7, and
     None is no gap.
 
     Raises DataError as `read_json` does."""
     csv.field_size_limit(MAX_CELL)
-    wanted = None if wanted is None else tuple(wanted)
     rows: list[tuple[str, dict[str, Any] | DataError]] = []
     with _opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.DictReader(text, delimiter=separator, strict=True)
@@ -76,14 +72,7 @@ def read_separated(path: Path, *, name: str, wanted: Iterable[str] | None, separ
                 if None in row or None in row.values():
                     rows.append((place, DataError(f"it has not the {len(columns)} cells that the first line names")))
                 else:
-                    rows.append(
-                        (
-                            place,
-                            dict(row)
-                            if wanted is None
-                            else {column: row[column] for column in wanted if column in row},
-                        )
-                    )
+                    rows.append((place, _picked(row, wanted)))
         except csv.Error as error:
             raise DataError(f"{name}, line {reader.line_num} cannot be read: {error}") from error
         except UnicodeDecodeError as error:
@@ -94,41 +83,22 @@ def read_separated(path: Path, *, name: str, wanted: Iterable[str] | None, separ
     return Table(columns, rows)
 
 
+def _picked(row: dict[str, Any], wanted: Collection[str] | None) -> dict[str, Any]:
+    return row if wanted is None else {column: row[column] for column in wanted if column in row}
+
+
 def _opened(path: Path) -> Any:
-    """A stream of the bytes of a file, unpacked where its name ends in .gz or .zst. DataError, while
-    it is read: 8 MB may unpack to 8 GB."""
-    if path.suffix == ".gz":
-        return io.BufferedReader(_Unpacked(gzip.open(path), path))
-    stream = path.open("rb")
-    if path.suffix == ".zst":
-        return io.BufferedReader(
-            _Unpacked(zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True), path)
-        )
-    return stream
-
-
-class _Unpacked(io.RawIOBase):
-    """Read the content of a packed file, up to a size."""
-
-    def __init__(self, stream: Any, path: Path) -> None:
-        self._stream, self._path, self._size = stream, path, 0
-        self._most = max(MAX_UNPACKED, MAX_RATIO * path.stat().st_size)
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
-
-    def readinto(self, buffer: Any) -> int:
-        read = self._stream.readinto(buffer)
-        self._size += read
-        if self._size > self._most:
-            raise DataError(
-                f"{self._path} unpacks to more than {self._most // 2**20} MB; unpack it, and look at what it holds"
-            )
-        return read
+    """A stream of the bytes of a file, unpacked where its name ends in .gz or .zst. DataError: 8 MB
+    may unpack to 8 GB."""
+    if path.suffix not in PACKED:
+        return path.open("rb")
+    most = max(MAX_UNPACKED, MAX_RATIO * path.stat().st_size)
+    with path.open("rb") as packed:
+        unpack = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+        content = (gzip.GzipFile(fileobj=packed) if path.suffix == ".gz" else unpack).read(most + 1)
+    if len(content) > most:
+        raise DataError(f"{path} unpacks to more than {most // 2**20} MB; unpack it, and look at what it holds")
+    return io.BytesIO(content)
 
 
 def _lines(file: Any, name: str) -> Iterator[bytes]:
@@ -145,14 +115,15 @@ def _lines(file: Any, name: str) -> Iterator[bytes]:
 
 
 def _values(path: Path, name: str, field: str | None) -> Iterator[tuple[str, Any]]:
-    if field is None and not _is_one_document(path, name):
-        with _opened(path) as file:
+    with _opened(path) as file:
+        whole = field is not None or _is_one_document(file, path, name)
+        file.seek(0)
+        if not whole:
             for number, line in enumerate(_lines(file, name), start=1):
                 if line.strip():
                     place = f"{name}, line {number}"
                     yield place, _parse(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, place)
-        return
-    with _opened(path) as file:
+            return
         document = _parse(file.read().removeprefix(b"\xef\xbb\xbf"), name)
     if field is not None:
         if not isinstance(document, dict) or field not in document:
@@ -172,15 +143,13 @@ def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
     return [document]
 
 
-def _is_one_document(path: Path, name: str) -> bool:
+def _is_one_document(file: Any, path: Path, name: str) -> bool:
     """A list, or an object over several lines: what its first line holds is no whole value."""
-    with _opened(path) as file:
-        for line in _lines(file, name):
-            line = line.removeprefix(b"\xef\xbb\xbf").strip()
-            if line:
-                return line.startswith(b"[") or (
-                    line.startswith(b"{") and not line.endswith(b"}") and ".json" in path.suffixes
-                )
+    for line in _lines(file, name):
+        line = line.removeprefix(b"\xef\xbb\xbf").strip()
+        if line:
+            is_open = line.startswith(b"{") and not line.endswith(b"}") and ".json" in path.suffixes
+            return line.startswith(b"[") or is_open
     return False
 
 
@@ -231,8 +200,6 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     return "a list" if isinstance(value, list) else "a number" if isinstance(value, Numeral) else "a text"
