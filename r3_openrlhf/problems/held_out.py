@@ -17,7 +17,7 @@ from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Rollout, Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, check_source, load_problems
-from r3_openrlhf.problems.training_file import labels_in, rendered
+from r3_openrlhf.problems.training_file import line_of, rendered, write_once
 
 HELD_OUT_TEMPERATURE = 1.0
 
@@ -72,27 +72,19 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
             "first), so it is not held out; use another file or split, or leave them out of one of the two"
         )
     left_out = {label.uid for label in both}
-    rows = []
+    lines: list[str] = []
     room = data.max_len - config.rollout.max_new_tokens
     for label, prompt, _ in rendered([one for one in labels if one.uid not in left_out], data, tokenizer, room=room):
         if prompt is not None:
-            row = {"input": prompt, "label": label.to_json(), "datasource": "held_out"}
-            rows.append(json.dumps(row, ensure_ascii=False) + "\n")
-        if len(rows) == data.max_samples:
+            lines.append(line_of(label, prompt, "held_out"))
+        if len(lines) == data.max_samples:
             break
-    if not rows:
+    if not lines:
         raise DataError(
             f"held_out.path {data.path} gives no problem that is not trained on and leaves room for a response; use "
             "another file, or a held_out.reasoning_gym.seed that is further away (problem i comes from seed + i)"
         )
-    if output.is_file():
-        if labels_in(output) == [json.loads(row)["label"] for row in rows]:
-            return
-        raise DataError(
-            f"{output} holds other problems than held_out.path {data.path} gives now; a run continues with the problems "
-            "it was started with, so restore them or choose another run_dir"
-        )
-    output.write_text("".join(rows), encoding="utf-8")
+    write_once(output, lines, f"held_out.path {data.path}")
 
 
 def read_prompts(path: Path) -> tuple[list[str], list[str]]:

@@ -39,8 +39,6 @@ class PreparedData:
     num_dropped_overlong: int  # prompts longer than data.max_len - rollout.max_new_tokens
     num_duplicates: int  # rows equal to an earlier one
     num_unusable: int  # rows without problem or answer, or with contradictory answers
-    max_prompt_tokens: int  # of the problems that were kept
-    num_too_long_to_reflect: int  # kept, but a reflection prompt would not fit with them
     sources: list[SourceCounts] = field(default_factory=list)  # what became of their rows
     findings: list[Finding] = field(default_factory=list)  # suspicions, for the first page
 
@@ -57,75 +55,72 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
     problems = load_problems(data, seed=config.train.seed, with_rows=config.reward.reads_rows)
     counts_of = {counts.name: counts for counts in problems.sources}
     used: Counter[str | None] = Counter()
-    lengths: list[int] = []
+    lines: list[str] = []
     overlong = 0
-    shortest: Label | None = None
-    fewest = room + 1
-    output.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            for label, prompt, tokens in rendered(problems.labels, data, tokenizer, room=room):
-                if prompt is None:
-                    overlong += 1
-                    counts_of[label.source].leave_out(f"the prompt is longer than {room} tokens", 1)
-                    continue
-                used[label.source] += 1
-                if tokens < fewest:
-                    shortest, fewest = label, tokens
-                lengths.append(tokens)
-                row = {
-                    "input": prompt,
-                    "label": label.to_json(),
-                    "datasource": label.source or data.path.rpartition("/")[2],
-                }
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                if len(lengths) == data.max_samples and not data.sources:
-                    break
-        if len(lengths) < config.rollout.batch_size:
-            dropped = f" ({overlong} were longer than {room} tokens)" if overlong else ""
-            raise DataError(
-                f"data.path {data.path} gives {len(lengths)} problems{dropped}, fewer than one batch: "
-                f"rollout.batch_size is {config.rollout.batch_size}"
-            )
-        too_long = (
-            _too_long_to_reflect(config, tokenizer, shortest, lengths) if shortest and config.reflection.enabled else 0
+    shortest: tuple[int, Label] | None = None
+    for label, prompt, tokens in rendered(problems.labels, data, tokenizer, room=room):
+        if prompt is None:
+            overlong += 1
+            counts_of[label.source].leave_out(f"the prompt is longer than {room} tokens", 1)
+            continue
+        used[label.source] += 1
+        if shortest is None or tokens < shortest[0]:
+            shortest = tokens, label
+        lines.append(line_of(label, prompt, label.source or data.path.rpartition("/")[2]))
+        if len(lines) == data.max_samples and not data.sources:
+            break
+    if shortest is None or len(lines) < config.rollout.batch_size:
+        dropped = f" ({overlong} were longer than {room} tokens)" if overlong else ""
+        raise DataError(
+            f"data.path {data.path} gives {len(lines)} problems{dropped}, fewer than one batch: "
+            f"rollout.batch_size is {config.rollout.batch_size}"
         )
-        if not output.is_file():
-            unfinished.replace(output)
-        elif labels_in(unfinished) != labels_in(output):
-            raise DataError(
-                f"{output} holds other problems than data.path {data.path} gives now; a run continues with the data it was "
-                "started with, so restore them or choose another run_dir"
-            )
-    finally:
-        unfinished.unlink(missing_ok=True)
+    if config.reflection.enabled:
+        _check_reflection(config, tokenizer, shortest[1])
+    write_once(output, lines, f"data.path {data.path}")
     for name, counts in counts_of.items():
         if not data.sources:
             counts.leave_out("after the first data.max_samples", counts.num_used - overlong - used[name])
         counts.num_used = used[name]
     prepared = PreparedData(
         path=output,
-        num_problems=len(lengths),
+        num_problems=len(lines),
         num_dropped_overlong=overlong,
         num_duplicates=problems.num_duplicates,
         num_unusable=problems.num_unusable,
-        max_prompt_tokens=max(lengths),
-        num_too_long_to_reflect=too_long,
         sources=problems.sources,
         findings=problems.findings
-        + overlong_finding(data, num_overlong=overlong, num_read=len(lengths) + overlong, room=room),
+        + overlong_finding(data, num_overlong=overlong, num_read=len(lines) + overlong, room=room),
     )
     written = {key: value for key, value in asdict(prepared).items() if key not in ("path", "findings")}
     output.with_name("counts.json").write_text(json.dumps(written) + "\n", encoding="utf-8")
     return prepared
 
 
-def labels_in(path: Path) -> list[str]:
-    """The labels of a training file, to compare a resumed run by: problems may be worded in another
-    way on another day (a date in the chat template), and the prompts of the start stay."""
-    with path.open(encoding="utf-8") as file:
-        return [json.loads(line)["label"] for line in file]
+def line_of(label: Label, prompt: str, source: str) -> str:
+    """A line of a file of prompts."""
+    row = {"input": prompt, "label": label.to_json(), "datasource": source}
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def write_once(output: Path, lines: list[str], source: str) -> None:
+    """Write a file of prompts, whole or not at all; that of an earlier start stays.
+
+    Its labels must be equal. Its prompts may be worded in another way: a chat template may have
+    today's date. `source`: for the sentence. DataError: an `output` with other problems."""
+    if output.is_file():
+        with output.open(encoding="utf-8") as file:
+            written = [json.loads(line)["label"] for line in file]
+        if written != [json.loads(line)["label"] for line in lines]:
+            raise DataError(
+                f"{output} holds other problems than {source} gives now; a run continues with the problems it was "
+                "started with, so restore them or choose another run_dir"
+            )
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
+    unfinished.write_text("".join(lines), encoding="utf-8")
+    unfinished.replace(output)
 
 
 def overlong_finding(
@@ -166,19 +161,16 @@ def _counts(tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[int]
     return [len(one) for one in found]
 
 
-def _too_long_to_reflect(
-    config: R3Config, tokenizer: PreTrainedTokenizerBase, shortest: Label, lengths: list[int]
-) -> int:
-    """Count problems without space for a stored attempt and guidance. ConfigError: all."""
+def _check_reflection(config: R3Config, tokenizer: PreTrainedTokenizerBase, shortest: Label) -> None:
+    """ConfigError: not even the shortest prompt leaves space for a stored attempt and guidance."""
     data = config.data
     attempt = "attempt " * (MIN_VISIBLE_CHARACTERS // len("attempt "))
     message = reflection_message(problem_message(data.parts[shortest.source], shortest.problem), attempt)
-    overhead = count_tokens(tokenizer, prompt_of(tokenizer, data, shortest, message)) - min(lengths)
+    needed = count_tokens(tokenizer, prompt_of(tokenizer, data, shortest, message))
     room = data.max_len - config.rollout.max_new_tokens
-    if min(lengths) + overhead > room:
+    if needed > room:
         raise ConfigError(
             f"data.max_len {data.max_len} leaves {room} tokens for a prompt in addition to rollout.max_new_tokens "
-            f"{config.rollout.max_new_tokens}, but the shortest reflection prompt needs {min(lengths) + overhead}; "
+            f"{config.rollout.max_new_tokens}, but the shortest reflection prompt needs {needed}; "
             "use a larger data.max_len or reflection.enabled=false"
         )
-    return sum(length + overhead > room for length in lengths)

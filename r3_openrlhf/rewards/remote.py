@@ -256,9 +256,7 @@ class RemoteGrader:
         """Close the connections; waiting items are `ungraded: closed`. Callable from any thread."""
         self._is_closed = True
         for loop, session in list(self._sessions.items()):
-            if loop is _running_loop():
-                self._closing = loop.create_task(self._close(loop, session))
-            elif loop.is_running():
+            if loop.is_running():
                 asyncio.run_coroutine_threadsafe(self._close(loop, session), loop)
             elif not loop.is_closed():
                 loop.run_until_complete(self._close(loop, session))
@@ -269,10 +267,3 @@ class RemoteGrader:
             if task.get_loop() is loop:
                 task.cancel()
         await session.close()
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

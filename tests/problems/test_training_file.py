@@ -37,7 +37,7 @@ def test_a_row_becomes_a_final_prompt_and_a_label(sums, tmp_path, byte_tokenizer
     prompt, label = read(prepared)[0]
     assert prompt == "<system>Be brief.</system><user>What is 1 + 1?</user><assistant>"
     assert label == Label(uid=problem_uid("What is 1 + 1?"), problem="What is 1 + 1?", references=["2"], task="math")
-    assert (prepared.num_problems, prepared.max_prompt_tokens) == (6, len(prompt))
+    assert prepared.num_problems == 6
     assert problem_uid("abc") == "ba7816bf8f01cfea"  # sha256("abc") is a published test vector
 
 
@@ -171,19 +171,12 @@ def test_overlong_prompts_are_dropped_and_counted_or_refused(tmp_path, byte_toke
 
 def test_a_context_too_short_for_one_reflection_prompt(sums, tmp_path, byte_tokenizer):
     config = config_for(sums, reflection=True)
-    assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl").num_too_long_to_reflect == 0
+    assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl").num_problems == 6
     config.data.max_len = 200
     with pytest.raises(ConfigError, match="max_len 200 leaves 184 tokens for a prompt .* reflection.enabled=false"):
         prepare(config, byte_tokenizer, tmp_path / "q.jsonl")
     config.reflection.enabled = False
     assert prepare(config, byte_tokenizer, tmp_path / "q.jsonl").num_problems == 6
-
-
-def test_problems_without_room_for_reflection_are_counted(tmp_path, byte_tokenizer):
-    """The prompt of the long problem is exactly as long as the room, so nothing fits beside it."""
-    path = write_jsonl(tmp_path / "mixed.jsonl", [*ROWS, {"problem": "x" * 2000, "answer": "1"}])
-    config = config_for(path, reflection=True, max_len=2000 + len("<user></user><assistant>") + 16)
-    assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl").num_too_long_to_reflect == 1
 
 
 MORE = [{"problem": f"problem {n}", "answer": str(n + 30)} for n in range(30)]

@@ -13,10 +13,10 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.errors import ConfigError, DataError
+from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.agents.environment import make_environment, task_uid
 from r3_openrlhf.problems.agents.reflection import TurnPrompts
-from r3_openrlhf.problems.training_file import Label, PreparedData
+from r3_openrlhf.problems.training_file import Label, PreparedData, line_of, write_once
 from r3_openrlhf.runs.directory import RunDirectory
 
 TASK = "environment"  # of a Label: no grader judges it
@@ -51,7 +51,6 @@ def prepare_tasks(config: R3Config, run: RunDirectory) -> PreparedData:
         "num_duplicates": 0,
         "num_unusable": 0,
     }
-    counts |= {"max_prompt_tokens": 0, "num_too_long_to_reflect": 0}
     run.data_counts.write_text(json.dumps(counts) + "\n", encoding="utf-8")
     return PreparedData(path=run.data, **counts)
 
@@ -74,18 +73,9 @@ def seed_of(label: Label) -> int:
 
 def _write(config: R3Config, output: Path, seeds: Iterable[int]) -> None:
     name = environment_of_run(config)
-    rows = []
+    lines = []
     for seed in seeds:
         uid = task_uid(name, seed)
         label = Label(uid=uid, problem=uid, references=[], task=TASK, metadata={"seed": seed})
-        rows.append(json.dumps({"input": uid, "label": label.to_json(), "datasource": name}) + "\n")
-    text = "".join(rows)
-    if output.is_file() and output.read_text(encoding="utf-8") != text:
-        raise DataError(
-            f"{output} holds other tasks than agents.environment {name} gives now; a run continues with the tasks it was "
-            "started with, so use the same seeds or choose another run_dir"
-        )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = output.with_name(f".{output.name}.new")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(output)
+        lines.append(line_of(label, uid, name))
+    write_once(output, lines, f"agents.environment {name}")
