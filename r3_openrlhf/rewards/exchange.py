@@ -41,15 +41,9 @@ def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
     reward = outcome.reward
     if reward is None and outcome.score is not None:
         reward = outcome_reward(outcome.score, num_tokens, max_tokens=config.length_reward_max_tokens)
-    return Grade(
-        verdict=Verdict(outcome.verdict),
-        reason=outcome.reason,
-        score=outcome.score,
-        reward=reward,
-        extracted=outcome.extracted,
-        seconds=outcome.seconds,
-        extras=outcome.extras,
-    )
+    values = msgspec.structs.asdict(outcome) | {"verdict": Verdict(outcome.verdict), "reward": reward}
+    del values["detail"]
+    return Grade(**values)
 
 
 def encode_request(request: GradeRequest) -> msgspec.Raw:

@@ -66,10 +66,6 @@ class GradingPools:
                     self._pools[task].close()
         return self._pools[task].submit(item)
 
-    def num_lost(self, reason: str) -> int:
-        """Items, and attempts at items, without an answer for this reason."""
-        return sum(pool.lost[reason] for pool in list(self._pools.values()))
-
     def close(self) -> None:
         """End the processes. What still waits is answered `ungraded: closed`."""
         with self._lock:

@@ -14,7 +14,6 @@ from r3_openrlhf.machine.processes.fork_server import START_TIMEOUT_S
 from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
 from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of
 from r3_openrlhf.rewards.local import GradingPools
-from r3_openrlhf.rewards.server.metrics import Metrics
 from r3_openrlhf.rewards.server.settings import ServerSettings
 
 READY_FOR_S = 1.0  # after a grade /ready asks no one
@@ -46,8 +45,7 @@ class Question:
 class AdmissionQueue:
     """Grades requests with processes of its own; what would not fit into its bounds is refused."""
 
-    def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
-        self.metrics = metrics
+    def __init__(self, settings: ServerSettings) -> None:
         self.pools = GradingPools(
             num_workers=settings.reward.num_workers, timeout_s=settings.reward.timeout_s, code=settings.reward.code
         )
@@ -77,10 +75,7 @@ class AdmissionQueue:
             for job in jobs:
                 job.cancel()
         pairs = zip(questions, outcomes, strict=True)
-        grades = [grade_of(outcome, question.num_tokens, reward) for question, outcome in pairs]
-        for question, grade in zip(questions, grades, strict=True):
-            self.metrics.count(question.task, grade)
-        return grades
+        return [grade_of(outcome, question.num_tokens, reward) for question, outcome in pairs]
 
     def _begin(self, task: str, item: msgspec.Raw) -> Future[Outcome]:
         job = self.pools.submit(task, item)

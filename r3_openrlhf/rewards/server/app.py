@@ -21,7 +21,6 @@ from r3_openrlhf.config.access import is_loopback, is_this_machine, shows_token
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, Busy
 from r3_openrlhf.rewards.server.bodies import Bodies, Refused, parse_grade_body, parse_stock_body
-from r3_openrlhf.rewards.server.metrics import LOST, Metrics
 from r3_openrlhf.rewards.server.settings import ServerSettings
 from r3_openrlhf.rewards.server.stock_contract import load_counter, stock_answer
 
@@ -37,7 +36,6 @@ def create_app(settings: ServerSettings) -> Starlette:
     Raises:
         ConfigError: settings.tokenizer is no tokenizer.
     """
-    metrics = Metrics()
     # the stock client sends no length: without a tokenizer there is no length reward for it
     count_tokens = load_counter(settings.tokenizer) if settings.tokenizer else lambda response: 0
     stock_reward = settings.reward if settings.tokenizer else replace(settings.reward, length_reward_max_tokens=None)
@@ -50,7 +48,7 @@ def create_app(settings: ServerSettings) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.queue = AdmissionQueue(settings, metrics)
+        app.state.queue = AdmissionQueue(settings)
         yield
         app.state.queue.close()
 
@@ -71,8 +69,8 @@ def create_app(settings: ServerSettings) -> Starlette:
             return _problem(422, f"the response could not be graded: {grades[0].reason}; that is not a reward of 0")
         return _json(stock_answer(grades))
 
-    async def health(_: Request) -> Response:
-        return _json({"status": "ok"})
+    async def health(request: Request) -> Response:
+        return _json({"status": "ok", "pending": request.app.state.queue.num_items})
 
     async def ready(request: Request) -> Response:
         """A grading process has answered a probe."""
@@ -81,20 +79,12 @@ def create_app(settings: ServerSettings) -> Starlette:
             return _problem(503, f"the grading processes do not answer: {why}", {"Retry-After": "1"})
         return _json({"status": "ready"})
 
-    async def read_metrics(request: Request) -> Response:
-        """Prometheus metrics."""
-        queue = request.app.state.queue
-        lost = {reason: queue.pools.num_lost(reason) for reason in LOST}
-        text = metrics.text(pending=queue.num_items, lost=lost)
-        return Response(text, media_type="text/plain; version=0.0.4")
-
     return Starlette(
         routes=[
             Route("/grade", grade, methods=["POST"]),
             Route("/get_reward", get_reward, methods=["POST"]),
             Route("/health", health),
             Route("/ready", ready),
-            Route("/metrics", read_metrics),
         ],
         lifespan=lifespan,
         middleware=[
@@ -102,18 +92,17 @@ def create_app(settings: ServerSettings) -> Starlette:
                 _Gate, token=settings.token, max_body_bytes=max_body_bytes, any_host=not is_loopback(settings.host)
             )
         ],
-        exception_handlers=dict.fromkeys((Busy, Refused, ClientDisconnect), partial(_explain, metrics)),
+        exception_handlers=dict.fromkeys((Busy, Refused, ClientDisconnect), _explain),
     )
 
 
-async def _explain(metrics: Metrics, _: Request, error: Exception) -> Response:
+async def _explain(_: Request, error: Exception) -> Response:
     """The answer to a request that ended with `error`."""
     if not isinstance(error, Busy | Refused):  # the caller has gone: no one reads it
         return Response(status_code=400)
     headers = _CLOSE if error.unread else {}
     if isinstance(error, Refused):
         return _problem(error.status, str(error), headers)
-    metrics.refused.inc()
     return _problem(503, str(error), {"Retry-After": "1", **headers})
 
 

@@ -76,16 +76,8 @@ def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
         metadata = bytes(item.metadata)
         if metadata[:1] not in (b"{", b"n"):
             raise Refused(422, f"Expected `object | null` - at `$.items[{i}].metadata`")
-        request = GradeRequest(
-            response=item.response,
-            references=tuple(item.references),
-            task=item.task,
-            num_tokens=item.num_tokens,
-            truncated=item.truncated,
-            metadata=metadata if metadata[:1] == b"{" else None,
-            problem=item.problem,
-        )
-        questions.append(Question.of(request))
+        facts = {"references": tuple(item.references), "metadata": metadata if metadata[:1] == b"{" else None}
+        questions.append(Question.of(GradeRequest(**msgspec.structs.asdict(item) | facts)))
     return questions
 
 

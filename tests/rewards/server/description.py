@@ -50,7 +50,6 @@ def description():
     components["StockBody"]["properties"]["labels"]["items"] = {
         "anyOf": [TEXT, NUMBER, texts, {"type": "object"}, NULL]
     }
-    text = {"200": {"description": "", "content": {"text/plain": {}}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "R³ reward service", "version": "0"},
@@ -58,8 +57,7 @@ def description():
         "paths": {
             "/grade": _post("GradeBody", GRADES),
             "/get_reward": _post("StockBody", REWARDS),
-            "/health": {"get": {"responses": _answers(STATUS)}},
+            "/health": {"get": {"responses": _answers(_object(status=TEXT, pending=NUMBER))}},
             "/ready": {"get": {"responses": _answers(STATUS, 503)}},
-            "/metrics": {"get": {"responses": text}},
         },
     }

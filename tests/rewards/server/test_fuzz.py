@@ -29,7 +29,7 @@ CHECKS = [
 
 
 ROUTES = [("POST", path, mode) for path in ("/grade", "/get_reward") for mode in GenerationMode] + [
-    ("GET", path, GenerationMode.POSITIVE) for path in ("/health", "/ready", "/metrics")
+    ("GET", path, GenerationMode.POSITIVE) for path in ("/health", "/ready")
 ]
 
 
