@@ -22,7 +22,8 @@ class Connection(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if self.limit_concurrency is None or len(self.connections) < self.limit_concurrency:
             return
-        idle = [one for one in self.connections - {self} if one.cycle is None or one.cycle.response_complete]
+        others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
+        idle = [one for one in others if one.cycle is None or one.cycle.response_complete]
         if idle:
             oldest = min(idle, key=attrgetter("read_at"))
             oldest.transport.close()
