@@ -9,21 +9,10 @@ from __future__ import annotations
 import importlib
 import operator
 import pkgutil
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-
-
-@dataclass(frozen=True, slots=True)
-class Siblings:
-    """A made-up problem: its reference, the same answer in other spellings, and near neighbours."""
-
-    problem: str
-    reference: str
-    equal: list[str] = field(default_factory=list)
-    unequal: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +26,7 @@ class Kind:
         read: (text, problem) -> the value of a reference or of an answer; None: it has none.
         same: (value of the answer, value of the reference) -> whether they are equal.
         find: (sentence, problem) -> the texts in it that may be the answer, where it has no mark.
-        describe: What to say of a value besides the name.
-        siblings: (source of chance) -> a made-up problem for the tests."""
+        describe: What to say of a value besides the name."""
 
     name: str
     rank: int
@@ -47,7 +35,6 @@ class Kind:
     same: Callable[[Any, Any], bool] = operator.eq
     find: Callable[[str, str], list[str]] = lambda sentence, problem: []
     describe: Callable[[Any], str] = lambda value: ""
-    siblings: Callable[[random.Random], Siblings]
 
 
 @lru_cache(maxsize=1)

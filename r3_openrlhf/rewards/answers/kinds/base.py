@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.plain import plain
 
@@ -40,20 +39,4 @@ def _same(said: Numeral, wanted: Numeral) -> bool:
     return said[0] == wanted[0] and said[1] in (None, wanted[1])
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    base = rng.randint(2, 9)
-    digits = "1" + "".join(str(rng.randrange(base)) for _ in range(rng.randint(3, 7))) + "1"
-    equal = [
-        f"{digits}_{base}", f"{digits}_{{{base}}}", f"({digits})_{base}", rf"{digits}\text{{ base }}{base}", digits,
-        rf"\text{{{digits} in base {base}}}", rf"{digits}_{{\text{{{base}}}}}",
-    ]  # fmt: skip
-    other = digits[:-1] + "0" + digits[-1]
-    return Siblings(
-        f"Write it in base {base}.",
-        f"{digits}_{base}",
-        equal,
-        [f"{digits}_{base + 1}", f"{other}_{base}", str(int(digits, base))],
-    )
-
-
-KIND = Kind(name="base", rank=27, recognise=_recognise, read=_read, same=_same, siblings=_siblings)
+KIND = Kind(name="base", rank=27, recognise=_recognise, read=_read, same=_same)

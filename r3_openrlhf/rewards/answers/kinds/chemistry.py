@@ -2,10 +2,9 @@ r"""Chemical formulas and reactions: "H_2O", "\ce{H2O}", "SO4^{2-}", "2H2 + O2 -
 
 from __future__ import annotations
 
-import random
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.plain import plain
 
 _ELEMENTS = frozenset(
@@ -74,24 +73,6 @@ def _recognise(reference: str, problem: str) -> bool:
     )
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    a, b = rng.choice([("H", "O"), ("C", "O"), ("N", "H"), ("Fe", "Cl"), ("S", "O"), ("Na", "S"), ("Al", "O")])
-    n, m = rng.randint(2, 5), rng.randint(6, 9)
-    equal = [
-        f"{a}_{n}{b}_{m}", rf"\ce{{{a}{n}{b}{m}}}", rf"\mathrm{{{a}_{n}{b}_{m}}}", f"{a}_{{{n}}}{b}_{{{m}}}",
-        rf"\text{{{a}}}_{n}\text{{{b}}}_{m}", rf"\text{{{a}{n}{b}{m}}}",
-    ]  # fmt: skip
-    unequal = [
-        f"{b}_{m}{a}_{n}",
-        f"{a}_{n + 1}{b}_{m}",
-        f"{a}_{n}",
-        f"{a}_{m}{b}_{n}",
-        f"{a.lower()}_{n}{b}_{m}",
-        f"{a}_{n}{b}_{m}^{{2-}}",
-    ]
-    return Siblings("Which compound is formed?", rng.choice(equal), equal, unequal)
-
-
 KIND = Kind(
     name="chemical formula",
     rank=20,
@@ -100,5 +81,4 @@ KIND = Kind(
     find=lambda sentence, problem: [
         word for word in plain(sentence).split() if re.search(r"[A-Z]", word) and _species(word)
     ][-1:],
-    siblings=_siblings,
 )

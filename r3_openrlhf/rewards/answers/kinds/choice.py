@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import re
 from functools import lru_cache
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND, normal_words, plain
 
 _SENTENCE = re.compile(
@@ -24,6 +23,7 @@ _OTHER = re.compile(
 )
 _LABELS = re.compile(r"(?:[A-J]\.){1,9}[A-J]\.?")  # "A.B.C."
 _NEXT_LABEL = re.compile(r"(?<=[^a-zA-Z.])[A-J]\.(?!\d*$)|(?<=\d)[A-J]\.")  # "5B.7" after "A."
+_OR_A_NUMBER = re.compile(r"\d or [-+$]?\d[\d.,]*$")  # "B) 88 or 99"
 _JOINED = re.compile(r"\s*(?:,|;|&|/|\band\b|\bor\b)\s*")
 _LETTER = re.compile(r"\(?([A-J])[).]?")
 _IS_REFERENCE = re.compile(
@@ -66,6 +66,8 @@ def stated_choice(text: str) -> str | None:
 
 def _read(text: str, problem: str) -> frozenset[str] | None:
     words = plain(text)
+    if _OR_A_NUMBER.search(words):
+        return None
     if words.lower() in "abcdefghij" and len(words) == 1:
         return frozenset(words.upper())
     if letter := stated_choice(text) or _first_letter(words):
@@ -105,27 +107,6 @@ def _find(sentence: str, problem: str) -> list[str]:
     return [last, *re.findall(r"\b(?:is|be|:) (\S.*)$", last)] if options_of(problem) else [last]
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    values = rng.sample(range(10, 99), 4)
-    right = rng.randrange(4)
-    letter, other = "ABCD"[right], "ABCD"[(right + 1) % 4]
-    problem = "Which? " + " ".join(f"({name}) {value}" for name, value in zip("ABCD", values, strict=True))
-    equal = [
-        letter, f"({letter})", f"{letter}.", rf"\text{{{letter}}}", rf"\textbf{{({letter})}} {values[right]}", f"{letter}) {values[right]}",
-        rf"\text{{Option {letter}}}", str(values[right]), rf"\text{{{letter}, because {other} is wrong}}", rf"\text{{The answer is {letter}}}",
-    ]  # fmt: skip
-    unequal = [
-        other,
-        f"{letter}, {other}",
-        rf"{letter}\text{{ or }}{other}",
-        str(values[right - 1]),
-        letter + other,
-        f"({letter}) ({other})",
-        "7",
-    ]
-    return Siblings(problem, rng.choice(equal[:4]), equal, unequal)
-
-
 KIND = Kind(
     name="choice",
     rank=35,
@@ -133,5 +114,4 @@ KIND = Kind(
     read=_read,
     find=_find,
     describe=lambda letters: ", ".join(sorted(letters)),
-    siblings=_siblings,
 )

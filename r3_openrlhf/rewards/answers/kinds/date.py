@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.plain import plain
 
 Date = tuple[int | None, int, int]  # year, month, day
@@ -74,24 +73,6 @@ def _same(said: Date, wanted: Date) -> bool:
     return said[1:] == wanted[1:] and (said[0] == wanted[0] or None in (said[0], wanted[0]))
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    year, month, day = rng.randint(1800, 2100), rng.randint(1, 12), rng.randint(13, 28)
-    name = _MONTHS[month - 1].capitalize()
-    equal = [
-        f"{name} {day}, {year}", rf"\text{{{name} {day}, {year}}}", f"{day} {name} {year}", f"{year}-{month:02}-{day}",
-        f"{name[:3]} {day}, {year}", f"{month}/{day}/{year}", f"{year}/{month}/{day}", f"the {day}th of {name} {year}",
-    ]  # fmt: skip
-    later = f"{name} {day - 1}, {year}"
-    unequal = [
-        later,
-        f"{year}-{month % 12 + 1:02}-{day}",
-        f"{year + 1}-{month:02}-{day}",
-        str(year - month - day),
-        name,
-    ]
-    return Siblings("On what date does it end?", rng.choice(equal), equal, [*unequal, str(year), f"{month}/{day + 1}"])
-
-
 KIND = Kind(
     name="date",
     rank=10,
@@ -99,5 +80,4 @@ KIND = Kind(
     read=_read,
     same=_same,
     find=lambda sentence, problem: _IN_TEXT.findall(plain(sentence)),
-    siblings=_siblings,
 )

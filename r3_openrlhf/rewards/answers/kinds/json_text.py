@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 
 _NAMES_OF_ANSWERS = frozenset("answer ground_truth final_answer target label solution reference".split())
 
@@ -27,19 +26,10 @@ def _recognise(reference: str, problem: str) -> bool:
     return isinstance(content, list) and any(isinstance(item, (str, dict)) for item in content)
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    a, b = rng.randint(1, 99), rng.randint(100, 999)
-    equal = [f'{{"x": {a}, "y": {b}}}', f'{{"y":{b},"x":{a}}}', f'{{ "y" : {b} , "x": {a} }}']
-    return Siblings(
-        "As JSON?", equal[0], equal, [f'{{"x": {b}, "y": {a}}}', f'{{"x": {a}}}', f'{{"x": "{a}", "y": {b}}}', str(a)]
-    )
-
-
 KIND = Kind(
     name="JSON",
     rank=5,
     recognise=_recognise,
     read=_read,
     find=lambda sentence, problem: [sentence[sentence.find("{") : sentence.rfind("}") + 1]],
-    siblings=_siblings,
 )

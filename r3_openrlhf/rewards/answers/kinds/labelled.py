@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.parts import split_parts
 from r3_openrlhf.rewards.answers.plain import plain
 
@@ -48,20 +47,6 @@ def _recognise(reference: str, problem: str) -> bool:
     return len(labels) > 1 and any(labels == list(order[: len(labels)]) for order in _ORDERS) and marks[0].start() == 0
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    a, b = rng.randint(2, 50), rng.randint(51, 99)
-    equal = [
-        f"(a) {a}; (b) {b}",
-        f"a) {a}, b) {b}",
-        f"(a) {a} (b) {b}",
-        rf"\text{{(a) }}{a},\ \text{{(b) }}{b}",
-        f"(b) {b}, (a) {a}",
-        f"{a}, {b}",
-    ]
-    unequal = [f"(a) {b}; (b) {a}", f"a) {a}, b) {b + 1}", str(a), f"(a) {a}", f"{b}, {a}", f"(a) {a}; (b) {b}; (c) 1"]
-    return Siblings("(a) How many? (b) And then?", rng.choice(equal[:3]), equal, unequal)
-
-
 KIND = Kind(
     name="labelled parts",
     rank=38,
@@ -70,5 +55,4 @@ KIND = Kind(
     same=_same,
     find=lambda sentence, problem: [sentence.removeprefix("Answer: ").strip()],
     describe=lambda value: ", ".join(value),
-    siblings=_siblings,
 )

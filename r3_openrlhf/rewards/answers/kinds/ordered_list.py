@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.parts import split_parts
 from r3_openrlhf.rewards.answers.plain import plain
 
@@ -64,24 +63,6 @@ def _same(said: list[str], wanted: list[str]) -> bool:
     return len(said) == len(wanted) and all(map(equal_texts, said, wanted))
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    a, b, c = sorted(rng.sample(range(2, 60), 3))
-    equal = [
-        f"{a}, {b}, {c}", f"{a},{b},{c}", rf"{a}, {b}\text{{ and }}{c}", f"({a}, {b}, {c})", f"{a} < {b} < {c}", f"{c} > {b} > {a}",
-        rf"{a};\ {b};\ {c}",
-    ]  # fmt: skip
-    unequal = [
-        f"{c}, {b}, {a}",
-        f"{b}, {a}, {c}",
-        f"{a}, {b}",
-        f"{a}, {b}, {c + 1}",
-        f"{a}, {b}, {c}, {c}",
-        f"{c} < {b} < {a}",
-    ]
-    order = rng.choice(["from smallest to largest", "in increasing order", "from least to greatest"])
-    return Siblings(f"Write the numbers {order}.", rng.choice(equal[:2]), equal, unequal)
-
-
 KIND = Kind(
     name="ordered list",
     rank=33,
@@ -90,5 +71,4 @@ KIND = Kind(
     same=_same,
     find=lambda sentence, problem: [sentence.removeprefix("Answer: ").strip()],
     describe=lambda values: f"{len(values)} values, order counts",
-    siblings=_siblings,
 )

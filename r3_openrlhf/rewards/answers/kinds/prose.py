@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import re
 
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.extraction import last_statement
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.plain import plain
 from r3_openrlhf.rewards.answers.units import unit_of
 
@@ -50,17 +49,6 @@ def _same(said: list[str], wanted: list[str]) -> bool:
     return said == wanted or len(wanted) <= MAX_FREE_ORDER and sorted(said) == sorted(wanted)
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    n, word, letter = rng.randint(2, 99), rng.choice(["odd", "even", "prime"]), rng.choice("nkm")
-    forms = [
-        (f"{word} ${letter}$", [rf"\text{{{word} }}{letter}", f"{word} ${letter}$"], [letter, f"{letter}={n}", rf"\text{{not {word} }}{letter}"]),
-        (f"any integer greater than $e^{{{n}}}$", [rf"\text{{any integer greater than }}e^{{{n}}}"],
-         [f"e^{{{n}}}", rf"\text{{any integer less than }}e^{{{n}}}", rf"\text{{any integer greater than }}e^{{{n + 1}}}"]),
-        (f"multiples of ${n}$", [rf"\text{{multiples of }}{n}", rf"\text{{Multiples of ${n}$}}"], [str(n), rf"\text{{multiples of }}{n + 1}"]),
-    ]  # fmt: skip
-    return Siblings("", *rng.choice(forms))
-
-
 KIND = Kind(
     name="prose",
     rank=90,
@@ -68,5 +56,4 @@ KIND = Kind(
     read=_read,
     same=_same,
     find=lambda sentence, problem: [sentence.removeprefix("Answer: ")],
-    siblings=_siblings,
 )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import re
 from fractions import Fraction
 
 from r3_openrlhf.rewards.answers.arithmetic import exact_value
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.plain import plain
 
 Ratio = tuple[list[Fraction], list[Fraction]]  # shares of the whole; the parts, where they may not be reduced
@@ -39,14 +38,6 @@ def _same(said: Ratio, wanted: Ratio) -> bool:
     return said[0] == wanted[0] and (said[1] == wanted[1] or not (said[1] and wanted[1]))
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    a, b = rng.sample((2, 3, 5, 7, 11), 2)
-    equal = [f"{a}:{b}", f"{3 * a}:{3 * b}", rf"{a}\text{{ to }}{b}", rf"\frac{{{a}}}{{{b}}}", f"{a} : {b}"]
-    return Siblings(
-        "What is the ratio of red to blue?", f"{a}:{b}", equal, [f"{b}:{a}", f"{a + 1}:{b}", f"{a}", f"{a}:{b}:1"]
-    )
-
-
 KIND = Kind(
     name="ratio",
     rank=16,
@@ -54,5 +45,4 @@ KIND = Kind(
     read=_read,
     same=_same,
     find=lambda sentence, problem: re.findall(rf"{_PART} ?: ?{_PART}(?: ?: ?{_PART})*|\d+ to \d+", plain(sentence)),
-    siblings=_siblings,
 )

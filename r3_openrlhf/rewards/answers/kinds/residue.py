@@ -2,10 +2,9 @@ r"""Residue classes: "x \equiv 3 \pmod{10}", "x = 10k + 3" for a free integer k,
 
 from __future__ import annotations
 
-import random
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.plain import plain
 
 Residue = tuple[str, int, frozenset[int]]  # the name of the number, if it is said, modulus, classes
@@ -58,22 +57,4 @@ def _same(said: Residue, wanted: Residue) -> bool:
     return said[1:] == wanted[1:] and (said[0] == wanted[0] or "" in (said[0], wanted[0]))
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    m = rng.randint(5, 30)
-    r, letter = rng.randint(1, m - 1), rng.choice("jkn")
-    equal = [
-        rf"x\equiv {r}\pmod{{{m}}}", rf"x \equiv {r} \bmod {m}", f"x={m}{letter}+{r}", f"x={r}+{m}{letter}", rf"{r}\pmod{{{m}}}",
-        rf"x\equiv {r + m}\pmod{{{m}}}", rf"x\equiv {r - m}\pmod {m}", rf"x={m}k+{r}, k\in\mathbb{{Z}}",
-    ]  # fmt: skip
-    unequal = [
-        rf"x\equiv {r + 1}\pmod{{{m}}}",
-        rf"x\equiv {r}\pmod{{{m + 1}}}",
-        f"x={m + 1}k+{r}",
-        f"x={r}",
-        str(m + r),
-        f"x={m}k",
-    ]
-    return Siblings("Solve the congruence.", rng.choice(equal[:4]), equal, unequal)
-
-
-KIND = Kind(name="residue class", rank=25, recognise=_recognise, read=_read, same=_same, siblings=_siblings)
+KIND = Kind(name="residue class", rank=25, recognise=_recognise, read=_read, same=_same)

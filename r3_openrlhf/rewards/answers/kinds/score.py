@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.plain import plain
 
 _PAIR = r"\d{1,3} ?(?:-|:|to) ?\d{1,3}"
@@ -19,18 +18,10 @@ def _read(text: str, problem: str) -> list[int] | None:
     return [int(number) for number in re.findall(r"\d+", text)] if _SCORE.fullmatch(text) else None
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    a, b = rng.sample(range(1, 9), 2)
-    equal = [f"{a}-{b}", f"{a}–{b}", rf"\text{{{a}-{b}}}", f"{a}:{b}", rf"{a}\text{{ to }}{b}", f"{a} - {b}"]
-    unequal = [f"{a - b}", f"{a + 1}-{b + 1}", f"{2 * a}:{2 * b}", f"{b}-{a}", f"{a}", rf"\frac{{{a}}}{{{b}}}"]
-    return Siblings("What was the final score of the match?", f"{a}-{b}", equal, unequal)
-
-
 KIND = Kind(
     name="score",
     rank=14,
     recognise=lambda reference, problem: bool(_ASKED.search(problem) and _REFERENCE.fullmatch(plain(reference))),
     read=_read,
     find=lambda sentence, problem: re.findall(_PAIR, plain(sentence)),
-    siblings=_siblings,
 )

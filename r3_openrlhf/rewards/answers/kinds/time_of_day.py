@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.plain import plain
 
 Time = tuple[int, str]  # seconds since noon or midnight; which half of the day: "a", "p", or "" if that is not said
@@ -53,21 +52,6 @@ def _same(said: Time, wanted: Time) -> bool:
     return said[0] == wanted[0] and (said[1] == wanted[1] or not (said[1] and wanted[1]))
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    hour, minute, half = rng.randint(1, 11), rng.randint(11, 29), rng.choice("ap")
-    time = f"{hour}:{minute}"
-    equal = [
-        time, f"{time} {half}.m.", rf"{time}\text{{ {half}m}}", rf"\text{{{time} {half.upper()}M}}", f"{hour}{{:}}{minute}",
-        f"at {time}", f"{hour + 12 * (half == 'p')}:{minute}",
-    ]  # fmt: skip
-    unequal = [
-        f"{2 * hour}:{2 * minute}", f"{hour}:{minute + 1}", f"{hour % 11 + 1}:{minute}", f"{hour}/{minute}", f"{hour}:7{minute % 10}",
-        rf"\frac{{{hour}}}{{{minute}}}", str(hour), f"{time} {'pa'['ap'.index(half)]}.m.", f"{minute}:{hour}",
-    ]  # fmt: skip
-    reference = rng.choice([f"{time} {half}.m.", rf"{time}\text{{ {half}.m.}}"])
-    return Siblings("At what time does the train arrive?", reference, equal, unequal)
-
-
 KIND = Kind(
     name="time of day",
     rank=12,
@@ -78,5 +62,4 @@ KIND = Kind(
         match[0]
         for match in re.finditer(r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b", plain(sentence))
     ],
-    siblings=_siblings,
 )

@@ -2,10 +2,9 @@ r"""Words: "east", "\text{the function is even}", "Evelyn"; articles, case and p
 
 from __future__ import annotations
 
-import random
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.patterns import table
 from r3_openrlhf.rewards.answers.plain import normal_words, plain
@@ -53,26 +52,10 @@ def word_f1(said: str, wanted: str) -> float:
     return 2 * shared / (len(a) + len(b)) if shared else 0.0
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    word, other = rng.sample(
-        ["even", "Monday", "east", "circle", "Evelyn", "parallel", "ellipse", "increasing", "Paris"], 2
-    )
-    equal = [
-        word, rf"\text{{{word}}}", word.upper(), rf"\text{{{word}.}}", rf"\textbf{{{word}}}", rf"\text{{the {word}}}", f"**{word}**",
-        rf"\text{{The answer is {word}}}", rf"\text{{It is {word}}}",
-    ]  # fmt: skip
-    unequal = [
-        other, rf"\text{{not {word}}}", rf"\text{{{word} or {other}}}", rf"\text{{It is not {word}}}", f"{word}{word}", "7",
-        rf"\text{{{other} {word}}}", word[1:] + word[0],
-    ]  # fmt: skip
-    return Siblings("Which?", rng.choice(equal[:2]), equal, unequal)
-
-
 KIND = Kind(
     name="words",
     rank=45,
     recognise=_recognise,
     read=_read,
     find=_find,
-    siblings=_siblings,
 )

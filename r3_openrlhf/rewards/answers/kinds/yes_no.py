@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind, Siblings
+from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.plain import plain
 
 _YES = frozenset(("yes", "true", "correct", "yeah"))
@@ -34,30 +33,10 @@ def _find(sentence: str, problem: str) -> list[str]:
     return [last.removeprefix("Answer: ")]
 
 
-def _siblings(rng: random.Random) -> Siblings:
-    right = rng.choice([True, False])
-    words = [["No", "False"], ["Yes", "True"]][right]
-    others = [["No", "False"], ["Yes", "True"]][not right]
-    equal = [
-        form % word
-        for word in words
-        for form in ("%s", r"\text{%s}", r"\textbf{%s}", r"\text{%s.}", r"\text{%s, it is}")
-    ]
-    equal[4], equal[9] = rf"\text{{{words[0]}, of course}}", rf"\text{{The statement is {words[1].lower()}}}"
-    unequal = [rf"\text{{{word}}}" for word in others] + [
-        r"\text{Yes or no}",
-        "1",
-        r"\text{maybe}",
-        rf"\text{{not {words[1].lower()}}}",
-    ]
-    return Siblings("Is it so?", rng.choice(words), equal, unequal)
-
-
 KIND = Kind(
     name="yes or no",
     rank=30,
     recognise=lambda reference, problem: plain(reference).lower() in ("yes", "no", "true", "false"),
     read=_read,
     find=_find,
-    siblings=_siblings,
 )
