@@ -145,8 +145,16 @@ def _after_marker(text: str) -> tuple[int, str] | None:
     if marker < 0:
         return None
     line, _, rest = text[marker + 4 :].lstrip(" ").partition("\n")
-    is_heading = _HEADING.match(line) and (rest.strip() or last_statement(line))
+    is_heading = _HEADING.match(line) and (_says_more(rest) or last_statement(line))
     return (marker, line.strip()) if line.strip() and not is_heading else None
+
+
+def _says_more(text: str) -> bool:
+    """Tell whether a text says more than that the answer before it is right."""
+    statement = last_statement(text)
+    if statement is None or re.search(r"\d", text):
+        return bool(text.strip())
+    return _STATEMENT["checks"].match(statement[1].removeprefix("Answer:")) is None
 
 
 def _in_json(text: str) -> FinalAnswer | None:

@@ -13,6 +13,7 @@ from r3_openrlhf.rewards.answers.withdrawn import is_withdrawn
 
 MAX_MARKS = 50  # only the last ones are looked at
 
+ALTERNATIVE = r" \lor "  # between answers that are offered side by side
 MAX_BETWEEN_ALTERNATIVES = 160  # characters
 
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])")
@@ -67,8 +68,9 @@ def _joined(text: str, marks: list[Mark]) -> str:
     between = [text[a.end : b.start] for a, b in zip(marks, marks[1:], strict=False)]
     if len(marks) == 2 and _BETWEEN["about"].search(between[0]):
         return r" \approx ".join(_contents(marks))  # exact and rounded
-    is_or = any(map(_BETWEEN["says_or"].search, between)) or any(map(_BETWEEN["another"].search, between))
-    return (" or " if is_or else ", ").join(_contents(marks))
+    if any(map(_BETWEEN["another"].search, between)):
+        return ALTERNATIVE.join(_contents(marks))
+    return (" or " if any(map(_BETWEEN["says_or"].search, between)) else ", ").join(_contents(marks))
 
 
 def _contents(marks: list[Mark]) -> list[str]:

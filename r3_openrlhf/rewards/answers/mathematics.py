@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from r3_openrlhf.rewards.answers.algebra import (
     MAX_SYMBOLIC_CHARS,
@@ -26,6 +27,7 @@ from r3_openrlhf.rewards.answers.extraction import (
 )
 from r3_openrlhf.rewards.answers.form import is_copied, is_other_amount, is_plain, is_single, objection
 from r3_openrlhf.rewards.answers.kinds import is_right, kind_of
+from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
 from r3_openrlhf.rewards.answers.parameters import renamed
 from r3_openrlhf.rewards.answers.parts import agree_part_by_part
 from r3_openrlhf.rewards.answers.references import read_reference
@@ -58,6 +60,7 @@ def grade(item: Item) -> Result:
         if is_right(*entry, found.text, problem, exact=found.exact):
             return "correct", "correct", 1.0, found.text
     golds = [gold for gold in golds if typed[gold] is None]
+    found = replace(found, text=found.text.replace(ALTERNATIVE, " or "))
     if not golds:
         return "wrong", "wrong", 0.0, found.text[-MAX_ANSWER_CHARS:]
     golds = [with_factors(unified(gold), problem) for gold in golds] if problem else list(map(unified, golds))

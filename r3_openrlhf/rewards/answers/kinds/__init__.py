@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
@@ -55,7 +57,9 @@ def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
 
 
 def is_right(kind: Kind, value: Any, answer: str, problem: str, *, exact: bool) -> bool:
-    """Tell whether a text gives the reference's value: the text itself, or a sentence with it."""
-    texts = [answer] if exact else kind.find(answer, problem)
-    said = [read for text in texts if (read := kind.read(text, problem)) is not None]
-    return bool(said) and all(kind.same(one, value) for one in said)
+    """Tell whether a text gives the reference's value: the text itself, each of the alternatives in
+    it, or a sentence with it."""
+    texts = answer.split(ALTERNATIVE) if exact else kind.find(answer, problem)
+    readings = [kind.read(text, problem) for text in texts]
+    known = [reading for reading in readings if reading is not None]
+    return bool(known) and (not exact or len(known) == len(texts)) and all(kind.same(each, value) for each in known)

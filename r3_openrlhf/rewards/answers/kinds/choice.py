@@ -23,7 +23,6 @@ _OTHER = re.compile(
 )
 _LABELS = re.compile(r"(?:[A-J]\.){1,9}[A-J]\.?")  # "A.B.C."
 _NEXT_LABEL = re.compile(r"(?<=[^a-zA-Z.])[A-J]\.(?!\d*$)|(?<=\d)[A-J]\.")  # "5B.7" after "A."
-_OR_A_NUMBER = re.compile(r"\d or [-+$]?\d[\d.,]*$")  # "B) 88 or 99"
 _JOINED = re.compile(r"\s*(?:,|;|&|/|\band\b|\bor\b)\s*")
 _LETTER = re.compile(r"\(?([A-J])[).]?")
 _IS_REFERENCE = re.compile(
@@ -66,8 +65,6 @@ def stated_choice(text: str) -> str | None:
 
 def _read(text: str, problem: str) -> frozenset[str] | None:
     words = plain(text)
-    if _OR_A_NUMBER.search(words):
-        return None
     if words.lower() in "abcdefghij" and len(words) == 1:
         return frozenset(words.upper())
     if letter := stated_choice(text) or _first_letter(words):
