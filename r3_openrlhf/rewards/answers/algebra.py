@@ -21,7 +21,7 @@ from r3_openrlhf.rewards.answers.arithmetic import stated_precision
 from r3_openrlhf.rewards.answers.comparison import Number, compare_cheaply, number, numbers_agree
 from r3_openrlhf.rewards.answers.extraction import last_statement, nesting_depth
 from r3_openrlhf.rewards.answers.form import formulas
-from r3_openrlhf.rewards.answers.parts import decide_by_label
+from r3_openrlhf.rewards.answers.parts import decide_by_label, same_list
 from r3_openrlhf.rewards.answers.real_sets import same_set
 from r3_openrlhf.rewards.answers.safe_expressions import replace_in_sympy
 from r3_openrlhf.rewards.answers.spelling import align, unify
@@ -147,6 +147,7 @@ def is_too_complex(answer: str, golds: list[str]) -> bool:
 def agree(answer: str, gold: str) -> bool:
     """Tell whether one element of an answer is one of the reference."""
     decision = compare_cheaply(answer, gold)
+    decision = same_list(answer, gold, agree) if decision is None else decision
     if decision is not None:
         return decision
     name, _, value = answer.partition("=")

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
+from r3_openrlhf.rewards.answers.parts import AND_OR
 from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
 from r3_openrlhf.rewards.answers.units import (
     conversion,
@@ -31,7 +32,6 @@ _FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
 _COMMANDS = re.compile(r"\\(?:left|right|bigl?|bigr|displaystyle|quad|qquad)(?![a-zA-Z])|\\[,!;: ]|~")
 _THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
-_AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
 _CURRENCY = re.compile(r"\\\$|[€£¥₹]")
 _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits: two numbers
 MAX_AMOUNT_CHARS = 80
@@ -52,7 +52,6 @@ _SAYS_OR = re.compile(r"\bor\b|\\(?:lor|vee|cup)(?![a-zA-Z])")
 _SAYS_AND = re.compile(r"\band\b|\\(?:land|wedge|cap)(?![a-zA-Z])")
 _PRIME = re.compile(r"([a-zA-Z])\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 _TRANSPOSED = re.compile(r"([A-Z])\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?(?![a-zA-Z])")
-_FOUR_DIGITS = re.compile(r"\d{4}")
 _ROMAN = re.compile(r"(?=[XL]*[IV])[IVXL]{2,}")
 _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
 _PERMUTATION = re.compile(r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+|(?:\(\s*[a-z](?:\s+[a-z]){1,25}\s*\)\s*)+")
@@ -60,16 +59,12 @@ _FEET = re.compile(r"\d\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 # in one spelling \\sim is \\neg
 _ALIKE = re.compile(r"(?:\\triangle)?([A-Z]{3,8})(\\(?:neg|sim|cong|simeq|equiv))(?:\\triangle)?([A-Z]{3,8})")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}|-?\d+,\d{4,20}|-?0,\d{1,20}")
-_PART_OF_THOUSANDS = re.compile(r"0\d+")  # of "(1,000,2,000)": no number of its own
-COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-COMMA_AND_SPACE = re.compile(r",\s")
 _NAMED = re.compile(r"\s*(m?\s*\\(?:angle|measuredangle|widehat|overrightarrow|vec)\s*\{?\s*[A-Z]{2,4}\s*\}?)\s*=")
 _POINTS = re.compile(r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
 _ARROWS = ("\\overrightarrow", "\\vec")
 _SHORT_WORDS = frozenset("an am as at be by do go he if in is it me my no of on or so to up us we".split())
 _ASSIGNMENT = re.compile(r"^\s*[a-zA-Z](?:_\{?\w+\}?)?\s*=(?!.*=)")
 _WORD = re.compile(r"[A-Za-z]{4,}|[A-Z]{3,}")
-_BRACKETS = {"(": ")]", "[": ")]", "{": "}"}
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +85,7 @@ def _tidy(answer: str) -> str:
 @lru_cache(maxsize=4096)
 def normalise(answer: str) -> str:
     """The same answer in one spelling, for comparison as text."""
-    text = TEXT_COMMAND.sub(r"\1", _AND_OR.sub(",", _tidy(answer)))
+    text = TEXT_COMMAND.sub(r"\1", AND_OR.sub(",", _tidy(answer)))
     text = text.replace("\\{", "{").replace("\\}", "}").replace("\\infin", "\\infty").replace("+\\infty", "\\infty")
     return _SPACE.sub("", text).rstrip(".")
 
@@ -215,20 +210,6 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
         decided = left.casefold() == right.casefold()
     if decided is None and b is not None and _SPACED_DIGITS.fullmatch(answer):
         decided = False  # LaTeX would read "1 2" as 12
-    return _compare_lists(answer, reference) if decided is None else decided
-
-
-def _compare_lists(answer: str, reference: str) -> bool | None:
-    """Lists of numbers, in which a comma separates items or thousands."""
-    left, right = normalise(answer), normalise(reference)
-    decided = _compare_elements(left, right)
-    spaced = normalise(_without_thousands(answer)), normalise(_without_thousands(reference))
-    joined = COMMA_OF_THOUSANDS.sub("", left), right  # "(1,000,2,000)" against (1000,2000)
-    others = [spaced, joined] if _FOUR_DIGITS.search(right) else [spaced]
-    if not decided and any(pair != (left, right) and _compare_elements(*pair) for pair in others):
-        return True
-    if _has_part_of_thousands(left) and not _has_part_of_thousands(right):
-        return False  # "(1,000,2,000)" is not (1,0,2,0)
     return decided
 
 
@@ -249,11 +230,6 @@ def _compare_meanings(answer: str, reference: str) -> bool | None:
         if a is not None and b is not None and a.percent != b.percent:
             return False  # 12% is neither $12 nor 12 degrees
     return None
-
-
-def _without_thousands(answer: str) -> str:
-    """ "(1,000, 2,000)" as (1000, 2000): where spaces set off elements, other commas group."""
-    return COMMA_OF_THOUSANDS.sub("", answer) if COMMA_AND_SPACE.search(answer) else answer
 
 
 def _connectives_differ(answer: str, reference: str) -> bool:
@@ -355,41 +331,3 @@ def _is_word(text: str) -> bool:
 
 def _is_decimal_comma(comma: str, point: str, *, min_decimals: int = 1) -> bool:
     return re.fullmatch(rf"-?\d+,\d{{{min_decimals},}}", comma) is not None and comma.replace(",", ".") == point
-
-
-def _elements(normalised: str) -> tuple[str, list[str]] | None:
-    """Brackets and elements of "(1,2]", "{1,2}" or "1,2"; None when there is a bracket inside."""
-    brackets = ""
-    if normalised[:1] in _BRACKETS and normalised[-1] in _BRACKETS[normalised[0]]:
-        brackets, normalised = normalised[0] + normalised[-1], normalised[1:-1]
-    if any(character in normalised for character in "()[]") or brackets == "{}" and "{" in normalised:
-        return None
-    return brackets, normalised.split(",")
-
-
-def _has_part_of_thousands(normalised: str) -> bool:
-    found = _elements(normalised)
-    return found is not None and any(map(_PART_OF_THOUSANDS.fullmatch, found[1]))
-
-
-def _compare_elements(left: str, right: str) -> bool | None:
-    """Tuples and intervals in order, bare lists in any, sets as sets; numeric elements only."""
-    a, b = _elements(left), _elements(right)
-    if a is None or b is None or len(a[1]) == len(b[1]) == 1:
-        return None
-    if a[0] and not b[0] and len(b[1]) == 1 and number(right) is not None:
-        return False  # [8,8] is no number
-    unordered = a[0] in ("", "{}") and b[0] in ("", "{}")
-    if not unordered and a[0] != b[0]:
-        return None
-    x, y = (
-        [found for element in elements if not _PART_OF_THOUSANDS.fullmatch(element) and (found := number(element))]
-        for _, elements in (a, b)
-    )
-    if len(x) < len(a[1]) or len(y) < len(b[1]):
-        return None
-    if a[0] == b[0] == "{}":
-        x, y = list(set(x)), list(set(y))
-    if unordered:
-        x, y = sorted(x), sorted(y)
-    return len(x) == len(y) and all(map(numbers_agree, x, y))

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
-from r3_openrlhf.rewards.answers.comparison import COMMA_OF_THOUSANDS, normalise, number
+from r3_openrlhf.rewards.answers.comparison import normalise, number
+from r3_openrlhf.rewards.answers.parts import COMMA_OF_THOUSANDS
 from r3_openrlhf.rewards.answers.spelling import unify
 from r3_openrlhf.rewards.answers.units import unit_of
 

@@ -29,10 +29,10 @@ from r3_openrlhf.rewards.answers.form import is_copied, is_other_amount, is_plai
 from r3_openrlhf.rewards.answers.kinds import is_right, kind_of
 from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
 from r3_openrlhf.rewards.answers.parameters import renamed
-from r3_openrlhf.rewards.answers.parts import agree_part_by_part
+from r3_openrlhf.rewards.answers.parts import OR, same_list
 from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.request import Item, Result
-from r3_openrlhf.rewards.answers.spelling import OR, UNEVALUATED, align
+from r3_openrlhf.rewards.answers.spelling import UNEVALUATED, align
 from r3_openrlhf.rewards.answers.units import asked_unit, unit_of
 from r3_openrlhf.rewards.answers.values import is_too_large
 
@@ -129,6 +129,12 @@ def _compare_long_text(answer: str, golds: list[str]) -> Result:
 
 def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> Result:
     pairs = [align(unified(found.text), gold) if found.exact else (found.text, gold) for gold in golds]
+    if found.exact and not any(map(is_too_large, (reading for gold in golds for reading in parse_reference(gold)))):
+        same = [same_list(*pair, agree) for pair in pairs]
+        if True in same:
+            return _in_its_form(*pairs[same.index(True)], problem, found.text)
+        if None not in same:
+            return "wrong", "wrong", 0.0, found.text
     parse_answer = parse_any if found.exact else parse_in_text
     readings = {answer: parse_answer(answer) for answer, _ in pairs}
     every = [reading for found_readings in readings.values() for reading in found_readings]
@@ -144,15 +150,12 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
     if reason := why_no_guess(extracted, found):
         return "wrong", reason, 0.0, extracted
     for answer, gold in pairs:
-        if not found.exact and decide(unified(extracted), gold):
+        guess = unified(extracted)
+        if not found.exact and (decide(guess, gold) or same_list(guess, gold, agree)):
             return _in_its_form(unified(extracted), gold, problem, extracted)
         text = answer if found.exact else extracted
         if any(equal(a, b, gold, text) for a in parse_reference(gold) for b in readings[answer]) or (
-            found.exact
-            and (
-                agree_part_by_part(answer, gold, agree)
-                or any(agree(other, gold) for other in renamed(answer, gold, problem))
-            )
+            found.exact and any(agree(other, gold) for other in renamed(answer, gold, problem))
         ):
             # a guess at the end of a text: what comes out of "1/2 = 10/9" is the last side
             last = text.rpartition("=")[2].partition("\\approx")[0].strip()

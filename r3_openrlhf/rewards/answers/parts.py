@@ -9,32 +9,72 @@ from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
 
 MAX_PARTS = 9
 _OPENING, _CLOSING = "({[", ")}]"
-_BARE = {"{}": ""}  # a set and a bare list are the same
-_MATRIX = re.compile(r"\\begin\s*\{[pb]?matrix\}([^{}]*(?:\{[^{}]*\}[^{}]*)*?)\\end\s*\{[pb]?matrix\}")
+_LOOSE = {"", "{}", "()"}  # a bare list may be a set or a tuple
+_PART_OF_THOUSANDS = re.compile(r"0\d+")  # of "(1,000,2,000)": no number of its own
+_FOUR_DIGITS = re.compile(r"\d{4}")
+COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+COMMA_AND_SPACE = re.compile(r",\s")
+AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
+Agree = Callable[[str, str], bool]
+_MATRIX = re.compile(
+    r"[(\[]?\s*\\begin\s*\{(?:[pb]?matrix|array)\}(?:\{[clr| ]+\})?([^{}]*(?:\{[^{}]*\}[^{}]*)*?)\\end\s*\{(?:[pb]?matrix|array)\}\s*[)\]]?"
+)
+_PROSE = re.compile(r"\$|(?<![a-zA-Z\\])[a-z]{2,} [a-z]{2}")
+_HEAD = re.compile(
+    r"\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z])\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin)"
+)
 _CASES = re.compile(r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
 _IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")
 _WORD = re.compile(r"(?<![\\a-z])[a-z]{2,}")
+OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
 _GROUPS = re.compile(r";(?:\\ )?|\\text\s*\{\s*or\s*\}|\bor\b|\\\\")
 _BOTH_SIGNS = re.compile(r"(?:[a-z]\s*=\s*)?\\pm(?![a-zA-Z])([^,;{}]*(?:\{[^{}]*\}[^,;{}]*)*)")
 
 
-def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool:
-    """Tell whether both are tuples, intervals, sets or lists with the same brackets and parts that
-    agree, in order.
+def same_list(answer: str, gold: str, agree: Agree) -> bool | None:
+    """Tell whether two texts are one tuple, interval, matrix, set or list. None: neither is any.
 
-    The parts of a set or of a bare list may come in any order."""
-    a, b = split_parts(answer), split_parts(gold)
-    if (
-        a is None
-        or b is None
-        or (_BARE.get(a[0], a[0]) != _BARE.get(b[0], b[0]))
-        or len(a[1]) != len(b[1])
-        or not 1 < len(a[1]) <= MAX_PARTS
-    ):
+    Parts of a tuple are in order, those of a set or a bare list in any; a bare list is read as the
+    tuple that the reference is. A comma between digits may group thousands."""
+    answer, gold = _without_head(answer), _without_head(gold)
+    wanted = split_parts(gold)
+    if wanted is None or _PROSE.search(gold) or wanted[0] == "" and len(wanted[1]) == 1 and OR.search(answer):
+        return None  # one value, said in several ways, or in a sentence
+    pairs = [(split_parts(text), wanted) for text in _with_thousands(answer, gold)]
+    pairs += [(split_parts(_spaced(answer)), split_parts(_spaced(gold)))] if "," in gold + answer else []
+    lists = [(a, b) for a, b in pairs if a and b and (len(a[1]) > 1 or len(b[1]) > 1)]
+    if not lists:
+        return None
+    return any(_same_parts(*a, *b, agree) for a, b in lists)
+
+
+def _same_parts(brackets: str, parts: list[str], other: str, wanted: list[str], agree: Agree) -> bool:
+    if any(map(_PART_OF_THOUSANDS.fullmatch, parts)) and not any(map(_PART_OF_THOUSANDS.fullmatch, wanted)):
+        return False  # "(1,000)" is not (1,0)
+    if brackets == other == "{}" or "(" in "".join(wanted):
+        parts, wanted = (list({"".join(part.split()): part for part in some}.values()) for some in (parts, wanted))
+    if len(parts) != len(wanted) or len(parts) > MAX_PARTS and not all(map(str.isdecimal, parts)):
         return False
-    if a[0] not in ("", "{}"):
-        return all(map(agree, a[1], b[1]))
-    return match(a[1], b[1], agree)
+    if brackets != other and not {brackets, other} <= _LOOSE:
+        return False
+    if other == "()" or brackets == other and brackets not in _LOOSE:
+        return all(map(agree, parts, wanted))
+    return match(parts, wanted, agree)
+
+
+def _without_head(text: str) -> str:
+    r"""(1,2) of "(x,y) = (1,2)", {1,2} of "x \in \{1,2\}"."""
+    return _HEAD.sub("", text, count=1)
+
+
+def _with_thousands(answer: str, gold: str) -> list[str]:
+    """The answer, and the one without commas before three digits if the reference has large numbers."""
+    return [answer, COMMA_OF_THOUSANDS.sub("", answer)] if _FOUR_DIGITS.search(gold) else [answer]
+
+
+def _spaced(text: str) -> str:
+    """ "(1,000, 2,000)" as (1000, 2000): where spaces set off elements, other commas group."""
+    return COMMA_OF_THOUSANDS.sub("", text) if COMMA_AND_SPACE.search(text) else text
 
 
 def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool | None:
@@ -46,7 +86,7 @@ def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -
     groups = [[split_parts(group) for group in _GROUPS.split(text)] for text in (answer, gold)]
     if "=" in gold and all(len(found) > 1 and all(group and len(group[1]) > 1 for group in found) for found in groups):
         sides = [[", ".join(group[1]) for group in found if group] for found in groups]
-        return match(sides[0], sides[1], lambda a, b: agree_part_by_part(a, b, agree))
+        return match(sides[0], sides[1], lambda a, b: same_list(a, b, agree) is True)
     labelled = [dict(map(_label, found[1])) if (found := split_parts(text)) else {} for text in (answer, gold)]
     if len(labelled[1]) < 2 or labelled[0].keys() != labelled[1].keys() or "" in labelled[1]:
         return None
@@ -91,12 +131,14 @@ def _label(part: str) -> tuple[str, str]:
 
 def split_parts(text: str) -> tuple[str, list[str]] | None:
     """Brackets and top-level parts of a text in one spelling; None: unmatched brackets."""
-    if matrix := _MATRIX.fullmatch(text.strip()):
+    text = text.replace(",\\!", ",").replace("\\left", "").replace("\\right", "")
+    text = AND_OR.sub(",", re.sub(r"(?<!\\)\\[,!;: ]", " ", text)).strip()
+    if matrix := _MATRIX.fullmatch(text):
         rows = [[cell.strip() for cell in row.split("&")] for row in matrix[1].split("\\\\") if row.strip()]
         return f"matrix of {list(map(len, rows))}", [cell for row in rows for cell in row]
-    if signs := _BOTH_SIGNS.fullmatch(text.strip()):
+    if signs := _BOTH_SIGNS.fullmatch(text):
         return "", [signs[1].strip(), f"-({signs[1].strip()})"]
-    text = text.strip().replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}").strip()
+    text = text.replace("\\{", "{").replace("\\}", "}")
     if text[:1] in (*_OPENING,) and text[-1:] in (*_CLOSING,) and (inside := top_level(text[1:-1])):
         return text[0] + text[-1], inside  # intervals may mix their kinds
     parts = top_level(text)

@@ -10,9 +10,10 @@ import unicodedata
 from collections.abc import Callable
 from functools import partial
 
-from r3_openrlhf.rewards.answers.comparison import COMMA_AND_SPACE, COMMA_OF_THOUSANDS, number, numbers_agree
+from r3_openrlhf.rewards.answers.comparison import number, numbers_agree
 from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH
 from r3_openrlhf.rewards.answers.number_words import value_in_words
+from r3_openrlhf.rewards.answers.parts import COMMA_AND_SPACE, COMMA_OF_THOUSANDS, OR
 from r3_openrlhf.rewards.answers.patterns import compiled, table
 from r3_openrlhf.rewards.answers.plain import in_ascii_signs
 from r3_openrlhf.rewards.answers.real_sets import condition
@@ -91,7 +92,6 @@ UNEVALUATED = _FORMS["unevaluated"]
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _VALUE_OF = re.compile(r"\s*([a-zA-Z])\s*=([^=]*)")
 
-OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
 _LOGICAL_OR = re.compile(r"\\(?:lor|vee)(?![a-zA-Z])")
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
 _A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")

@@ -336,31 +336,15 @@ def _ratios(a: Expr, b: Expr) -> list:
     return found
 
 
-def _as_tuple(node: Any) -> sympy.Tuple | None:
-    if isinstance(node, sympy.Interval) and node.left_open and node.right_open:
-        return sympy.Tuple(node.start, node.end)
-    return node if isinstance(node, sympy.Tuple) else None
-
-
 def _same_set(gold: Any, said: Any) -> bool:
-    if isinstance(gold, sympy.Interval) and isinstance(said, sympy.Interval):
-        ends = (gold.left_open, gold.right_open) == (said.left_open, said.right_open)
-        return ends and same(gold.start, said.start) and same(gold.end, said.end)
-    finite = [node if isinstance(node, sympy.FiniteSet) else None for node in (gold, said)]
-    if isinstance(gold, Expr):
-        finite[0] = sympy.FiniteSet(gold)
-    if isinstance(said, Expr):
-        finite[1] = sympy.FiniteSet(said)
-    tuples = [_as_tuple(node) for node in (gold, said)]
-    if tuples[0] is not None and (tuples[1] is not None or finite[1] is not None):
-        other = tuples[1].args if tuples[1] is not None else _parts(finite[1])
-        return len(tuples[0]) == len(other) and all(map(same, tuples[0].args, other))
-    members = tuples[1] if finite[1] is None else finite[1]
-    if finite[0] is not None and members is not None:
-        return match(finite[0].args, members.args, same)
-    if type(gold) is type(said) and gold.args:
-        return match(gold.args, said.args, same)
-    return False
+    """Compare lists that the parser reads; parts.py has compared those that are written with commas."""
+    listed = (sympy.FiniteSet, sympy.Tuple)
+    if not isinstance(gold, listed) and not isinstance(said, listed):
+        return False
+    a, b = (node.args if isinstance(node, listed) else (node,) for node in (gold, said))
+    if isinstance(gold, sympy.Tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return match(a, b, same)
 
 
 def _same_matrix(gold: Any, said: Any) -> bool:

@@ -21,7 +21,7 @@ def test_left_to_the_symbolic_comparison(answer, reference):
 
 def test_a_decimal_comma_in_the_reference_needs_two_decimals():
     assert compare_cheaply("1.22", "1,22") is True
-    assert compare_cheaply("3.5", "3,5") is False  # the reference lists 3 and 5
+    assert compare_cheaply("3.5", "3,5") is None  # the reference lists 3 and 5
 
 
 numbers = st.fractions(max_denominator=10**6)
