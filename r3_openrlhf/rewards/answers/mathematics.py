@@ -129,12 +129,8 @@ def _compare_long_text(answer: str, golds: list[str]) -> Result:
 
 def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> Result:
     pairs = [align(unified(found.text), gold) if found.exact else (found.text, gold) for gold in golds]
-    if found.exact and not any(map(is_too_large, (reading for gold in golds for reading in parse_reference(gold)))):
-        same = [same_list(*pair, agree) for pair in pairs]
-        if True in same:
-            return _in_its_form(*pairs[same.index(True)], problem, found.text)
-        if None not in same:
-            return "wrong", "wrong", 0.0, found.text
+    if found.exact and (result := _grade_lists(pairs, found.text, problem)):
+        return result
     parse_answer = parse_any if found.exact else parse_in_text
     readings = {answer: parse_answer(answer) for answer, _ in pairs}
     every = [reading for found_readings in readings.values() for reading in found_readings]
@@ -163,6 +159,16 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
                 text = last
             return _in_its_form(unified(text), gold, problem, extracted)
     return "wrong", "wrong", 0.0, extracted
+
+
+def _grade_lists(pairs: list[tuple[str, str]], extracted: str, problem: str) -> Result | None:
+    """The verdict part by part, where all references are lists that can be evaluated."""
+    if any(is_too_large(reading) for _, gold in pairs for reading in parse_reference(gold)):
+        return None
+    same = [same_list(*pair, agree) for pair in pairs]
+    if True in same:
+        return _in_its_form(*pairs[same.index(True)], problem, extracted)
+    return None if None in same else ("wrong", "wrong", 0.0, extracted)
 
 
 def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
