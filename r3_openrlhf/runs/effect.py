@@ -7,15 +7,17 @@ successes, between runs if a run has no such groups itself."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +25,7 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Context
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.step_groups import StepGroup, groups_of
+from r3_openrlhf.runs.step_groups import groups_of
 
 READ = (
     *("uid", "context", "group", "group_replay", "group_ranking", "verdict", "recalled_from", "ranked", "advantage"),
@@ -35,23 +37,15 @@ SUCCESS_CLASSES = (0, 1, 2, 4, 8)
 RESAMPLES = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
-    """A plain group of a problem.
-
-    Attributes:
-        accuracy: share of its graded fresh rollouts that are correct.
-        successes: correct rollouts of the problem from plain prompts before this visit.
-        next_accuracy: `accuracy` of the problem's next visit; None: there is none.
-        repaired: did stored rollouts, or successes of a reflection group, join it?
-    """
+class Visit(NamedTuple):
+    """A plain group of a problem, whose rollouts count where they are fresh and graded."""
 
     uid: str
     step: int
     accuracy: float
-    successes: int
-    repaired: bool
-    next_accuracy: float | None
+    successes: int  # of the problem's plain prompts before this visit
+    repaired: bool  # did stored rollouts join it?
+    next_accuracy: float | None  # of the problem's next visit; None: there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +82,7 @@ class Matched:
 
     def sentence(self) -> str:
         """The difference with its interval."""
-        has_interval = self.low is not None and self.high is not None
-        interval = f" [{100 * self.low:+.0f}, {100 * self.high:+.0f}]" if has_interval else ""  # type: ignore[operator]
+        interval = "" if self.low is None else f" [{100 * self.low:+.0f}, {100 * (self.high or 0.0):+.0f}]"
         return (
             f"Accuracy at the next visit: {100 * self.difference:+.1f} points{interval} for repaired problems, compared "
             f"with equally hard ones that were not repaired ({self.repaired} and {self.other} visits)."
@@ -205,13 +198,13 @@ class Tally:
     counts: dict[str, int]  # "fate:..." -> collapsed groups, "age:..." -> recalled rows
 
 
-def _tallies(run: RunDirectory) -> dict[int, Tally]:
-    return {step: tally_of(file, step) for step, file in rollout_files.steps_in(run.rollouts).items()}
-
-
 def tally_of(file: Path, step: int) -> Tally:
     """The tally of a step's file, kept until it changes. R3Error: a damaged file."""
     return _tally(file, step, file.stat().st_mtime_ns)
+
+
+def _tallies(run: RunDirectory) -> dict[int, Tally]:
+    return {step: tally_of(file, step) for step, file in rollout_files.steps_in(run.rollouts).items()}
 
 
 @lru_cache(4096)
@@ -221,37 +214,25 @@ def _tally(file: Path, step: int, _written_ns: int) -> Tally:
         groups = groups_of(rows, step=step)
     except (ValueError, TypeError) as error:
         raise R3Error(f"{file} is damaged: {error}; restore it from a copy, or remove it") from error
-    graded = [group for group in groups if _graded(group)]
-    plain = {group.uid: group for group in graded if group.context is Context.PLAIN}
-    return Tally(
-        plain=[(uid, group.num_correct, _graded(group), group.num_recalled > 0) for uid, group in plain.items()],
-        only_ranked=sum(group.num_ranked > 0 and not group.num_recalled for group in plain.values()),
-        mass=sum(group.mass for group in groups),
-        recalled_mass=sum(group.recalled_mass for group in groups),
-        ranked_mass=sum(group.ranked_mass for group in groups),
-        reflections=[
-            _accuracy(group) - _accuracy(plain[group.uid])
-            for group in graded
-            if group.context is Context.REFLECTION and group.uid in plain
-        ],
-        counts=_counts(groups, step),
-    )
-
-
-def _graded(group: StepGroup) -> int:
-    return group.num_correct + group.num_wrong
-
-
-def _accuracy(group: StepGroup) -> float:
-    return group.num_correct / _graded(group)
-
-
-def _counts(groups: Sequence[StepGroup], step: int) -> dict[str, int]:
+    accuracy = {group.key: group.num_correct / group.num_graded for group in groups if group.num_graded}
+    plain = [group for group in groups if group.key in accuracy and group.context is Context.PLAIN]
     counts = Counter(f"fate:{group.fate}" for group in groups if group.fate is not None)
     for row in (row for group in groups for row in group.rows if row["recalled_from"] is not None):
         lag = step - row["recalled_from"]
         counts[f"age:{next(name for name, oldest in AGES.items() if lag <= oldest)}"] += 1
-    return dict(counts)
+    return Tally(
+        plain=[(group.uid, group.num_correct, group.num_graded, group.num_recalled > 0) for group in plain],
+        only_ranked=sum(group.num_ranked > 0 and not group.num_recalled for group in plain),
+        mass=sum(group.mass for group in groups),
+        recalled_mass=sum(group.recalled_mass for group in groups),
+        ranked_mass=sum(group.ranked_mass for group in groups),
+        reflections=[
+            accuracy[uid, context] - accuracy[uid, Context.PLAIN.value]
+            for uid, context in accuracy
+            if context == Context.REFLECTION and (uid, Context.PLAIN.value) in accuracy
+        ],
+        counts=dict(counts),
+    )
 
 
 def _totals(tallies: Sequence[Tally]) -> dict[str, Any]:
@@ -278,24 +259,16 @@ def _visits_in(tallies: dict[int, Tally]) -> list[Visit]:
 
 def visits_of(groups: Iterable[tuple[str, int, int, int, bool]]) -> list[Visit]:
     """The visits of each problem, from (uid, step, correct, graded, repaired) by step."""
-    of_problem: dict[str, list[tuple[int, int, int, bool]]] = defaultdict(list)
-    for uid, *group in groups:
-        of_problem[uid].append(tuple(group))  # type: ignore[arg-type]
-    visits = []
-    for uid, its_groups in of_problem.items():
-        successes = 0
-        for (step, correct, graded, repaired), after in zip(its_groups, [*its_groups[1:], None], strict=True):
-            visits.append(
-                Visit(
-                    uid=uid,
-                    step=step,
-                    accuracy=correct / graded,
-                    successes=successes,
-                    repaired=repaired,
-                    next_accuracy=after[1] / after[2] if after else None,
-                )
-            )
-            successes += correct
+    visits: list[Visit] = []
+    by_problem = sorted(groups, key=itemgetter(0))
+    for _, of_problem in itertools.groupby(by_problem, key=itemgetter(0)):
+        its_groups = list(of_problem)
+        earlier = itertools.accumulate((group[2] for group in its_groups), initial=0)
+        accuracies = [correct / graded for _, _, correct, graded, _ in its_groups]
+        for group, successes, accuracy, after in zip(
+            its_groups, earlier, accuracies, [*accuracies[1:], None], strict=False
+        ):
+            visits.append(Visit(group[0], group[1], accuracy, successes, group[4], after))
     return visits
 
 
@@ -307,8 +280,8 @@ def next_visits(visits: Sequence[Visit], compared: Sequence[Visit]) -> Matched |
 
     n_c: repaired visits of the class c that has visits of both kinds. None: no class has."""
     tables = [
-        _by_problem([visit for visit in of_side if _is_all_wrong(visit) and visit.repaired is repaired])
-        for of_side, repaired in ((visits, True), (compared, False))
+        _by_problem([visit for visit in visits if visit.repaired]),
+        _by_problem([visit for visit in compared if not visit.repaired]),
     ]
     (n_C, total_C), (m_C, other_C) = (table_PCX.sum(0).T for table_PCX in tables)
     both_C = (n_C > 0) & (m_C > 0)
@@ -341,14 +314,13 @@ def next_visits(visits: Sequence[Visit], compared: Sequence[Visit]) -> Matched |
 
 
 def _by_problem(visits: Sequence[Visit]) -> np.ndarray:
-    """float64 [P, C, 2]: visits per problem and class, and the sum of their next accuracies."""
-    places: dict[str, int] = {}
-    for visit in visits:
-        places.setdefault(visit.uid, len(places))
-    table_PCX = np.zeros((len(places), len(SUCCESS_CLASSES), 2))
-    for visit in visits:
-        of_class = bisect(SUCCESS_CLASSES, visit.successes) - 1
-        table_PCX[places[visit.uid], of_class] += 1.0, visit.next_accuracy or 0.0
+    """float64 [P, C, 2], of visits with an all-wrong group and a next one: how many per problem and
+    class, and the sum of their next accuracies."""
+    kept = [visit for visit in visits if visit.accuracy == 0.0 and visit.next_accuracy is not None]
+    uids, problems = np.unique([visit.uid for visit in kept], return_inverse=True)
+    table_PCX = np.zeros((len(uids), len(SUCCESS_CLASSES), 2))
+    for visit, problem in zip(kept, problems, strict=True):
+        table_PCX[problem, bisect(SUCCESS_CLASSES, visit.successes) - 1] += 1.0, visit.next_accuracy or 0.0
     return table_PCX
 
 
@@ -365,7 +337,3 @@ def _difference(repaired_CX: np.ndarray, others_CX: np.ndarray) -> float:
         return math.nan
     (n, total), (m, other_total) = repaired_CX[both].T, others_CX[both].T
     return float((n * (total / n - other_total / m)).sum() / n.sum())
-
-
-def _is_all_wrong(visit: Visit) -> bool:
-    return visit.accuracy == 0.0 and visit.next_accuracy is not None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from r3_openrlhf.config.words import TokenValues
-from r3_openrlhf.method.core.mixed_batch import Group, MixedBatch, Row
+from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.method.history.codec import state_digest
-from r3_openrlhf.method.types import EntropyStatistics, Rollout, TurnFacts
+from r3_openrlhf.method.types import EntropyStatistics, Rollout
+from r3_openrlhf.runs.rollout_files import COLUMNS, TOKEN_COLUMNS
 
 MAX_ANSWER_CHARS = 2000
 _UNKNOWN = "\ufffd"  # what a decoder writes for a part of a character
@@ -47,18 +49,20 @@ def records_of(
     wanted = TokenValues.checked("token_values", token_values)
     rows = [batch.rows[index] for group in batch.groups for index in group.rows]
     placed = {row.source for row in rows}
-    alone = [index for index in range(len(batch.rollouts)) if index not in placed]  # in no group
-    records = []
     found: list[tuple[Row | None, int]] = [
         (row, batch.first_of(row).fresh_source if row.source is None else row.source) for row in rows
     ]
-    for row, asked in found + [(None, index) for index in alone]:
-        rollout = batch.rollouts[asked] if row is None else row.rollout
-        record = record_of(rollout, step=step, row=row) | _fates(None if row is None else batch.groups[row.group])
+    found += [(None, index) for index in range(len(batch.rollouts)) if index not in placed]  # in no group
+    records = []
+    for row, source in found:
+        rollout = batch.rollouts[source] if row is None else row.rollout
+        record = record_of(rollout, step=step, row=row)
         if prompts is not None:
-            own = None if row is None else (recalled_prompts or {}).get(row.index)
-            record["prompt"] = prompts[asked] if own is None else own
+            of_group = prompts[source]
+            record["prompt"] = of_group if row is None else (recalled_prompts or {}).get(row.index, of_group)
         if row is not None:
+            group = batch.groups[row.group]
+            record |= {"group_replay": group.replay.value, "group_ranking": group.ranking.value}
             record |= _measured(row, (entropies or {}).get(row.index))
             record["token_policy_logprob"] = _float16((policy_logprobs or {}).get(row.index))
         if wanted is TokenValues.ALL or (wanted is TokenValues.USED and row is not None and row.recalled):
@@ -71,74 +75,55 @@ def records_of(
 
 
 def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]:
-    """One row. `row` is None for a rollout that is in no group."""
-    entropy, bounds, cut = rollout.entropy, rollout.entropy_bounds, rollout.state
-    recalled = row is not None and row.recalled
-    return (
-        {
-            "step": step,
-            "uid": rollout.uid,
-            "context": rollout.context.value,
-            "group": None if row is None else row.group,
-            "verdict": rollout.verdict.value,
-            "reason": rollout.reason,
-            "outcome_reward": rollout.reward,
-            "ranking_reward": None if row is None else row.ranking_reward,
-            "reward": rollout.reward if row is None else row.reward,
-            "ranked": row is not None and row.ranked,
-            "advantage": row.advantage if row is not None and row.trained else None,
-            "recalled_from": rollout.policy_step + 1 if recalled else None,  # sampling step
-            "truncated": rollout.truncated,
-            "num_tokens": rollout.num_tokens,
-            "entropy_peak": entropy and entropy.peak,
-            "entropy_global": entropy and entropy.global_,
-            "entropy_source": entropy and entropy.source,
-            "entropy_peak_lower": bounds and bounds.peak_lower,
-            "entropy_peak_upper": bounds and bounds.peak_upper,
-            "entropy_global_lower": bounds and bounds.global_lower,
-            "entropy_global_upper": bounds and bounds.global_upper,
-            "text": rollout.text,
-            "answer": rollout.answer and rollout.answer[:MAX_ANSWER_CHARS],
-            "extras": json.dumps(rollout.extras, ensure_ascii=False) if rollout.extras else None,
-            "prompt": None,
-            "prefix_tokens": rollout.prefix_tokens,
-            "prefix_state": _digest(rollout, rollout.prefix_tokens),
-            "cut_tokens": cut and cut.num_tokens,
-            "cut_value": cut and cut.value,
-            "cut_state": _digest(rollout, cut.num_tokens if cut else 0),
-            "token_chars": None,
-            "token_entropy": None,
-            "token_logprob": None,
-            "token_policy_logprob": None,
+    """One row with every column, null where nothing is known yet. `row` is None for a rollout that
+    is in no group."""
+    entropy, bounds, cut, turn = rollout.entropy, rollout.entropy_bounds, rollout.state, rollout.turn
+    record: dict[str, Any] = dict.fromkeys(COLUMNS | TOKEN_COLUMNS) | {
+        "step": step,
+        "uid": rollout.uid,
+        "context": rollout.context.value,
+        "verdict": rollout.verdict.value,
+        "reason": rollout.reason,
+        "outcome_reward": rollout.reward,
+        "reward": rollout.reward,
+        "ranked": False,
+        "truncated": rollout.truncated,
+        "num_tokens": rollout.num_tokens,
+        "text": rollout.text,
+        "answer": rollout.answer and rollout.answer[:MAX_ANSWER_CHARS],
+        "extras": json.dumps(rollout.extras, ensure_ascii=False) if rollout.extras else None,
+        "prefix_tokens": rollout.prefix_tokens,
+        "prefix_state": _digest(rollout, rollout.prefix_tokens),
+    }
+    if row is not None:
+        record |= {
+            "group": row.group,
+            "ranking_reward": row.ranking_reward,
+            "reward": row.reward,
+            "ranked": row.ranked,
+            "advantage": row.advantage if row.trained else None,
+            "recalled_from": rollout.policy_step + 1 if row.recalled else None,  # sampling step
         }
-        | _place(rollout.turn)
-    )
+    if entropy is not None:
+        record |= _entropy(entropy)
+    if bounds is not None:
+        record |= {f"entropy_{name}": value for name, value in asdict(bounds).items()}
+    if cut is not None:
+        digest = _digest(rollout, cut.num_tokens)
+        record |= {"cut_tokens": cut.num_tokens, "cut_value": cut.value, "cut_state": digest}
+    if turn is not None:
+        record |= {"trajectory": turn.trajectory, "turn": turn.index, "state": turn.state}
+        record |= {"turn_reward": turn.reward, "step_return": turn.step_return, "valid": turn.valid}
+    return record
 
 
-def _fates(group: Group | None) -> dict[str, str | None]:
-    """Return what replay and ranking did for the row's group, or why they did nothing."""
-    if group is None:
-        return {"group_replay": None, "group_ranking": None}
-    return {"group_replay": group.replay.value, "group_ranking": group.ranking.value}
+def _entropy(entropy: EntropyStatistics) -> dict[str, Any]:
+    return {"entropy_peak": entropy.peak, "entropy_global": entropy.global_, "entropy_source": entropy.source}
 
 
 def _digest(rollout: Rollout, num_tokens: int) -> str | None:
     """Digest of a response's first tokens, as in the history store; None for no tokens."""
     return state_digest(rollout.response_ids[:num_tokens]).hex() if num_tokens else None
-
-
-def _place(turn: TurnFacts | None) -> dict[str, Any]:
-    """The place of a response in its trajectory; nulls for a response to a problem."""
-    if turn is None:
-        return dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))
-    return {
-        "trajectory": turn.trajectory,
-        "turn": turn.index,
-        "state": turn.state,
-        "turn_reward": turn.reward,
-        "step_return": turn.step_return,
-        "valid": turn.valid,
-    }
 
 
 def _measured(row: Row, statistics: EntropyStatistics | None) -> dict[str, Any]:
@@ -149,11 +134,7 @@ def _measured(row: Row, statistics: EntropyStatistics | None) -> dict[str, Any]:
     # of a prefix nothing was measured, so there is not one value per token
     found: dict[str, Any] = {"token_entropy": None if row.rollout.prefix_tokens else statistics.tokens}
     if row.rollout.entropy is None and not row.recalled:
-        found |= {
-            "entropy_peak": statistics.peak,
-            "entropy_global": statistics.global_,
-            "entropy_source": statistics.source,
-        }
+        found |= _entropy(statistics)
     return found
 
 

@@ -47,6 +47,11 @@ class StepGroup:
     fate: str | None = None  # of a collapsed group
 
     @property
+    def num_graded(self) -> int:
+        """Fresh rollouts with a verdict."""
+        return self.num_correct + self.num_wrong
+
+    @property
     def key(self) -> tuple[str, str]:
         """Names it within its step."""
         return self.uid, self.context.value
