@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,17 +26,48 @@ Batch = tuple[list[list[int]], list[list[bool]]]  # token ids [B, T]; True: a so
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Size and training of one model. Every number is part of its weights."""
+    """Size and training of one model. Every number is part of its weights. Default: 0.1M parameters."""
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_attention_heads: int  # heads of 32 entries: vLLM on a CPU takes few sizes
-    num_key_value_heads: int
-    learning_rate: float  # at its highest; it falls to 0 in a straight line
-    num_warmup_steps: int
-    seed: int
+    vocab_size: int = 448  # 64 n: 256 bytes, special tokens, whole words
+    hidden_size: int = 64
+    intermediate_size: int = 128
+    num_layers: int = 2
+    num_attention_heads: int = 2  # heads of 32 entries: vLLM on a CPU takes few sizes
+    num_key_value_heads: int = 1
+    learning_rate: float = 5e-3  # at its highest; it falls to 0 in a straight line
+    num_warmup_steps: int = 20
+    seed: int = 0
+
+
+def write(
+    directory: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    recipe: Recipe,
+    draw_examples: Callable[[random.Random], Sequence[Example]],
+    *,
+    num_steps: int,
+) -> None:
+    """Train a model and write it with its tokenizer (bfloat16). On one thread: more gain nothing
+    here and crawl on a busy machine. torch's number of threads is as before afterwards."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = train_model(tokenizer, recipe, draw_examples, num_steps=num_steps)
+    torch.set_num_threads(threads)
+    tokenizer.save_pretrained(directory)
+    model.to(torch.bfloat16).save_pretrained(directory)
+
+
+def with_reflection(examples: Sequence[Example]) -> list[str]:
+    """The texts of a tokenizer's corpus: each example's turns, and its reflection prompt."""
+    from r3_openrlhf.method.core.reflection import reflection_message
+
+    return [
+        text
+        for problem, solution in examples
+        for text in (f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution))
+    ]
 
 
 def train_tokenizer(corpus: Sequence[str], *, vocab_size: int, lines: Sequence[str] = ()) -> PreTrainedTokenizerFast:

@@ -14,7 +14,6 @@ correct, and there is something to learn: no slips, and few words.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,45 +23,14 @@ from r3_openrlhf.runs.models.pretraining import Example, Recipe
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-VOCAB_SIZE = 448  # 64 n: 256 bytes, special tokens, whole words
 SLIP_RATE, TERSE_RATE = 0.1, 0.2
-NUM_STEPS, BATCH_SIZE, SEED = 500, 32, 0
-RECIPE = Recipe(
-    vocab_size=VOCAB_SIZE,
-    hidden_size=64,
-    intermediate_size=128,
-    num_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    learning_rate=5e-3,
-    num_warmup_steps=20,
-    seed=SEED,
-)
+NUM_STEPS, BATCH_SIZE = 500, 32
+RECIPE = Recipe()
 
 
 def build(directory: Path) -> None:
     """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
-    write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
-
-
-def write(
-    directory: Path,
-    tokenizer: PreTrainedTokenizerFast,
-    recipe: Recipe,
-    draw_examples: Callable[[random.Random], Sequence[Example]],
-    *,
-    num_steps: int,
-) -> None:
-    """Train and write a model of this kind. On one thread: more gain nothing here and crawl on a
-    busy machine. torch's number of threads is as before afterwards."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    model = pretraining.train_model(tokenizer, recipe, draw_examples, num_steps=num_steps)
-    torch.set_num_threads(threads)
-    tokenizer.save_pretrained(directory)
-    model.to(torch.bfloat16).save_pretrained(directory)
+    pretraining.write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
 
 
 def draw_sum(rng: random.Random) -> str:
@@ -90,15 +58,10 @@ def word_solution(sum_: str, rng: random.Random) -> str:
 
 def train_tokenizer() -> PreTrainedTokenizerFast:
     """Over the words of the task and of the reflection prompt."""
-    from r3_openrlhf.method.core.reflection import reflection_message
-
-    rng = random.Random(SEED)
-    corpus = []
-    for _ in range(400):
-        sum_ = draw_sum(rng)
-        problem, solution = word_problem(sum_), word_solution(sum_, rng)
-        corpus += [f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution)]
-    return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE)
+    rng = random.Random(RECIPE.seed)
+    sums = (draw_sum(rng) for _ in range(400))
+    examples = [(word_problem(sum_), word_solution(sum_, rng)) for sum_ in sums]
+    return pretraining.train_tokenizer(pretraining.with_reflection(examples), vocab_size=RECIPE.vocab_size)
 
 
 def draw_examples(rng: random.Random) -> list[Example]:

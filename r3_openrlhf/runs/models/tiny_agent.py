@@ -8,30 +8,28 @@ and then, most of them end early at a gate that stays shut, and there is somethi
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.problems.agents.trajectory import Episode
 from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE, Vault
-from r3_openrlhf.runs.models import pretraining, tiny
-from r3_openrlhf.runs.models.pretraining import Example
+from r3_openrlhf.runs.models import pretraining
+from r3_openrlhf.runs.models.pretraining import Example, Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-VOCAB_SIZE = 384  # 64 n: 256 bytes, special tokens, whole words
 SKILL = 0.55
 ROOMS, KEYS = (2, 3, 4), 1
 MAX_TURNS, MEMORY_TURNS = 6, 2
 NUM_STEPS, BATCH_SIZE = 400, 32
-RECIPE = replace(tiny.RECIPE, vocab_size=VOCAB_SIZE)
+RECIPE = Recipe(vocab_size=384)
 
 
 def build(directory: Path) -> None:
     """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
-    tiny.write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
+    pretraining.write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
 
 
 def right_action(vault: Vault) -> str:
@@ -68,4 +66,4 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     """Over the words of the vault."""
     rng = random.Random(RECIPE.seed)
     corpus = [f"{role}\n{text}" for _ in range(100) for pair in episode_examples(rng) for role, text in zip(("user", "assistant"), pair, strict=True)]  # fmt: skip
-    return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE)
+    return pretraining.train_tokenizer(corpus, vocab_size=RECIPE.vocab_size)

@@ -20,8 +20,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r3_openrlhf.runs.models import pretraining, tiny
-from r3_openrlhf.runs.models.pretraining import Example
+from r3_openrlhf.runs.models import pretraining
+from r3_openrlhf.runs.models.pretraining import Example, Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -30,14 +30,14 @@ SLIP_RATE, TERSE_RATE = 0.1, 0.2
 WORDS = {"+": "adds", "-": "subtracts", "*": "multiplies by"}
 ARGUMENTS = (0, 2, 7)  # of the tests of a function
 NUM_STEPS, BATCH_SIZE = 500, 32
-RECIPE = tiny.RECIPE
+RECIPE = Recipe()
 
 Parts = list[tuple[str, int]]  # sign and number, in order
 
 
 def build(directory: Path) -> None:
     """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
-    tiny.write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
+    pretraining.write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
 
 
 def problems(size: int = 32, seed: int = 0) -> list[dict[str, Any]]:
@@ -91,15 +91,10 @@ def word_solution(parts: Parts, rng: random.Random) -> str:
 
 def train_tokenizer() -> PreTrainedTokenizerFast:
     """Over the words of the task and of the reflection prompt."""
-    from r3_openrlhf.method.core.reflection import reflection_message
-
     rng = random.Random(RECIPE.seed)
-    corpus = []
-    for _ in range(400):
-        parts = draw_parts(rng)
-        problem, solution = word_problem(parts), word_solution(parts, rng)
-        corpus += [f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution)]
-    return pretraining.train_tokenizer(corpus, vocab_size=RECIPE.vocab_size)
+    drawn = (draw_parts(rng) for _ in range(400))
+    examples = [(word_problem(parts), word_solution(parts, rng)) for parts in drawn]
+    return pretraining.train_tokenizer(pretraining.with_reflection(examples), vocab_size=RECIPE.vocab_size)
 
 
 def draw_examples(rng: random.Random) -> list[Example]:

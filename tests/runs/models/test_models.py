@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.runs.models import locate
+from r3_openrlhf.runs.models import locate, pretraining
 from r3_openrlhf.runs.models import smollm2 as smollm2_model
 from r3_openrlhf.runs.models import tiny as tiny_model
 from r3_openrlhf.runs.models.locate import locate_model, resolve_model
@@ -304,7 +304,7 @@ class TestTinyModel:
         state = torch.random.get_rng_state()
         for name in ("first", "second"):
             tokenizer = tiny_model.train_tokenizer()
-            tiny_model.write(tmp_path / name, tokenizer, tiny_model.RECIPE, tiny_model.draw_examples, num_steps=3)
+            pretraining.write(tmp_path / name, tokenizer, tiny_model.RECIPE, tiny_model.draw_examples, num_steps=3)
         first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second"))
         assert first == second
         assert torch.equal(torch.random.get_rng_state(), state)
