@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that 
 from r3_openrlhf.config.loading import load_config  # noqa: E402
 from r3_openrlhf.runs.planning.forecast import Plan, make_plan  # noqa: E402
 from r3_openrlhf.runs.planning.hardware import GPUS  # noqa: E402
-from r3_openrlhf.runs.planning.shapes import PUBLISHED  # noqa: E402
+from r3_openrlhf.runs.planning.shapes import shape_of  # noqa: E402
 
 STOCK = ["run_dir=unused", "algo=grpo", "replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
 
@@ -26,7 +26,7 @@ def nemo_rl() -> Plan:
         *("data.max_len=4096", "train.batch_size=512", "train.kl_coef=0.01", "model.gradient_checkpointing=false"),
     ]
     config = load_config("r3_7b_deepscaler_multinode", [*STOCK, *settings])
-    shape = PUBLISHED["meta-llama/Llama-3.1-8B"]
+    shape = shape_of("meta-llama/Llama-3.1-8B")
     return make_plan(config, shape, GPUS["h100-80gb"], num_problems=64, mean_tokens=860, prompt_tokens=200)
 
 
@@ -37,7 +37,7 @@ def small_on_h800(mean_tokens: int) -> Plan:
         "train.max_tokens_per_gpu=20480",
     ]
     config = load_config("r3_1p5b_deepscaler_8gpu", [*STOCK, *settings])
-    shape = PUBLISHED["deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"]
+    shape = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
     return make_plan(config, shape, GPUS["h800-80gb"], num_problems=64 * 1170, mean_tokens=mean_tokens)
 
 

@@ -13,7 +13,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,7 @@ def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
     if not data.sources:
         left_out[f"longer than {room:,} tokens"] = data.num_dropped_overlong
         left_out["without problem or usable answer"] = data.num_unusable
-    page = make_page(
+    return make_page(
         config.data,
         config.reward,
         tokenizer,
@@ -139,8 +139,8 @@ def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
         ],
         steps=num_steps(config, data),
         findings=data.findings,
+        algorithm=algorithm_lines(config),
     )
-    return replace(page, algorithm=algorithm_lines(config))
 
 
 def page_here(config: R3Config, model: str) -> FirstPage:
@@ -160,14 +160,15 @@ def num_steps(config: R3Config, data: PreparedData) -> int:
 def page_of_tasks(config: R3Config, model: str, data: PreparedData) -> FirstPage:
     """The page of an agentic run: model and number of tasks; prompts only arise in play."""
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
-    found = [*directory_findings(model), *tokenizer_findings(tokenizer, model)]
-    found += template_findings(tokenizer, model, config.data, [])
-    return FirstPage(
+    return make_page(
+        config.data,
+        config.reward,
+        tokenizer,
+        model,
+        [],
         used=data.num_problems,
         left_out={},
         steps=num_steps(config, data),
-        examples=[],
-        findings=found,
         algorithm=algorithm_lines(config),
     )
 
@@ -217,20 +218,21 @@ def make_page(
     steps: int | None = None,
     sources: Sequence[str] = (),
     findings: Sequence[Finding] = (),
+    algorithm: Sequence[str] = (),
 ) -> FirstPage:
     """The page of some problems with final prompts (`rows`), of `used` in all."""
     ids = [tokenizer(text=prompt, add_special_tokens=False)["input_ids"] for _, prompt in rows]
+    said = asyncio.run(_grades(reward, rows))
     examples = [
         Example(
             uid=label.uid,
             prompt=tokenizer.decode(one),
             references=list(label.references),
             read_as=[_read_as(label.task, text, label.problem) for text in label.references],
+            said=verdicts,
         )
-        for (label, _), one in zip(rows, ids, strict=True)
+        for (label, _), one, verdicts in zip(rows, ids, said, strict=True)
     ]
-    said = asyncio.run(_grades(reward, rows))
-    examples = [Example(**(vars(example) | {"said": one})) for example, one in zip(examples, said, strict=True)]
     texts = [label.problem for label, _ in rows]
     probed = probe(reward, rows)
     used_ids = [number for one in ids for number in one]
@@ -241,15 +243,15 @@ def make_page(
         *findings,
         *(probed.findings if probed is not None else _grader_findings(rows, examples)),
     ]
-    said_by = [one.line for one in probed.rewards] if probed is not None else []
     return FirstPage(
         used=used,
         left_out=left_out,
         steps=steps,
         examples=examples,
         findings=found,
-        rewards=said_by,
+        rewards=[one.line for one in probed.rewards] if probed is not None else [],
         sources=list(sources),
+        algorithm=list(algorithm),
     )
 
 
@@ -286,7 +288,7 @@ def _asks_for_reference(config: RewardConfig) -> str:
 
 async def _grades(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> list[list[tuple[str, str]]]:
     """Grade each row's reference in a box and in a sentence, and a wrong answer."""
-    if config.urls:  # one may be down: `probe_rewards` asks each about one problem
+    if config.urls or not rows:  # a server may be down: `probe_rewards` asks each about one problem
         return [[] for _ in rows]
     grader = make_grader(config)
     try:

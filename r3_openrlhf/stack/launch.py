@@ -49,7 +49,7 @@ from r3_openrlhf.runs.kept_files import keep_functions
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.models.locate import is_built, locate_model, resolve_model
 from r3_openrlhf.runs.planning.history_forecast import history_warnings
-from r3_openrlhf.runs.planning.shapes import known_shape
+from r3_openrlhf.runs.planning.shapes import published
 from r3_openrlhf.runs.planning.verdict import check_split
 from r3_openrlhf.runs.stop_request import GOES_ON, RunInterrupted, StopRequest
 from r3_openrlhf.stack import other_ranks
@@ -179,7 +179,7 @@ def plan(config: R3Config) -> Plan:
         check_context(config, model, platform=platform)
     arguments = checked_arguments(config, run, model, platform=platform)
     if not is_here:
-        if (shape := known_shape(config.model.path)) is not None:
+        if (shape := published().get(config.model.path)) is not None:
             check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
         notes.append("Not checked: the prompts' length and the model's context, as the model is not here.")
         return Plan(platform, arguments, notes, None)

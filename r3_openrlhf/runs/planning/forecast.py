@@ -206,7 +206,7 @@ class _Run:
         tokens = max(BATCHED_TOKENS, sequences)
         step = f.engine_step_bytes(shape, batched_tokens=tokens, sequences=sequences) // self.tp
         cache = self.engine_share - self.engine_weights - step - f.CONTEXTS.cuda
-        self.kv_tokens = max(0, cache * f.kv_split(shape, self.tp) // f.kv_bytes_per_token(shape))
+        self.kv_tokens = max(0, cache * f.kv_split(shape, self.tp) // shape.kv_bytes)
         # between samplings: all without sleep; in asynchronous training it is on another GPU
         self.engine_at_rest = 0 if self.ahead else self.engine_context if self.sleep else self.engine_share
         self.at_rest = {"weights": self.weights, "optimizer, gradients": 0 if self.sleep else self.states}
@@ -234,7 +234,7 @@ class _Run:
         return self.sampling(), self.logprobs(), self.update(), self.sync()
 
     def sampling(self) -> Phase:
-        kv = self.kv_tokens * f.kv_bytes_per_token(self.shape) // f.kv_split(self.shape, self.tp)
+        kv = self.kv_tokens * self.shape.kv_bytes // f.kv_split(self.shape, self.tp)
         policy = {} if self.ahead else self.at_rest  # the policy is on other GPUs then
         contexts = (0 if self.ahead else self.policy_contexts) + self.engine_context
         parts = policy | {
@@ -250,7 +250,7 @@ class _Run:
         parts = self.at_rest | {
             "gathered weights": self.live,
             "activations": f.forward_bytes(self.shape, tokens=tokens),
-            "logits": f.forward_logits_bytes(self.shape, tokens=with_logits),
+            "logits": f.FORWARD_LOGIT_BYTES * with_logits * self.shape.vocab,
             "contexts": self.policy_contexts,
             "engine": self.engine_at_rest,
         }
@@ -263,10 +263,12 @@ class _Run:
             "flash" in self.config.model.attn_implementation,
         )
         in_chunks = train.logits_chunk_tokens is not None and not self.adapter
-        entropy = self.config.flag("actor.entropy_coef") is not None
+        logit_bytes = f.TRAIN_LOGIT_BYTES
+        if self.config.flag("actor.entropy_coef") is not None:
+            logit_bytes += f.ENTROPY_LOGIT_BYTES
         of_batch = {
             "activations": f.activation_bytes(shape, tokens=tokens, checkpointing=checkpointing, flash=flash),
-            "logits": f.train_logits_bytes(shape, tokens=with_logits, entropy=entropy),
+            "logits": logit_bytes * with_logits * shape.vocab,
             "last layer's gradient": f.FP32 * shape.vocab * shape.hidden * in_chunks,
             "gradient bucket": self.zero.bucket(self.trained_params),
             "gathered weights": self.live,

@@ -98,57 +98,29 @@ def checkpoint_bytes(params: int, trained: int) -> int:
 # ── one micro-batch ──
 
 
-def layer_activation_bytes(shape: ModelShape, *, flash: bool = True) -> int:
-    """Per token, what autograd keeps of one layer in transformers 5.15: for each norm its input in
-    fp32, twice its output in bf16 (normalised, scaled); q, k, v and the attention's result; gate,
-    up, silu(gate) and their product. Without flash attention k and v are repeated for every head.
-    As Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), who count 34 hidden for a layer with
-    LayerNorm, dropout and GELU."""
-    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    norms = 2 * (FP32 + 2 * BF16) * shape.hidden
-    attention = BF16 * (2 * q + 2 * (kv if flash else q))
-    return norms + attention + 4 * BF16 * shape.intermediate
-
-
 def activation_bytes(shape: ModelShape, *, tokens: int, checkpointing: bool, flash: bool = True) -> int:
     """Training. With gradient checkpointing each layer keeps its input, and one layer at a time is
-    computed again. Around the layers: the last norm, and the rotary tables."""
-    layer = layer_activation_bytes(shape, flash=flash)
-    around = (FP32 + 2 * BF16) * shape.hidden + 2 * BF16 * shape.head_dim
+    computed again. Without flash attention k and v are repeated for every head."""
+    repeated = 0.0 if flash else shape.repeated_bytes
+    layers = shape.kept_bytes + shape.layers * repeated
     if checkpointing:
-        return tokens * (shape.layers * BF16 * shape.hidden + layer + around)
-    return tokens * (shape.layers * layer + around)
+        layers = shape.layers * BF16 * shape.hidden + shape.layer_bytes + repeated
+    return round(tokens * (layers + shape.around_bytes))
 
 
 def forward_bytes(shape: ModelShape, *, tokens: int) -> int:
-    """Without gradient: a layer's input, gate, up and their product."""
-    return tokens * BF16 * (2 * shape.hidden + 3 * shape.intermediate)
+    """Without gradient: a layer's input and result, and three of its widest tensors (gate, up and
+    their product)."""
+    return round(tokens * (2 * BF16 * shape.hidden + 3 * shape.widest_bytes))
 
 
-# Per token and word of the vocabulary. Training: fp32 logits (models/actor.py:250 copies), their
-# gradient in fp32 and in bf16; flash-attn's kernel keeps no other. Without it log-probs are gather
-# and logsumexp (models/utils.py:185-188), with two fp32 tensors more in backward. Log-probs alone:
-# bf16 and fp32 copy; R³'s exact entropy (method/core/entropy.py): the model's own and a chunk.
-# openrlhf.actor.entropy_coef adds one gradient in fp32 (models/utils.py:216, compiled).
+# Per token and word of the vocabulary. Training, where the backward pass begins: fp32 logits
+# (models/actor.py:250 copies), their gradient in fp32 and in bf16; flash-attn's kernel keeps no
+# other. Log-probs alone: bf16 and fp32 copy; R³'s exact entropy (method/core/entropy.py): the model's
+# own and a chunk. openrlhf.actor.entropy_coef adds a gradient in fp32 (models/utils.py:216, compiled).
 ENTROPY_LOGIT_BYTES = FP32
-TRAIN_LOGIT_BYTES = {True: FP32 + FP32 + BF16, False: 4 * FP32}
+TRAIN_LOGIT_BYTES = FP32 + FP32 + BF16
 FORWARD_LOGIT_BYTES = BF16 + FP32
-
-
-def train_logits_bytes(shape: ModelShape, *, tokens: int, flash: bool = True, entropy: bool = False) -> int:
-    """Logits and their gradients at the peak, where the backward pass begins. flash: flash-attn's
-    kernel is installed. entropy: the loss has an entropy bonus?"""
-    return (TRAIN_LOGIT_BYTES[flash] + ENTROPY_LOGIT_BYTES * entropy) * tokens * shape.vocab
-
-
-def forward_logits_bytes(shape: ModelShape, *, tokens: int) -> int:
-    """Logits of a pass without gradient."""
-    return FORWARD_LOGIT_BYTES * tokens * shape.vocab
-
-
-def kv_bytes_per_token(shape: ModelShape) -> int:
-    """Bytes of all layers' keys and values, bf16 (vllm/v1/kv_cache_interface.py)."""
-    return 2 * BF16 * shape.layers * shape.kv_heads * shape.head_dim
 
 
 def kv_split(shape: ModelShape, tensor_parallel: int) -> int:
@@ -200,7 +172,7 @@ def decode_seconds(
     memory (Pope et al. 2022, arXiv 2211.05102, section 2), or, with many sequences, by arithmetic;
     a fixed time is added."""
     weights = BF16 * shape.matmul_params / tensor_parallel
-    kv = kv_bytes_per_token(shape) / kv_split(shape, tensor_parallel)
+    kv = shape.kv_bytes / kv_split(shape, tensor_parallel)
     fixed = rates.decode_step_s + (2 * shape.layers * rates.allreduce_s if tensor_parallel > 1 else 0.0)
     waiting = random.Random(0).sample(lengths, len(lengths))  # mixed, always alike
     running: list[int] = []  # the decode step at which each ends
@@ -227,7 +199,7 @@ def decode_seconds(
 
 def forward_flops(shape: ModelShape, *, tokens: float, length: float) -> float:
     """2 P per token, and attention over half the sequence (arXiv 2001.08361, section 2.1)."""
-    return tokens * (2 * shape.matmul_params + 4 * shape.layers * shape.heads * shape.head_dim * length / 2)
+    return tokens * (2 * shape.matmul_params + 4 * shape.attention_width * length / 2)
 
 
 def update_flops(shape: ModelShape, *, tokens: float, length: float, checkpointing: bool) -> float:

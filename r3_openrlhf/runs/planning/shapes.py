@@ -1,159 +1,164 @@
-"""The shape of a decoder-only transformer: gated MLP, grouped queries (Llama, Qwen2, Qwen3)."""
+"""A model's parameters, KV cache and activations, measured on the meta device: Transformers builds
+the model of a config.json without weights, and one pass says what each layer keeps. So the plan
+knows every text architecture that the installed Transformers does, and has a formula for none.
+
+Weights are counted in bfloat16, KV cache as vLLM keeps it without quantization; layers with a
+sliding window count as those without one, and a state that does not grow (linear attention) as 0.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.errors import ConfigError
 
-KINDS = ("llama", "qwen2", "qwen3", "mistral")  # config.json's model_type
+TOKENS = 64  # of the pass on the meta device
+ATTENTION = "r3_planned"  # its entry in Transformers' table of attentions
+SAME = {"smollm2": "HuggingFaceTB/SmolLM2-135M"}  # names of this project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Names as in config.json, shortened."""
+    """What a plan needs to know of a model. Bytes are of one token."""
 
+    params: int
+    matmul_params: int  # weights that multiply each token; of experts those that it is sent to
+    tensors: int
     layers: int
     hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
     vocab: int
-    tied: bool  # one matrix is both embedding and head
-    qkv_bias: bool = False
-    qk_norm: bool = False
-
-    @property
-    def layer_params(self) -> int:
-        """Two norms, q, k, v, o, and gate, up, down."""
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        attention = self.hidden * (2 * q + 2 * kv) + (q + 2 * kv) * self.qkv_bias + 2 * self.head_dim * self.qk_norm
-        return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
-
-    @property
-    def params(self) -> int:
-        """All of them; a tied head counts once."""
-        return self.layers * self.layer_params + self.hidden + self.vocab * self.hidden * (1 if self.tied else 2)
-
-    @property
-    def matmul_params(self) -> int:
-        """Weights that multiply each token: all but the embedding, which is looked up."""
-        return self.params - (0 if self.tied else self.vocab * self.hidden)
+    heads: int
+    kv_heads: int  # among which an engine's GPUs can split the cache
+    attention_width: int  # heads x their dimension, summed over the layers that attend to all
+    kv_bytes: int  # keys and values, all layers
+    kept_bytes: float  # by autograd, of all layers, with flash attention
+    layer_bytes: float  # the same of the largest layer
+    widest_bytes: float  # one tensor of it
+    repeated_bytes: float  # more of the largest layer where keys and values are repeated for every head
+    around_bytes: float  # before and after the layers
+    linear_sizes: Mapping[str, int]  # inputs + outputs of the linear layers of a name; no head
 
     def adapter_params(self, rank: int, targets: Collection[str] = ()) -> int:
-        """LoRA parameters: rank x (in + out) per layer of `targets`; empty: all but the head."""
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        sizes = {
-            "q_proj": self.hidden + q,
-            "k_proj": self.hidden + kv,
-            "v_proj": self.hidden + kv,
-            "o_proj": q + self.hidden,
-            "gate_proj": self.hidden + self.intermediate,
-            "up_proj": self.hidden + self.intermediate,
-            "down_proj": self.intermediate + self.hidden,
-        }
-        return self.layers * rank * sum(size for name, size in sizes.items() if not targets or name in targets)
-
-    @property
-    def tensors(self) -> int:
-        """Parameters as named tensors, which the weight sync sends one by one."""
-        return self.layers * (9 + 3 * self.qkv_bias + 2 * self.qk_norm) + (2 if self.tied else 3)
+        """LoRA parameters: rank x (in + out) of each linear layer of `targets`; empty: of all."""
+        return rank * sum(size for name, size in self.linear_sizes.items() if not targets or name in targets)
 
 
-def _qwen2(
-    layers: int, hidden: int, intermediate: int, heads: int, kv_heads: int, vocab: int, tied: bool
-) -> ModelShape:
-    return ModelShape(
-        layers=layers,
-        hidden=hidden,
-        intermediate=intermediate,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=hidden // heads,
-        vocab=vocab,
-        tied=tied,
-        qkv_bias=True,
-    )
+@functools.cache
+def published() -> dict[str, ModelShape]:
+    """What `measured` gives for published models and for those that are built here, by name."""
+    found = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+    shapes = {name: ModelShape(**fields) for name, fields in found.items()}
+    return shapes | {same: shapes[name] for same, name in SAME.items()}
 
 
-# config.json of the models of these names on the Hugging Face hub
-PUBLISHED = {
-    "Qwen/Qwen2.5-0.5B": _qwen2(24, 896, 4864, 14, 2, 151936, True),
-    "Qwen/Qwen2.5-0.5B-Instruct": _qwen2(24, 896, 4864, 14, 2, 151936, True),
-    "Qwen/Qwen2.5-1.5B": _qwen2(28, 1536, 8960, 12, 2, 151936, True),
-    "Qwen/Qwen2.5-7B": _qwen2(28, 3584, 18944, 28, 4, 152064, False),
-    "Qwen/Qwen2.5-32B": _qwen2(64, 5120, 27648, 40, 8, 152064, False),
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": _qwen2(28, 1536, 8960, 12, 2, 151936, False),
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": _qwen2(28, 3584, 18944, 28, 4, 152064, False),
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": _qwen2(64, 5120, 27648, 40, 8, 152064, False),
-    "meta-llama/Llama-3.1-8B": ModelShape(
-        layers=32,
-        hidden=4096,
-        intermediate=14336,
-        heads=32,
-        kv_heads=8,
-        head_dim=128,
-        vocab=128256,
-        tied=False,
-    ),
-    "HuggingFaceTB/SmolLM2-135M": ModelShape(
-        layers=30, hidden=576, intermediate=1536, heads=9, kv_heads=3, head_dim=64, vocab=49152, tied=True
-    ),
-    # built here (runs/models/tiny.py, tiny_agent.py, tiny_code.py)
-    "tiny": _qwen2(2, 64, 128, 2, 1, 448, False),
-    "tiny_agent": _qwen2(2, 64, 128, 2, 1, 384, False),
-    "tiny_code": _qwen2(2, 64, 128, 2, 1, 448, False),
-}
-SAME = {"smollm2": "HuggingFaceTB/SmolLM2-135M"}  # names of this project
-
-
+@functools.cache
 def shape_of(model: str) -> ModelShape:
-    """The shape of a directory's config.json, or of a published name. ConfigError for others."""
-    file = Path(model) / "config.json"
-    if file.is_file():
-        return _read(file)
-    name = SAME.get(model, model)
-    for published in (name, name.removesuffix("-Instruct")):
-        if published in PUBLISHED:
-            return PUBLISHED[published]
-    raise ConfigError(
-        f"model.path is {model}: there is no config.json and its shape is not in r3_openrlhf/runs/planning/shapes.py; use a "
-        f"directory that holds the model, or one of {', '.join(PUBLISHED)}"
+    """The shape of a model directory, a name in `published` or one in the hub's cache. Nothing is
+    fetched, and no code of the model runs. ConfigError: Transformers makes no text model of it."""
+    if not (Path(model) / "config.json").is_file():
+        for name in (model, model.removesuffix("-Instruct")):
+            if name in published():
+                return published()[name]
+    try:
+        from transformers import AutoConfig
+
+        return measured(AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False))
+    except Exception as error:  # of any architecture's own code, for a configuration of strangers
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"model.path is {model}, which the plan cannot read ({type(error).__name__}: {reason}); use a directory with its "
+            f"config.json, or one of {', '.join(published())}"
+        ) from error
+
+
+def measured(config: Any) -> ModelShape:
+    """The shape of the text model of a configuration of Transformers."""
+    import torch
+    from transformers import AttentionInterface, AutoModelForCausalLM
+
+    config, tape = config.get_text_config(), _Tape()
+    AttentionInterface.register(ATTENTION, tape.attention)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=ATTENTION)
+    model.tie_weights()
+    cache, layers = tape.run(model.train(), num_layers=config.num_hidden_layers)
+    params = dict(model.named_parameters())
+    head, linears, looked_up = model.get_output_embeddings(), Counter[str](), 0
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and module is not head:
+            linears[name.rpartition(".")[2]] += module.in_features + module.out_features
+        if isinstance(module, torch.nn.Embedding) and module.weight is not head.weight:
+            looked_up += module.weight.numel()
+    return ModelShape(
+        params=sum(weight.numel() for weight in params.values()),
+        matmul_params=round(sum(_used(name, weight, config) for name, weight in params.items())) - looked_up,
+        tensors=len(params),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        vocab=config.vocab_size,
+        heads=config.num_attention_heads,
+        kv_heads=max((one.keys.shape[1] for one in cache), default=1),
+        attention_width=tape.attention_width,
+        kv_bytes=sum(2 * (one.keys.numel() + one.values.numel()) for one in cache) // TOKENS,
+        kept_bytes=sum(map(sum, layers)),
+        layer_bytes=max(map(sum, layers)),
+        widest_bytes=max(map(max, layers)),
+        repeated_bytes=tape.repeated_bytes,
+        around_bytes=sum(tape.kept[None]),
+        linear_sizes=dict(linears),
     )
 
 
-def known_shape(model: str) -> ModelShape | None:
-    """`shape_of`; None where the plan does not know the model."""
-    try:
-        return shape_of(model)
-    except ConfigError:
-        return None
+def _used(name: str, weight: Any, config: Any) -> float:
+    """The entries that multiply a token: all, or those of its experts ([experts, out, in])."""
+    is_of_experts = ".experts." in name and weight.dim() == 3
+    return weight.numel() * (config.num_experts_per_tok / len(weight) if is_of_experts else 1.0)
 
 
-def _read(file: Path) -> ModelShape:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        kind = found["model_type"]
-        if kind not in KINDS:
-            raise ConfigError(f"{file} is of a {kind} model; the plan knows {', '.join(KINDS)}")
-        heads, hidden = found["num_attention_heads"], found["hidden_size"]
-        return ModelShape(
-            layers=found["num_hidden_layers"],
-            hidden=hidden,
-            intermediate=found["intermediate_size"],
-            heads=heads,
-            kv_heads=found.get("num_key_value_heads") or heads,
-            head_dim=found.get("head_dim") or hidden // heads,
-            vocab=found["vocab_size"],
-            tied=bool(found.get("tie_word_embeddings", False)),
-            qkv_bias=kind == "qwen2" or bool(found.get("attention_bias", False)),
-            qk_norm=kind == "qwen3",
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{file} cannot be read as a model's shape: {quoted(error)}; restore it from a copy"
-        ) from error
+class _Tape:
+    """The tensors that a pass on the meta device keeps for the backward pass."""
+
+    def __init__(self) -> None:
+        self.layer: int | None = None
+        self.kept: dict[int | None, list[float]] = defaultdict(lambda: [0.0])  # layer -> bytes a token
+        self.held: dict[int, Any] = {}  # each storage once, alive, so that its address does not come again
+        self.attention_width, self.repeated_bytes = 0, 0.0
+
+    def keep(self, tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.held:
+            self.held[storage._cdata] = storage
+            self.kept[self.layer].append(storage.nbytes() / TOKENS)
+        return tensor
+
+    def attention(self, _module: Any, query: Any, key: Any, value: Any, *_: Any, **_options: Any) -> Any:
+        """Keep what flash attention keeps: [1, heads, T, dim] of q, k and v, and the result."""
+        repeated = (query.shape[1] - key.shape[1]) * (key.shape[-1] + value.shape[-1]) * key.element_size()
+        self.repeated_bytes = max(self.repeated_bytes, repeated)
+        self.attention_width += query.shape[1] * query.shape[-1]
+        result = query.new_empty(len(query), query.shape[2], query.shape[1], value.shape[-1]).requires_grad_()
+        for tensor in (query, key, value, result):
+            self.keep(tensor)
+        return result, None
+
+    def run(self, model: Any, *, num_layers: int) -> tuple[list[Any], list[list[float]]]:
+        """(layers of the KV cache, bytes a token of each tensor that each layer keeps)."""
+        import torch
+
+        layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == num_layers)
+        for number, layer in enumerate(layers):
+            layer.register_forward_pre_hook(lambda *_, number=number: setattr(self, "layer", number))
+            layer.register_forward_hook(lambda *_: setattr(self, "layer", None))
+        self.held |= {(storage := weight.untyped_storage())._cdata: storage for weight in model.parameters()}
+        ids = torch.zeros((1, TOKENS), dtype=torch.long, device="meta")
+        with torch.autograd.graph.saved_tensors_hooks(self.keep, lambda tensor: tensor):
+            cache = model(ids, use_cache=True).past_key_values.layers
+        return [one for one in cache if getattr(one, "keys", None) is not None], [
+            self.kept[number] for number in range(num_layers)
+        ]

@@ -1,35 +1,54 @@
 """Each formula beside what PyTorch, vLLM and DeepSpeed really allocate, on models that are here, and beside DeepSpeed's
 own estimators. Fifteen percent is what a plan promises."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoConfig
 
 from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.runs.planning import formulas as f
-from r3_openrlhf.runs.planning.shapes import PUBLISHED, ModelShape, shape_of
+from r3_openrlhf.runs.planning.shapes import ModelShape, measured, published, shape_of
 
 WITHIN = 0.15
 HERE = ("tiny", "smollm2")
+CARDS = {
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000, "Qwen/Qwen2.5-7B": 7_615_616_512, "Qwen/Qwen2.5-32B": 32_763_876_352,
+    "meta-llama/Llama-3.1-8B": 8_030_261_248, "HuggingFaceTB/SmolLM2-135M": 134_515_008,
+}  # fmt: skip
+ARCHITECTURES, CONFIGS = (
+    json.loads(Path(__file__).with_name(file).read_text()) for file in ("architectures.json", "published_configs.json")
+)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_those_of_transformers(name):
-    shape = PUBLISHED[name]
-    from transformers import AutoConfig, AutoModelForCausalLM
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_parameters_and_cache_are_counted_from_the_configuration(name):
+    """12 architectures. Of each layer q, k, v, o, the MLP (or each expert's and the router), the norms, and `more`. Then by hand
+    what a token is multiplied by, and the keys and values that all layers keep of it, in bfloat16."""
+    row = {"experts": 0, "used": 1, "norms": 2, "qkv_bias": False, "more": 0} | ARCHITECTURES[name]
+    config = AutoConfig.for_model(**row["config"])
+    hidden, kv_heads = config.hidden_size, config.num_key_value_heads
+    dim = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
+    q, kv = config.num_attention_heads * dim, kv_heads * dim
+    mlp = 3 * hidden * row.get("intermediate", config.intermediate_size)
+    around = 2 * hidden * (q + kv) + (q + 2 * kv) * row["qkv_bias"] + row["norms"] * hidden + row["more"]
+    layer = around + (row["experts"] * (mlp + hidden) if row["experts"] else mlp)
+    words, layers = config.vocab_size * hidden, config.num_hidden_layers
+    shape = measured(config)
+    tied = config.tie_word_embeddings
+    assert shape.params == layers * layer + hidden + words * (1 if tied else 2)
+    unused = (row["experts"] - row["used"]) * mlp * layers if row["experts"] else 0
+    assert shape.matmul_params == pytest.approx(shape.params - unused - words * (not tied), rel=1e-4)
+    assert shape.kv_bytes == 2 * 2 * layers * kv and (shape.heads, shape.kv_heads) == (q // dim, kv_heads)
 
-    options = dict(
-        num_hidden_layers=shape.layers, hidden_size=shape.hidden, intermediate_size=shape.intermediate, vocab_size=shape.vocab,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim, tie_word_embeddings=shape.tied,
-    )  # fmt: skip
-    config = AutoConfig.for_model("qwen2" if shape.qkv_bias else "llama", **options)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    model.tie_weights()
-    parameters = list(model.parameters())
-    assert sum(parameter.numel() for parameter in parameters) == shape.params
-    assert len(parameters) == shape.tensors
+
+@pytest.mark.parametrize(("name", "config"), CONFIGS.items())
+def test_published_shapes_are_measured(name, config):
+    assert published()[name] == measured(AutoConfig.for_model(**config))
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -38,13 +57,8 @@ def test_the_table_is_what_the_models_here_say(name):
 
 
 def test_known_sizes():
-    """As their model cards say: 1.78, 7.62, 32.8, 8.03 billion and 135 million."""
-    size = {name.partition("/")[2]: shape.params for name, shape in PUBLISHED.items()}
-    assert size["DeepSeek-R1-Distill-Qwen-1.5B"] == 1_777_088_000
-    assert size["Qwen2.5-7B"] == 7_615_616_512
-    assert size["Qwen2.5-32B"] == 32_763_876_352
-    assert size["Llama-3.1-8B"] == 8_030_261_248
-    assert size["SmolLM2-135M"] == 134_515_008
+    """As their model cards and the headers of their weight files say."""
+    assert {name: published()[name].params for name in CARDS} == CARDS
 
 
 # ── DeepSpeed's own estimators ──
@@ -84,9 +98,9 @@ def test_kv_cache_is_vllms(name):
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     shape = shape_of(name)
-    heads = {"num_kv_heads": shape.kv_heads, "head_size": shape.head_dim}
+    heads = {"num_kv_heads": shape.kv_heads, "head_size": shape.attention_width // shape.layers // shape.heads}
     layer = FullAttentionSpec(block_size=16, dtype=torch.bfloat16, **heads)
-    assert shape.layers * layer.page_size_bytes / 16 == f.kv_bytes_per_token(shape)
+    assert shape.layers * layer.page_size_bytes / 16 == shape.kv_bytes
 
 
 def _kept_by_autograd(name: str, *, tokens: int, checkpointing: bool) -> int:
@@ -114,7 +128,7 @@ def test_activations_are_what_autograd_keeps(name, tokens, checkpointing):
     """Every layer's activations, or with checkpointing its input; the layer that is computed again comes later."""
     shape = shape_of(name)
     expected = f.activation_bytes(shape, tokens=tokens, checkpointing=checkpointing, flash=False)
-    expected -= tokens * f.layer_activation_bytes(shape, flash=False) * checkpointing
+    expected -= tokens * (shape.layer_bytes + shape.repeated_bytes) * checkpointing
     expected += f.FP32 * tokens * shape.vocab
     assert expected == pytest.approx(_kept_by_autograd(name, tokens=tokens, checkpointing=checkpointing), rel=WITHIN)
 
@@ -129,7 +143,10 @@ def test_lengths_have_the_mean_and_the_cut_that_was_asked_for(num, mean, longest
     assert sum(lengths) / num == pytest.approx(mean, abs=1.0)
 
 
-UNIT = ModelShape(layers=1, hidden=8, intermediate=8, heads=1, kv_heads=1, head_dim=8, vocab=10, tied=True)
+UNIT = ModelShape(
+    params=500, matmul_params=500, tensors=9, layers=1, hidden=8, vocab=10, heads=1, kv_heads=1, attention_width=8, kv_bytes=32,
+    kept_bytes=0, layer_bytes=0, widest_bytes=0, repeated_bytes=0, around_bytes=0, linear_sizes={},
+)  # fmt: skip
 
 
 def test_decoding_by_hand():
@@ -145,7 +162,7 @@ def test_decoding_reads_the_cache_of_what_runs():
     """One response of 2 tokens behind a prompt of 4, memory alone: 2 steps read the weights, the logits and 4 + 1 tokens' keys
     and values on average."""
     rates = f.Rates(decode_step_s=0.0, decode=1.0)
-    read = 2 * UNIT.matmul_params + f.kv_bytes_per_token(UNIT) * 5 + 12 * UNIT.vocab
+    read = 2 * UNIT.matmul_params + UNIT.kv_bytes * 5 + 12 * UNIT.vocab
     found = f.decode_seconds(UNIT, [2], prompt=4, slots=1, tensor_parallel=1, flops=1e30, bandwidth=1.0, rates=rates)
     assert found == pytest.approx(2 * read)
 

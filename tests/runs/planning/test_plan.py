@@ -13,12 +13,12 @@ from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.planning.forecast import make_plan, num_problems_of
 from r3_openrlhf.runs.planning.hardware import GPUS, GiB
-from r3_openrlhf.runs.planning.shapes import PUBLISHED, shape_of
+from r3_openrlhf.runs.planning.shapes import shape_of
 from r3_openrlhf.runs.planning.verdict import check_split, fits, missing_kv_cache, remedies, start_check
 from tests.test_boundaries import ENGINES, loaded_by
 
-SMALL = PUBLISHED["deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"]
-SEVEN = PUBLISHED["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"]
+SMALL = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
+SEVEN = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B")
 H100 = GPUS["h100-80gb"]
 
 
@@ -77,7 +77,7 @@ def test_engines_that_sample_ahead_are_on_gpus_of_their_own():
 def test_an_adapter_by_hand():
     """Rank 16 on every linear layer of Llama-3.1-8B: 41,943,040 parameters, as PEFT counts them (below). On 8 ranks with
     ZeRO 2 each trains an eighth; the base weights stay whole, and no other gradient is kept."""
-    shape = PUBLISHED["meta-llama/Llama-3.1-8B"]
+    shape = shape_of("meta-llama/Llama-3.1-8B")
     found = phase(planned(small("openrlhf.ds.lora.rank=16"), shape), "update").parts
     adapter = 41_943_040
     assert found["weights"] == 2 * (8_030_261_248 + adapter)
@@ -94,11 +94,10 @@ def test_an_adapter_has_the_parameters_that_peft_gives_it():
     from peft import LoraConfig, get_peft_model
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    shape = PUBLISHED["meta-llama/Llama-3.1-8B"]
-    config = AutoConfig.for_model(
-        "llama", num_hidden_layers=2, hidden_size=shape.hidden, intermediate_size=shape.intermediate, vocab_size=64,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, tie_word_embeddings=False,
-    )  # fmt: skip
+    shape = shape_of("meta-llama/Llama-3.1-8B")
+    configs = json.loads(Path(__file__).with_name("published_configs.json").read_text())
+    few = {"num_hidden_layers": 2, "vocab_size": 64}
+    config = AutoConfig.for_model(**configs["meta-llama/Llama-3.1-8B"] | few)
     lora = LoraConfig(task_type="CAUSAL_LM", r=16, target_modules="all-linear")
     with torch.device("meta"):
         model = get_peft_model(AutoModelForCausalLM.from_config(config), lora)
@@ -170,13 +169,11 @@ def test_heads_that_vllm_cannot_share_are_refused(size, even):
 
 
 def test_no_remedy_splits_what_vllm_cannot_split():
-    """7B on 44 GiB with a small share for vLLM fits in engines of 4 GPUs. With half as many heads, twice as large, it has as
-    many parameters, but 14 heads cannot be shared by 4."""
+    """7B on 44 GiB with a small share for vLLM fits in engines of 4 GPUs. 14 heads instead of 28 cannot be shared by 4."""
     settings = ["cluster.num_nodes=1", "cluster.vllm_tensor_parallel_size=1"]
     settings.append("cluster.vllm_gpu_memory_utilization=0.2")
     config, gpu = load_config("r3_7b_deepscaler_multinode", settings), replace(H100, memory_bytes=44 * GiB)
-    wide = replace(SEVEN, heads=14, kv_heads=2, head_dim=256)
-    assert wide.params == SEVEN.params
+    wide = replace(SEVEN, heads=14, kv_heads=2)
     split = ("cluster.vllm_tensor_parallel_size=4",)
     assert split in remedies(config, SEVEN, gpu) and split not in remedies(config, wide, gpu) != []
 
