@@ -265,7 +265,8 @@ def _page(problems: ProblemSet, config: R3Config, tokenizer, model: str) -> Firs
         "equal to an earlier one": problems.num_duplicates,
         "without problem or usable answer": problems.num_unusable,
     }
-    return make_page(config.data, config.reward, tokenizer, model, rows, used=len(problems.labels), left_out=left_out)
+    start = FirstPage(used=len(problems.labels), left_out=left_out)
+    return make_page(start, config, tokenizer, model, rows)
 
 
 def _only_hard(problems: ProblemSet, base: EvaluationDirectory) -> ProblemSet:

@@ -13,11 +13,11 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r3_openrlhf.config import DataConfig, R3Config, RewardConfig
+from r3_openrlhf.config import R3Config, RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.code_tests import read_tests
 from r3_openrlhf.config.finding import Finding
@@ -63,10 +63,10 @@ class FirstPage:
     """The page that a person reads before anything expensive starts."""
 
     used: int
-    left_out: dict[str, int]  # reason -> rows
-    steps: int | None
-    examples: list[Example]
-    findings: list[Finding]
+    left_out: dict[str, int] = field(default_factory=dict)  # reason -> rows
+    steps: int | None = None
+    examples: list[Example] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)  # of each: rows, columns, form of answers
     rewards: list[str] = field(default_factory=list)  # the user's own rewards on one problem
     algorithm: list[str] = field(default_factory=list)  # of a training run: `algorithm_lines`
@@ -123,24 +123,20 @@ def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
     if not data.sources:
         left_out[f"longer than {room:,} tokens"] = data.num_dropped_overlong
         left_out["without problem or usable answer"] = data.num_unusable
-    return make_page(
-        config.data,
-        config.reward,
-        tokenizer,
-        model,
-        rows,
+    start = FirstPage(
         used=data.num_problems,
         left_out=dict(left_out),
+        steps=num_steps(config, data),
+        findings=data.findings,
         sources=[
             one.how_read
             if one.name is None
             else f"{one.name}: {one.num_rows:,} rows read, {one.num_used:,} used; {one.how_read}"
             for one in data.sources
         ],
-        steps=num_steps(config, data),
-        findings=data.findings,
         algorithm=algorithm_lines(config),
     )
+    return make_page(start, config, tokenizer, model, rows)
 
 
 def page_here(config: R3Config, model: str) -> FirstPage:
@@ -160,17 +156,8 @@ def num_steps(config: R3Config, data: PreparedData) -> int:
 def page_of_tasks(config: R3Config, model: str, data: PreparedData) -> FirstPage:
     """The page of an agentic run: model and number of tasks; prompts only arise in play."""
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
-    return make_page(
-        config.data,
-        config.reward,
-        tokenizer,
-        model,
-        [],
-        used=data.num_problems,
-        left_out={},
-        steps=num_steps(config, data),
-        algorithm=algorithm_lines(config),
-    )
+    steps, algorithm = num_steps(config, data), algorithm_lines(config)
+    return make_page(FirstPage(used=data.num_problems, steps=steps, algorithm=algorithm), config, tokenizer, model, [])
 
 
 def algorithm_lines(config: R3Config) -> list[str]:
@@ -207,20 +194,14 @@ def algorithm_lines(config: R3Config) -> list[str]:
 
 
 def make_page(
-    data: DataConfig,
-    reward: RewardConfig,
+    start: FirstPage,
+    config: R3Config,
     tokenizer: PreTrainedTokenizerBase,
     model: str,
     rows: Sequence[tuple[Label, str]],
-    *,
-    used: int,
-    left_out: dict[str, int],
-    steps: int | None = None,
-    sources: Sequence[str] = (),
-    findings: Sequence[Finding] = (),
-    algorithm: Sequence[str] = (),
 ) -> FirstPage:
-    """The page of some problems with final prompts (`rows`), of `used` in all."""
+    """`start` with what is said of some problems with final prompts (`rows`)."""
+    data, reward = config.data, config.reward
     ids = [tokenizer(text=prompt, add_special_tokens=False)["input_ids"] for _, prompt in rows]
     said = asyncio.run(_grades(reward, rows))
     examples = [
@@ -233,26 +214,17 @@ def make_page(
         )
         for (label, _), one, verdicts in zip(rows, ids, said, strict=True)
     ]
-    texts = [label.problem for label, _ in rows]
     probed = probe(reward, rows)
     used_ids = [number for one in ids for number in one]
     found = [
         *directory_findings(model),
-        *tokenizer_findings(tokenizer, model, texts, used=used_ids),
+        *tokenizer_findings(tokenizer, model, [label.problem for label, _ in rows], used=used_ids),
         *template_findings(tokenizer, model, data, ids[0] if ids else []),
-        *findings,
+        *start.findings,
         *(probed.findings if probed is not None else _grader_findings(rows, examples)),
     ]
-    return FirstPage(
-        used=used,
-        left_out=left_out,
-        steps=steps,
-        examples=examples,
-        findings=found,
-        rewards=[one.line for one in probed.rewards] if probed is not None else [],
-        sources=list(sources),
-        algorithm=list(algorithm),
-    )
+    rewards = [one.line for one in probed.rewards] if probed is not None else []
+    return replace(start, examples=examples, findings=found, rewards=rewards)
 
 
 def probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | None:

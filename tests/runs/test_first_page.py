@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from r3_openrlhf.config import DataConfig, RewardConfig
+from r3_openrlhf.config import DataConfig, R3Config, RewardConfig
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.label import Label
@@ -21,8 +21,9 @@ def page_of(tmp_path, references, *, name="Qwen2.5-Instruct", **model):
         for n, text in enumerate(references)
     ]
     rows = [(label, render(tokenizer, data, label.problem)) for label in labels]
-    reward = RewardConfig(num_workers=1, timeout_s=60)
-    return make_page(data, reward, tokenizer, directory, rows, used=60, left_out={"longer than 90 tokens": 4}, steps=7)
+    config = R3Config(run_dir="run", data=data, reward=RewardConfig(num_workers=1, timeout_s=60))
+    start = FirstPage(used=60, left_out={"longer than 90 tokens": 4}, steps=7)
+    return make_page(start, config, tokenizer, directory, rows)
 
 
 def test_what_is_read_and_what_the_grader_says(tmp_path):
@@ -77,5 +78,5 @@ def test_a_tokenizer_that_loses_spaces_is_refused(tmp_path):
 
 
 def test_a_strangers_text_cannot_write_on_the_terminal():
-    page = FirstPage(used=1, left_out={}, steps=None, examples=[], findings=[Finding("\x1b[2Jgone\nRefused: all")])
+    page = FirstPage(used=1, findings=[Finding("\x1b[2Jgone\nRefused: all")])
     assert page.lines()[1:] == [r"Warning: \x1b[2Jgone\nRefused: all"]
