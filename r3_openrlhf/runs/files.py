@@ -66,14 +66,6 @@ class AnyLine(TypedDict):
     step: Count
 
 
-class EventLine(TypedDict):
-    """A line of events.jsonl: a phase began."""
-
-    time: float
-    phase: str
-    step: Count | None
-
-
 class ProblemLine(TypedDict):
     """A line of data/problems.jsonl."""
 
@@ -166,43 +158,43 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def read_text(path: Path) -> str:
-    """Raises R3Error for a file that cannot be read or is no text."""
+@contextmanager
+def _sentences(path: Path, line: int | None = None) -> Iterator[None]:
+    """Turn what goes wrong in the block into an R3Error about the file, or its line."""
+    where = f"{path}" if line is None else f"{path}, line {line}"
     try:
-        return read_bytes(path).decode()
-    except UnicodeDecodeError as error:
-        raise R3Error(f"{path} is damaged: it is not UTF-8 text; restore it from a copy") from error
+        yield
     except OSError as error:
         raise R3Error(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise R3Error(f"{where} is damaged: it is not UTF-8 text; restore the file from a copy") from error
+    except ValueError as error:
+        raise R3Error(f"{where} is damaged: {error}; restore the file from a copy") from error
+
+
+def read_text(path: Path) -> str:
+    """Raises R3Error for a file that cannot be read or is no text."""
+    with _sentences(path):
+        return read_bytes(path).decode()
 
 
 def read_json(path: Path, kind: type) -> dict[str, Any]:
     """One JSON object. Raises R3Error for what does not fit `kind`."""
-    try:
+    with _sentences(path):
         return _decode(read_bytes(path), kind)
-    except OSError as error:
-        raise R3Error(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise R3Error(f"{path} is damaged: {error}; restore it from a copy, or remove it") from error
 
 
 def read_lines(path: Path, kind: type = AnyLine) -> Iterator[dict[str, Any]]:
     """Read every whole line, not a torn last one. R3Error, with the line's number: no `kind`."""
     if not path.exists():
         return
-    try:
-        with open_regular(path) as file:
-            for number, line in enumerate(lines_of(file), start=1):
-                if not line.endswith(b"\n") and line.startswith(b"{"):
-                    return
-                try:
-                    yield _decode(line, kind)
-                except ValueError as error:
-                    raise R3Error(
-                        f"{path}, line {number} is damaged: {error}; restore the file from a copy"
-                    ) from error
-    except OSError as error:
-        raise R3Error(f"{path} cannot be read: {error.strerror}") from error
+    with _sentences(path), open_regular(path) as file:
+        for number, line in enumerate(lines_of(file), start=1):
+            if not line.endswith(b"\n") and line.startswith(b"{"):
+                return
+            with _sentences(path, number):
+                found = _decode(line, kind)
+            yield found
 
 
 def check_line(line: dict[str, Any], kind: type) -> None:

@@ -142,15 +142,8 @@ def _evaluation_rows(before: dict[str, Any], after: dict[str, Any]) -> Iterator[
 
 def _files(run: RunDirectory) -> list[tuple[str, Path]]:
     """(name, path) of those that are there."""
-    files = (
-        ("metrics", run.metrics),
-        ("rollouts", run.rollouts),
-        ("history", run.history),
-        ("checkpoints", run.checkpoints),
-        ("final_model", run.final_model),
-        ("log", run.log),
-    )
-    return [(name, path) for name, path in files if path.exists()]
+    names = ("metrics", "rollouts", "history", "checkpoints", "final_model", "log")
+    return [(name, path) for name in names if (path := getattr(run, name)).exists()]
 
 
 def _without_absent(numbers: dict[str, Any]) -> dict[str, Any]:
@@ -181,6 +174,6 @@ def _values(metrics: Iterable[dict[str, Any]], key: str) -> list[float]:
     return [line[key] for line in metrics if line.get(key) is not None]
 
 
-def _mean(metrics: Iterable[dict[str, Any]], key: str) -> float | None:
+def _mean(metrics: Sequence[dict[str, Any]], key: str) -> float | None:
     values = _values(metrics, key)
     return sum(values) / len(values) if values else None

@@ -22,8 +22,7 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import is_import_path, load_object
 
 # name -> modules of this package that make the model, the one with build(directory) first
-BUILDERS = {"smollm2": ("smollm2",)}
-BUILDERS |= {name: (name, "pretraining") for name in ("tiny", "tiny_agent", "tiny_code")}
+BUILDERS = {"smollm2": ["smollm2"]} | {name: [name, "pretraining"] for name in ("tiny", "tiny_agent", "tiny_code")}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
