@@ -139,7 +139,7 @@ def main() -> None:
 @click.option("--diff", nargs=2, type=click.Path(path_type=Path), help="The settings in which two runs differ.")
 @click.option("--page", "as_page", is_flag=True, help="All settings as the page docs/settings.md.")
 def config_command(section: str | None, search: str | None, diff: tuple[Path, Path] | None, as_page: bool) -> None:
-    """Every setting of a run: default, type, unit, meaning, allowed values, and what sets it.
+    """Every setting of a run: default, type, unit, meaning and allowed values.
 
     \b
     r3 config replay

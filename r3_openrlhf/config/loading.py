@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import re
+import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -45,6 +46,10 @@ UNUSED = [
 # Keys whose value is a path, or a name that is written like one; of some, null is no value
 OPTIONAL_PATHS = ("held_out.path", "reward.function", "agents.environment")
 PATHS = ("run_dir", "model.path", "data.path", *OPTIONAL_PATHS)
+SYNONYMS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("synonyms.toml").read_text(encoding="utf-8"))
+# Keys that hold a dictionary whose content is not ours to check here
+FREE = ("openrlhf", "data.chat_template_kwargs", "data.reasoning_gym", "held_out.reasoning_gym")
+FREE += ("agents.options", "reward.code.languages")
 CONFIGS = Path(__file__).parents[1] / "configs"  # in a checkout a link to the top-level configs/
 
 
@@ -105,15 +110,10 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
             values["data"].pop(other, None)
     if import_path is not None:
         values["algo"] = import_path
-    if (
-        preset
-        and values.get("run_dir", MISSING) != MISSING
-        and all(override.key_or_group != "run_dir" for override, _ in parsed)
-    ):
+    if preset and values.get("run_dir", MISSING) != MISSING and "run_dir" not in given:
         values["run_dir"] = f"{values['run_dir']}_{preset}"
-    config = _checked(
-        values, source=experiment if experiment.endswith(".yaml") else f"configs/experiment/{experiment}.yaml"
-    )
+    source = experiment if experiment.endswith(".yaml") else f"configs/experiment/{experiment}.yaml"
+    config = _checked(values, source=source)
     if not config.run_dir.strip():
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
     if not for_arms:
@@ -156,13 +156,11 @@ def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str)
     """`values`, an R3Config's sections as dictionaries, "key=value" on top; as load_config. What
     looks like an interpolation in `values` is text, of a run of others perhaps."""
     composed = OmegaConf.create(_as_text(values))
-    for override in map(_with_plain_path, overrides):
-        _check_override(override)
-        parsed = OverridesParser.create().parse_override(override)
-        OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=False, force_add=True)
+    parsed = [_check_override(_with_plain_path(override)) for override in overrides]
+    for override in parsed:
+        OmegaConf.update(composed, override.key_or_group, override.value(), merge=False, force_add=True)
     config = _checked(_container(composed), source=source)
-    given = {OverridesParser.create().parse_override(override).key_or_group for override in overrides}
-    check_keys(config, given)
+    check_keys(config, (override.key_or_group for override in parsed))
     config.typed = _typed(_container(composed), config)
     return config
 
@@ -318,7 +316,7 @@ def settings_of(config: R3Config) -> dict[str, Any]:
 
 def _checked(values: dict[str, Any], *, source: str) -> R3Config:
     values = _with_paths_of_tasks(values)
-    known = _known_keys(R3Config)
+    known = list(fields_of())
     for key in _retired_in(values):
         raise ConfigError(f"{source} sets {key}, which is no key any more; {RETIRED[key]}")
     for key, _ in _leaves(values, R3Config):
@@ -406,11 +404,11 @@ def _check_override(text: str) -> Override:
         raise ConfigError(f"{quoted(text)} deletes a key; set it to another value instead")
     if override.is_sweep_override():
         raise ConfigError(f"{quoted(text)} names several values; a run takes one, so quote a value that holds a comma")
-    known = _known_keys(R3Config)
+    known = list(fields_of())
     key = override.key_or_group
     if key in RETIRED:
         raise ConfigError(f"{key} is no key any more; {RETIRED[key]}")
-    if key not in known and not any(key.startswith(f"{free}.") for free in _free_keys()):
+    if key not in known and not any(key.startswith(f"{free}.") for free in FREE):
         section = [name for name in known if name.startswith(f"{key}.")]
         if section:
             raise ConfigError(f"{key} is a group of keys; set one of them, like {section[0]}=...")
@@ -421,10 +419,6 @@ def _check_override(text: str) -> Override:
 @functools.cache
 def _hints_of(schema: Any) -> dict[str, Any]:
     return typing.get_type_hints(schema)
-
-
-def _known_keys(schema: type) -> list[str]:
-    return list(fields_of(schema))
 
 
 @functools.cache
@@ -445,18 +439,6 @@ def of_others() -> dict[str, str]:
     return dict.fromkeys(IMPORT_KEYS, "code") | dict.fromkeys(addresses, "an address")
 
 
-def _free_keys() -> list[str]:
-    """Keys that hold a dictionary whose content is not ours to check here."""
-    return [
-        "openrlhf",
-        "data.chat_template_kwargs",
-        "data.reasoning_gym",
-        "held_out.reasoning_gym",
-        "agents.options",
-        "reward.code.languages",
-    ]
-
-
 def _leaves(values: dict[str, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     hints = _hints_of(schema)
     for name, value in values.items():
@@ -467,45 +449,13 @@ def _leaves(values: dict[str, Any], schema: Any, prefix: str = "") -> Iterator[t
             yield f"{prefix}{name}", value
 
 
-# What other frameworks, and habit, call a setting.
-SYNONYMS = {
-    "train.learning_rate": ("lr", "actor_learning_rate", "actor_lr"),
-    "train.num_epochs": ("epochs", "num_train_epochs", "num_episodes", "total_epochs"),
-    "train.kl_coef": ("beta", "kl", "init_kl_coef", "kl_loss_coef"),
-    "train.eps_clip_high": ("cliprange", "clip_range", "epsilon_high", "clip_ratio", "epsilon"),
-    "train.micro_batch_size": ("per_device_train_batch_size", "micro_train_batch_size"),
-    "rollout.n_samples_per_prompt": ("n", "num_generations", "group_size", "g", "num_samples"),
-    "rollout.batch_size": ("prompts_per_step", "rollout_batch_size", "train_batch_size"),
-    "rollout.max_new_tokens": ("max_tokens", "max_completion_length", "max_response_length", "generate_max_len"),
-    "rollout.temperature": ("temp",),
-    "data.max_len": ("max_length", "max_seq_len", "seq_len", "context_length"),
-    "data.path": ("dataset", "train_files", "prompt_data"),
-    "data.problem_key": ("prompt_key", "question_key", "input_key"),
-    "data.answer_key": ("label_key", "reference_key", "ground_truth_key"),
-    "model.path": ("model_name_or_path", "pretrain", "name"),
-    "reflection.threshold": ("tau",),
-    "ranking.peak_fraction": ("p",),
-    "ranking.max_reward": ("r_max",),
-    "cluster.gpus_per_node": ("num_gpus", "gpus", "n_gpus_per_node"),
-    "cluster.num_nodes": ("nodes", "nnodes"),
-    "checkpoint.save_steps": ("save_freq", "save_interval"),
-    "logging.wandb_project": ("wandb", "project"),
-    "logging.token_values": ("token_entropy", "token_logprobs"),
-    "data.max_samples": ("num_tasks",),
-    "held_out.max_samples": ("num_held_out",),
-    "agents.timeout_s": ("step_timeout_s", "reset_timeout_s"),
-    "reward.length_reward_max_tokens": ("length_reward",),
-}
-
-
 def _nearest_key(key: str, known: list[str]) -> str:
     """A synonym first; then keys of the same group, as a misspelt last part is usual."""
     last = key.rpartition(".")[2].lower()
     meant = next((name for name, words in SYNONYMS.items() if last in words), None)
     if meant is not None:
         return f"did you mean {meant}?"
-    group = key.rpartition(".")[0]
-    same_group = [name for name in known if name.rpartition(".")[0] == group]
+    same_group = [name for name in known if name.rpartition(".")[0] == key.rpartition(".")[0]]
     hint = nearest(key, same_group or known)
     return nearest(key, known) if same_group and not hint.startswith("did") else hint
 

@@ -18,7 +18,6 @@ from typing import Any
 import yaml
 
 from r3_openrlhf.config import MISSING, R3Config
-from r3_openrlhf.config.loading import CONFIGS, flatten
 from r3_openrlhf.method import open_table
 from r3_openrlhf.method.errors import ConfigError, quoted
 
@@ -47,7 +46,6 @@ class Setting:
         kind: its type as it is written in the code.
         default: as YAML; "(must be given)" where there is none.
         allowed: the words that it may have; () where any value of the type may be.
-        set_by: experiments and presets that set it, as "experiment/NAME" and "algo/NAME".
     """
 
     key: str
@@ -56,7 +54,6 @@ class Setting:
     unit: str
     meaning: str
     allowed: tuple[str, ...]
-    set_by: tuple[str, ...]
 
 
 @functools.cache
@@ -101,7 +98,6 @@ def _settings_of(schema: type, prefix: str) -> Iterable[Setting]:
             unit=next((unit for end, unit in UNITS.items() if field.name.endswith(end)), ""),
             meaning=comments.get(field.name) or (_purpose(schema) if field.name == "enabled" else ""),
             allowed=_allowed(field.metadata.get("words", ())),
-            set_by=_set_by().get(key, ()),
         )
 
 
@@ -145,27 +141,12 @@ def _allowed(words: Iterable[str]) -> tuple[str, ...]:
     return (*map(str, words), *(["package.module:name"] if isinstance(words, open_table.OpenTable) else []))
 
 
-@functools.cache
-def _set_by() -> dict[str, tuple[str, ...]]:
-    files_of: dict[str, list[str]] = {}
-    for group in ("experiment", "algo"):
-        for file in sorted((CONFIGS / group).glob("**/*.yaml")):
-            values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-            values.pop("defaults", None)
-            for key in flatten(values):
-                files_of.setdefault(key, []).append(f"{group}/{file.stem}")
-    return {key: tuple(names) for key, names in files_of.items()}
-
-
 def described(setting: Setting) -> str:
     """A setting as two or three lines of text."""
     head = f"{setting.key} = {setting.default}    {setting.kind}" + (f", {setting.unit}" if setting.unit else "")
     lines = [head, *([f"    {setting.meaning}"] if setting.meaning else [])]
     if setting.allowed:
         lines.append(f"    one of: {', '.join(setting.allowed)}")
-    if setting.set_by:
-        more = f" and {len(setting.set_by) - 4} more" if len(setting.set_by) > 4 else ""
-        lines.append(f"    set by: {', '.join(setting.set_by[:4])}{more}")
     return "\n".join(lines)
 
 

@@ -157,11 +157,9 @@ class RunDirectory:
         self.check(config)
         changes = self._changes(config) if self.has_steps else []
         if self.config.is_file() and not self.has_steps:
-            self.data.unlink(missing_ok=True)
-            self.changes.unlink(missing_ok=True)
-            self.held_out.unlink(missing_ok=True)
+            for file in (self.data, self.changes, self.held_out, self.evaluations):  # perhaps of another model
+                file.unlink(missing_ok=True)
             rollout_files.forget_after(self.held_out_rollouts, -1)
-            self.evaluations.unlink(missing_ok=True)  # perhaps of another model
         try:
             self.make()
             for directory in (self.data.parent, self.tensorboard, self.checkpoints):
@@ -234,7 +232,7 @@ class RunDirectory:
         """Add `counts` to the last line of metrics.jsonl: they came after its step."""
         lines = self.read_metrics()
         lines[-1] |= {key: lines[-1][key] + value for key, value in counts.items()}
-        write_whole(self.metrics, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        _write_lines(self.metrics, lines)
 
     def write_rollouts(self, step: int, rollouts: Iterable[dict[str, Any]]) -> None:
         """Write a step's file in rollouts/, on disk at return (rollout_files.write_step)."""
@@ -281,10 +279,7 @@ class RunDirectory:
             rollout_files.forget_after(folder, step)
         for file in (self.metrics, self.evaluations):
             if file.is_file():
-                write_whole(
-                    file,
-                    (json.dumps(line, ensure_ascii=False) + "\n" for line in read_lines(file) if line["step"] <= step),
-                )
+                _write_lines(file, (line for line in read_lines(file) if line["step"] <= step))
 
     def _changes(self, config: R3Config) -> list[dict[str, Any]]:
         """List the differences from the run that is here, after its last step, for changes.jsonl.
@@ -346,6 +341,10 @@ def describe_code() -> str:
             (git(PACKAGE, "diff", "HEAD") or "") if not (PACKAGE / FILE).is_file() else ""
         )
     return "\n".join(["# code state", *versions, source])
+
+
+def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    write_whole(path, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
 def _append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:

@@ -54,48 +54,31 @@ def load_tokenizer(model: str, *, trusted: bool = False, data: DataConfig | None
 
 def directory_findings(model: str) -> list[Finding]:
     """List the files that a model directory lacks. A hub name has nothing to look at: []."""
-    directory = Path(model)
-    if not directory.is_dir():
-        return []
-    weights = [
-        file
-        for pattern in ("*.safetensors", "pytorch_model*.bin")
-        for file in sorted(directory.glob(pattern))
-        if not file.name.startswith("adapter_model")
-    ]
+    why = _lacking(Path(model)) if Path(model).is_dir() else None
+    return [] if why is None else [Finding(f"model.path {model} {why}", refuses=True)]
+
+
+def _lacking(directory: Path) -> str | None:
+    patterns = ("*.safetensors", "pytorch_model*.bin")
+    weights = [file for pattern in patterns for file in sorted(directory.glob(pattern))]
+    weights = [file for file in weights if not file.name.startswith("adapter_model")]
     if not weights and (directory / "adapter_config.json").is_file():
         base = _json(directory / "adapter_config.json").get("base_model_name_or_path")
-        return [
-            Finding(
-                f"model.path {model} holds an adapter alone; merge it into its base model {quoted(str(base))} "
-                "(PEFT: merge_and_unload, then save_pretrained) and give the directory of that",
-                refuses=True,
-            )
-        ]
+        return (
+            f"holds an adapter alone; merge it into its base model {quoted(str(base))} (PEFT: merge_and_unload, then save_pretrained) "
+            "and give the directory of that"
+        )
     if not weights:
-        return [
-            Finding(
-                f"model.path {model} has no weights (no .safetensors, no pytorch_model.bin); copy them there, or give the "
-                "directory that has them",
-                refuses=True,
-            )
-        ]
+        return "has no weights (no .safetensors, no pytorch_model.bin); copy them there, or give the directory that has them"
     listed = _json(directory / "model.safetensors.index.json").get("weight_map") or {}
     lacking = sorted(set(map(str, listed.values())) - {file.name for file in weights})
     if lacking:
-        return [
-            Finding(
-                f"model.path {model} lacks {lacking[0][:80]}, {len(lacking)} of its weight files; copy all",
-                refuses=True,
-            )
-        ]
+        return f"lacks {lacking[0][:80]}, {len(lacking)} of its weight files; copy all"
     for file in weights:
         with file.open("rb") as content:
             if content.read(len(_POINTER)) == _POINTER:
-                return [
-                    Finding(f"{file} is a pointer of Git LFS, not the weights; run `git lfs pull` there", refuses=True)
-                ]
-    return []
+                return f"holds {file.name}, a pointer of Git LFS, not the weights; run `git lfs pull` there"
+    return None
 
 
 def tokenizer_findings(
@@ -105,7 +88,8 @@ def tokenizer_findings(
 
     texts: problems of the run, to be tried with a sentence of ours. used: ids of final prompts.
     """
-    found = [*_own_ids(tokenizer, model, texts), *_round_trip(tokenizer, texts)]
+    tried = (PROBE, *texts)
+    found = [*_own_ids(tokenizer, model, tried), *_round_trip(tokenizer, tried)]
     config = _json(Path(model) / "config.json")
     rows = (config.get("text_config") or config).get("vocab_size")
     tokens = max(tokenizer.get_vocab().values()) + 1
@@ -171,41 +155,33 @@ def end_ids(tokenizer: PreTrainedTokenizerBase, model: str) -> set[int]:
     return ids | {one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int)}
 
 
-def _own_ids(tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str]) -> list[Finding]:
+def _own_ids(tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str]) -> Iterator[Finding]:
     file = Path(model) / "tokenizer.json"
     if not file.is_file():
-        return []
+        return
     from tokenizers import Tokenizer
 
     own = Tokenizer.from_file(str(file))
-    for text in (PROBE, *texts):
-        if _ids(tokenizer, text) != own.encode(text, add_special_tokens=False).ids:
-            named = _json(Path(model) / "tokenizer_config.json").get("tokenizer_class")
-            return [
-                Finding(
-                    f"Transformers makes other tokens of a text ({_short(text)}) than {file} says, as "
-                    f"tokenizer_config.json names the class {str(named)[:80]}; set tokenizer_class to PreTrainedTokenizerFast in a copy",
-                    refuses=True,
-                )
-            ]
-    return []
+    differs = (one for one in texts if _ids(tokenizer, one) != own.encode(one, add_special_tokens=False).ids)
+    if (text := next(differs, None)) is not None:
+        named = str(_json(Path(model) / "tokenizer_config.json").get("tokenizer_class"))[:80]
+        sentence = (
+            f"Transformers makes other tokens of a text ({_short(text)}) than {file} says, as tokenizer_config.json names the class "
+            f"{named}; set tokenizer_class to PreTrainedTokenizerFast in a copy"
+        )
+        yield Finding(sentence, refuses=True)
 
 
-def _round_trip(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Finding]:
-    for text in (PROBE, *texts):
+def _round_trip(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Finding]:
+    for text in texts:
         back = tokenizer.decode(_ids(tokenizer, text))
         if back.split() == text.split() and back.strip().count("\n") == text.strip().count("\n"):
             continue
         lost = "".join(back.split()) == "".join(text.split())
-        return [
-            Finding(
-                f"the tokenizer of {tokenizer.name_or_path} gives back {_short(back)} for {_short(text)}"
-                + (": it loses spaces or line breaks" if lost else "")
-                + "; take the tokenizer that belongs to the model",
-                refuses=lost or text == PROBE,
-            )
-        ]
-    return []
+        what = ": it loses spaces or line breaks" if lost else ""
+        sentence = f"the tokenizer of {tokenizer.name_or_path} gives back {_short(back)} for {_short(text)}{what}"
+        yield Finding(f"{sentence}; take the tokenizer that belongs to the model", refuses=lost or text == PROBE)
+        return
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
