@@ -84,40 +84,37 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
     ConfigError, one sentence: unknown experiment, preset or key (with the nearest known one), a
     value of the wrong type or out of range, a key without a value, keys that exclude each other."""
     settings = _experiment_of(experiment)
-    overrides = [_with_plain_path(override) for override in overrides]
-    parsed = [(_check_override(override), override) for override in overrides]
-    chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
-    # a name is a preset; an algorithm of a user is the key alone, which Hydra takes for a group
-    import_path = str(chosen) if chosen is not None and is_import_path(str(chosen)) else None
-    preset = None if chosen is None or import_path is not None else str(chosen)
+    parsed = [_check_override(_with_plain_path(override)) for override in overrides]
+    chosen = next((override.value() for override in reversed(parsed) if override.key_or_group == "algo"), None)
+    # a name is a preset; an algorithm of a user is the key alone
+    preset = None if chosen is None or is_import_path(str(chosen)) else str(chosen)
     if preset is not None and preset not in presets():
         raise ConfigError(
             f"algo is {quoted(preset)}, which does not exist in configs/algo; {nearest(preset, presets())}"
         )
     if preset:
         settings.append(f"+algo={preset}")
-    # "++" sets a key whether or not a YAML file names it; that it is ours was checked above.
-    settings += [f"++{text.lstrip('+')}" for override, text in parsed if override.key_or_group != "algo"]
     try:
         with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
             composed = compose(config_name="train", overrides=[*UNUSED, *settings])
     except HydraException as error:
         raise ConfigError(f"experiment {quoted(experiment)} does not compose: {_one_line(error)}") from error
-    values = _with_given_options(_container(composed), [override for override, _ in parsed])
-    given = {override.key_or_group for override, _ in parsed}
+    OmegaConf.set_struct(composed, False)
+    given = [override for override in parsed if override.key_or_group != "algo" or not preset]
+    _apply(composed, given, merges=True)
+    values = _container(composed)
+    keys = {override.key_or_group for override in parsed}
     for key, other in (("path", "sources"), ("sources", "path")):  # the command line wins
-        if f"data.{key}" in given and f"data.{other}" not in given and "data" in values:
+        if f"data.{key}" in keys and f"data.{other}" not in keys and "data" in values:
             values["data"].pop(other, None)
-    if import_path is not None:
-        values["algo"] = import_path
-    if preset and values.get("run_dir", MISSING) != MISSING and "run_dir" not in given:
+    if preset and values.get("run_dir", MISSING) != MISSING and "run_dir" not in keys:
         values["run_dir"] = f"{values['run_dir']}_{preset}"
     source = experiment if experiment.endswith(".yaml") else f"configs/experiment/{experiment}.yaml"
     config = _checked(values, source=source)
     if not config.run_dir.strip():
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
     if not for_arms:
-        check_keys(config, given if chosen is not None else given | _keys_beside_algo(experiment))
+        check_keys(config, keys if chosen is not None else keys | _keys_beside_algo(experiment))
     config.run_dir = str(Path(os.path.expanduser(config.run_dir)).absolute())  # for Ray's workers
     config.typed = _typed(values, config)
     return config
@@ -157,8 +154,7 @@ def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str)
     looks like an interpolation in `values` is text, of a run of others perhaps."""
     composed = OmegaConf.create(_as_text(values))
     parsed = [_check_override(_with_plain_path(override)) for override in overrides]
-    for override in parsed:
-        OmegaConf.update(composed, override.key_or_group, override.value(), merge=False, force_add=True)
+    _apply(composed, parsed)
     config = _checked(_container(composed), source=source)
     check_keys(config, (override.key_or_group for override in parsed))
     config.typed = _typed(_container(composed), config)
@@ -344,17 +340,13 @@ def _container(composed: Any, *, resolve: bool = False) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=resolve))
 
 
-def _with_given_options(values: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
-    """`agents.options={...}` takes the place of the experiment's options, which Hydra would merge
-    it into: {} is none of them. a later `agents.options.NAME=...` sets one."""
-    whole = [place for place, override in enumerate(overrides) if override.key_or_group == "agents.options"]
-    if not whole:
-        return values
-    given = OmegaConf.create({"agents": {"options": overrides[whole[-1]].value()}})
-    for override in overrides[whole[-1] + 1 :]:
-        if override.key_or_group.startswith("agents.options."):
-            OmegaConf.update(given, override.key_or_group, override.value(), force_add=True)
-    return {**values, "agents": {**values["agents"], **_container(given)["agents"]}}
+def _apply(composed: DictConfig, overrides: Iterable[Override], *, merges: bool = False) -> None:
+    """Set the keys one after the other. merges: a dictionary joins what is there, as in Hydra; those
+    of agents.options, where {} is none of them, never do."""
+    for override in overrides:
+        key = override.key_or_group
+        merge = merges and key != "agents.options"
+        OmegaConf.update(composed, key, override.value(), merge=merge, force_add=True)
 
 
 def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Any
+from typing import Any, get_type_hints
 
 from r3_openrlhf.config.answer_tasks import task_for
 from r3_openrlhf.config.sources import entries_of, path_of
@@ -78,7 +78,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_fields(self, "data.")
         if self.sources:
-            allowed = {each.name: str(each.type) for each in fields(self) if each.name not in OF_ALL_SOURCES}
+            types = get_type_hints(DataConfig)
+            allowed = {name: kind for name, kind in types.items() if name not in OF_ALL_SOURCES}
             self.sources = entries_of(self.sources, allowed=allowed)
             self.path = path_of(self.path, self.sources)
             _ = self.parts

@@ -7,16 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from r3_openrlhf.method.errors import ConfigError, quoted
 
-# Of a type of config.DataConfig, its first word -> what YAML gives
-_KINDS: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "bool": (bool,),
-    "int": (int,),
-    "dict": (Mapping,),
-    "list": (list, tuple),
-}
 # What a source cannot have, and what to do instead
 _INSTEAD = {
     "stop": "rollout.stop is one for all sources: a response ends at any of its texts",
@@ -31,10 +25,10 @@ _INSTEAD |= {
 SOURCES = "sources"
 
 
-def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, str]) -> list[dict[str, Any]]:
+def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Each source as {name, weight or None, path, and what it sets of `allowed`}.
 
-    allowed: key -> its type, as config.DataConfig writes it.
+    allowed: key -> its type in config.DataConfig.
 
     Raises ConfigError: no path, a value of another type, a key that a source cannot have, a weight
     that is no number above 0, weights for some only, or two sources of one name.
@@ -78,17 +72,14 @@ def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, str]) -> list[di
     return entries
 
 
-def _check_type(path: str, name: str, value: Any, kind: str) -> None:
-    wanted = _KINDS[re.split(r"[\[ ]", kind)[0]]
-    fits = isinstance(value, wanted) and not (isinstance(value, bool) and bool not in wanted)
-    if fits or (value is None and "None" in kind):
-        return
-    instead = ""
-    if name == "chat_template" and isinstance(value, str):
-        instead = "; a template of its own goes into chat_template_kwargs: {chat_template: ...}"
-    raise ConfigError(
-        f"data.sources gives {path} the {name} {quoted(value)}, which is no {wanted[0].__name__}{instead}"
-    )
+def _check_type(path: str, name: str, value: Any, kind: Any) -> None:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        instead = ""
+        if name == "chat_template" and isinstance(value, str):
+            instead = "; a template of its own goes into chat_template_kwargs: {chat_template: ...}"
+        raise ConfigError(f"data.sources gives {path} the {name} {quoted(value)} ({error}){instead}") from error
 
 
 def path_of(path: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
