@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import (
     CONFIGS,
+    RETIRED,
     config_from_json,
     config_from_yaml,
     config_to_json,
@@ -26,7 +27,6 @@ from r3_openrlhf.config.loading import (
     load_config,
     presets,
 )
-from r3_openrlhf.config.retired import RETIRED
 from r3_openrlhf.method.checks import Bounds
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory

@@ -28,7 +28,6 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from r3_openrlhf.config import ENVIRONMENT, R3Config
 from r3_openrlhf.config.between_sections import check_given
-from r3_openrlhf.config.retired import RETIRED, RETIRED_VALUES
 from r3_openrlhf.config.sources import SOURCES
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import IMPORT_KEYS, is_import_path, nearest
@@ -46,7 +45,12 @@ UNUSED = [
 # Keys whose value is a path, or a name that is written like one; of some, null is no value
 OPTIONAL_PATHS = ("held_out.path", "reward.function", "agents.environment")
 PATHS = ("run_dir", "model.path", "data.path", *OPTIONAL_PATHS)
-SYNONYMS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("synonyms.toml").read_text(encoding="utf-8"))
+SYNONYMS, RETIRED = (
+    tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    for name in ("synonyms.toml", "retired.toml")
+)
+# Values that a section answers in a sentence; in a run's file the default takes their place
+RETIRED_VALUES = {"advantage.scope": "literal"}
 # Keys that hold a dictionary whose content is not ours to check here
 FREE = ("openrlhf", "data.chat_template_kwargs", "data.reasoning_gym", "held_out.reasoning_gym")
 FREE += ("agents.options", "reward.code.languages")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from r3_openrlhf.config import AgentsConfig
@@ -91,26 +93,22 @@ def explain(played: Sequence[Played], settings: AgentsConfig) -> Explained | Non
     returns = [[row["step_return"] for row in one.rows] for one in graded]
     sums = [one.reward(invalid_penalty=settings.invalid_penalty) for one in graded]
     parts = advantage_parts(states, returns, sums, settings)
-    written = [[row["advantage"] for row in one.rows] for one in graded]
-    levels: list[list[list[Level]]] = [[[] for _ in one.rows] for one in played]
-    of_graded = _levels(graded, states, returns, parts, depth=_depth(settings))
-    for one, mine in zip(graded, of_graded, strict=True):
-        levels[one.place] = mine
-    of_steps = [[0.0] * len(one.rows) for one in played]
-    of_episode = [0.0] * len(played)
-    for one, steps, episode in zip(graded, parts.of_steps, parts.of_episode, strict=True):
-        of_steps[one.place], of_episode[one.place] = steps, episode
-    return Explained(
-        levels=levels,
-        of_steps=of_steps,
-        of_episode=of_episode,
+    found = Explained(
+        levels=[[[] for _ in one.rows] for one in played],
+        of_steps=[[0.0] * len(one.rows) for one in played],
+        of_episode=[0.0] * len(played),
         episode_weight=parts.episode_weight,
         differs=any(
-            value is not None and abs(value - again) > TOLERANCE * max(1.0, abs(value))
-            for values, agains in zip(written, parts.advantages, strict=True)
-            for value, again in zip(values, agains, strict=True)
+            row["advantage"] is not None
+            and abs(row["advantage"] - again) > TOLERANCE * max(1.0, abs(row["advantage"]))
+            for one, agains in zip(graded, parts.advantages, strict=True)
+            for row, again in zip(one.rows, agains, strict=True)
         ),
     )
+    levels = _levels(graded, states, returns, parts, depth=_depth(settings))
+    for one, *of_one in zip(graded, levels, parts.of_steps, parts.of_episode, strict=True):
+        found.levels[one.place], found.of_steps[one.place], found.of_episode[one.place] = of_one
+    return found
 
 
 def _depth(settings: AgentsConfig) -> int:
@@ -126,30 +124,28 @@ def _levels(
     *,
     depth: int,
 ) -> list[list[list[Level]]]:
-    total = [[0.0] * len(mine) for mine in returns]
+    total = Counter[tuple[int, int]]()
     for compared in parts.compared:
-        for (i, t), weight in zip(compared.members, compared.weights, strict=True):
-            total[i][t] += weight
-    known: dict[tuple[int, int, int], dict[str, Any]] = {}
+        for turn, weight in zip(compared.members, compared.weights, strict=True):
+            total[turn] += weight  # type: ignore[assignment]
+    found = [
+        [[Level(k=k, context=mine[max(0, t - k) : t + 1]) for k in range(depth + 1)] for t in range(len(mine))]
+        for mine in states
+    ]
     for compared in parts.compared:
         names = [
             Member(place=graded[i].place, name=graded[i].name, turn=graded[i].rows[t]["turn"] or 0)
             for i, t in compared.members
         ]
-        mean = sum(returns[i][t] for i, t in compared.members) / len(compared.members)
+        mean = fmean(returns[i][t] for i, t in compared.members)
         values = zip(compared.members, compared.advantages, compared.weights, strict=True)
         for at, ((i, t), advantage, weight) in enumerate(values):
-            known[i, t, compared.k] = {
-                "size": len(names),
-                "members": (names[:at] + names[at + 1 :])[:MAX_MEMBERS],
-                "mean": mean,
-                "advantage": advantage,
-                "share": weight / total[i][t] if total[i][t] else 0.0,
-            }
-    return [
-        [
-            [Level(k=k, context=mine[max(0, t - k) : t + 1], **known.get((i, t, k), {})) for k in range(depth + 1)]
-            for t in range(len(mine))
-        ]
-        for i, mine in enumerate(states)
-    ]
+            found[i][t][compared.k] = replace(
+                found[i][t][compared.k],
+                size=len(names),
+                members=(names[:at] + names[at + 1 :])[:MAX_MEMBERS],
+                mean=mean,
+                advantage=advantage,
+                share=weight / total[i, t] if total[i, t] else 0.0,
+            )
+    return found
