@@ -31,25 +31,19 @@ _WITH_AN_ENVIRONMENT: dict[str, tuple[Any, str]] = {
     "advantage.function": ("group_norm", "agents.estimator compares trajectories"),
 }
 # beginning of a key -> is its mechanism a part of the algorithm, why not, and where it is
-_MECHANISMS: tuple[tuple[str, Callable[[R3Config], bool], str, str], ...] = (
-    (
-        "advantage.",
+_MECHANISMS: dict[str, tuple[Callable[[R3Config], bool], str, str]] = {
+    "advantage.": (
         lambda config: config.algorithm.own_advantages and not config.algorithm.environment,
         "has its own advantages, not eq. 3",
         "algo=r3",
     ),
-    ("replay.", lambda config: "replay" in config.algorithm.mechanisms, "replays no rollouts", "algo=r3"),
-    (
-        "reflection.",
-        lambda config: "reflection" in config.algorithm.mechanisms,
-        "asks no hard problem again",
-        "algo=r3",
-    ),
-    ("ranking.", lambda config: "ranking" in config.algorithm.mechanisms, "ranks no failures", "algo=r3"),
-    ("exploration.rrl.", lambda config: config.algorithm.replays_states, "keeps no states", "algo=rrl"),
-    ("history.", lambda config: config.keeps_history, "keeps no history", "algo=r3"),
-    ("agents.", lambda config: config.is_agentic, "plays in no environment", "agents.environment=NAME"),
-)
+    "replay.": (lambda config: "replay" in config.algorithm.mechanisms, "replays no rollouts", "algo=r3"),
+    "reflection.": (lambda config: "reflection" in config.algorithm.mechanisms, "reflects on nothing", "algo=r3"),
+    "ranking.": (lambda config: "ranking" in config.algorithm.mechanisms, "ranks no failures", "algo=r3"),
+    "exploration.rrl.": (lambda config: config.algorithm.replays_states, "keeps no states", "algo=rrl"),
+    "history.": (lambda config: config.keeps_history, "keeps no history", "algo=r3"),
+    "agents.": (lambda config: config.is_agentic, "plays in no environment", "agents.environment=NAME"),
+}
 # a key that does nothing -> the key that is meant
 _MEANT = {
     "replay.dual_clip": "openrlhf.actor.dual_clip",
@@ -66,7 +60,7 @@ def check_given(config: R3Config, keys: Iterable[str], *, defaults: Mapping[str,
         value = _value(config, key) if key in defaults else None
         if value is None or value == defaults[key] or key.endswith(".enabled"):
             continue
-        for beginning, is_part, why, where in _MECHANISMS:
+        for beginning, (is_part, why, where) in _MECHANISMS.items():
             if key.startswith(beginning) and not is_part(config):
                 remedy = _MEANT.get(key, where)
                 raise ConfigError(

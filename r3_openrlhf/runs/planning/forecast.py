@@ -63,7 +63,6 @@ class Plan:
     num_problems: int
     phases: tuple[Phase, ...]
     host_bytes: dict[str, int]  # of the first node
-    host_s: float  # R³'s own work in the controller
     steps: int
     kv_tokens: int  # that an engine's cache holds
     disk: dict[str, int]  # what stays, at the end
@@ -76,8 +75,7 @@ class Plan:
     def step_s(self) -> float:
         """Seconds of a step: phases in turn, or the later ones while the next rollouts come."""
         sampling, *others = (phase.seconds for phase in self.phases)
-        rest = sum(others) + self.host_s
-        return max(sampling, rest) if self.ahead else sampling + rest
+        return max(sampling, sum(others)) if self.ahead else sampling + sum(others)
 
     @property
     def hours(self) -> float:
@@ -126,7 +124,6 @@ def make_plan(
         num_problems=num_problems,
         phases=phases,
         host_bytes=run.host(),
-        host_s=run.host_seconds(),
         steps=steps,
         kv_tokens=run.kv_tokens,
         ahead=config.is_async,
@@ -334,10 +331,6 @@ class _Run:
             "controller's rows": int(CONTROLLER_COPIES * EXPERIENCE_BYTES * tokens),
             "Ray's object store": int((RESPONSE_BYTES + EXPERIENCE_BYTES) * tokens),
         }
-
-    def host_seconds(self) -> float:
-        """Return the controller's work: 2.53 CPU s for 128 x 16 responses of 8,192 tokens."""
-        return 2.53 / (128 * 16 * 8192) * self.trained * self.mean if self.config.algorithm.keeps_history else 0.0
 
     def disk(self, steps: int) -> tuple[dict[str, int], float]:
         """(what stays at the end, bytes of rollouts a step)."""

@@ -72,7 +72,7 @@ def _verdict(fits: bool, remedies: list[tuple[str, ...]]) -> str:
 def _around(plan: Plan, longer: Sequence[Plan]) -> Table:
     table = Table.grid(padding=(0, 2))
     rows = [
-        ("a step", f"{plan.step_s:,.0f} s, of which R³'s own work in the controller {plan.host_s:.1f} s"),
+        ("a step", f"{plan.step_s:,.0f} s"),
         ("the run", f"{plan.steps:,} steps, {plan.hours:,.0f} h ({plan.steps_per_day:,.0f} steps a day)"),
         *[
             (

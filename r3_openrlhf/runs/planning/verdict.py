@@ -80,11 +80,9 @@ def _changes(config: R3Config) -> Iterator[tuple[str, Any]]:
                 yield f"{section}.max_tokens_per_gpu", config.data.max_len
     elif train.micro_batch_size > 1:
         yield "train.micro_batch_size", 1
-    for share in (0.8, 0.7, 0.6, 0.5, 0.4):
-        if share < cluster.vllm_gpu_memory_utilization:
-            yield "cluster.vllm_gpu_memory_utilization", share
-    if cluster.vllm_gpu_memory_utilization < 0.8:
-        yield "cluster.vllm_gpu_memory_utilization", 0.8
+    now = cluster.vllm_gpu_memory_utilization
+    for share in (*(share for share in (0.8, 0.7, 0.6, 0.5, 0.4) if share < now), *([0.8] if now < 0.8 else [])):
+        yield "cluster.vllm_gpu_memory_utilization", share
     yield from _layouts(config)
 
 
@@ -95,10 +93,9 @@ def _layouts(config: R3Config) -> Iterator[tuple[str, Any]]:
         yield "cluster.enable_sleep", True
     for stage in range(train.zero_stage + 1, 4):
         yield "train.zero_stage", stage
-    size = 2 * cluster.vllm_tensor_parallel_size
-    while size <= cluster.gpus_per_node:
-        yield "cluster.vllm_tensor_parallel_size", size
-        size *= 2
+    for size in (2**n * cluster.vllm_tensor_parallel_size for n in range(1, 8)):
+        if size <= cluster.gpus_per_node:
+            yield "cluster.vllm_tensor_parallel_size", size
     if not train.adam_offload:
         yield "train.adam_offload", True
     for nodes in (2, 4, 8, 16):
@@ -131,29 +128,22 @@ def start_check(config: R3Config, shape: ModelShape, gpu: Gpu) -> str | None:
     ConfigError where the parts that no sample can change alone are larger than the GPU.
     """
     phases, kv_tokens = memory_of(config, shape, gpu)
-    over = [phase for phase in phases if phase.sure > gpu.memory_bytes]
-    worst = max(phases, key=lambda phase: phase.peak)
-    if over or missing_kv_cache(config, kv_tokens) or worst.peak > gpu.memory_bytes:
-        way = (
-            " or ".join(" ".join(settings) for settings in remedies(config, shape, gpu))
-            or "more GPUs, or a smaller model"
+    if fits(config, shape, gpu):
+        return None
+    ways = [" ".join(settings) for settings in remedies(config, shape, gpu)]
+    use = f"use {' or '.join(ways) or 'more GPUs, or a smaller model'} (r3 plan shows each part)"
+    surest, worst = max(phases, key=lambda phase: phase.sure), max(phases, key=lambda phase: phase.peak)
+    if surest.sure > gpu.memory_bytes:
+        raise ConfigError(
+            f"this run does not fit: weights, optimizer and engine alone take {gib(surest.sure)} GiB of a GPU in the phase "
+            f"{surest.name}, which has {gib(gpu.memory_bytes)}; {use}"
         )
-        if over:
-            phase = max(over, key=lambda phase: phase.sure)
-            raise ConfigError(
-                f"this run does not fit: weights, optimizer and engine alone take {gib(phase.sure)} GiB of a GPU in the phase "
-                f"{phase.name}, which has {gib(gpu.memory_bytes)}; use {way} (r3 plan shows each part)"
-            )
-        if missing_kv_cache(config, kv_tokens):
-            return (
-                f"an engine will have KV cache for {kv_tokens:,} tokens, less than data.max_len={config.data.max_len}, and "
-                f"vLLM will refuse that; use {way} (r3 plan shows each part)"
-            )
+    if missing_kv_cache(config, kv_tokens):
         return (
-            f"the phase {worst.name} is expected to take {gib(worst.peak)} GiB of a GPU, which has {gib(gpu.memory_bytes)}; "
-            f"use {way} (r3 plan shows each part)"
+            f"an engine will have KV cache for {kv_tokens:,} tokens, less than data.max_len={config.data.max_len}, and vLLM will "
+            f"refuse that; {use}"
         )
-    return None
+    return f"the phase {worst.name} is expected to take {gib(worst.peak)} GiB of a GPU, which has {gib(gpu.memory_bytes)}; {use}"
 
 
 def gib(size: float) -> str:

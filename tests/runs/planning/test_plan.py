@@ -70,7 +70,7 @@ def test_engines_that_sample_ahead_are_on_gpus_of_their_own():
     assert update["optimizer"] == 12 * 1_777_088_000 // 4 and update["engine"] == 0
     assert phase(ahead, "sync").parts["engine"] == 0 and "weights" not in sampling
     assert sampling["engine's weights"] == 2 * 1_777_088_000
-    rest = sum(one.seconds for one in ahead.phases) - phase(ahead, "sampling").seconds + ahead.host_s
+    rest = sum(one.seconds for one in ahead.phases) - phase(ahead, "sampling").seconds
     assert ahead.step_s == max(phase(ahead, "sampling").seconds, rest)
 
 
@@ -127,7 +127,7 @@ def test_what_each_setting_is_for():
     assert chunks["logits"] == 10 * 1024 * 151_936 and chunks["last layer's gradient"] == 4 * 151_936 * 1536
     assert phase(base, "update").parts["last layer's gradient"] == 0
     stock = planned(load_config("grpo_1p5b_deepscaler_8gpu", []))
-    assert stock.host_s == 0 and stock.coverage == {} and "history, at most" not in stock.disk
+    assert stock.coverage == {} and "history, at most" not in stock.disk
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_the_command(tmp_path):
     table = CliRunner().invoke(main, command)
     assert table.exit_code == 0 and "Fits." in table.output and "KV cache" in table.output
     found = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
-    assert found["step_s"] == pytest.approx(sum(p["seconds"] for p in found["phases"]) + found["host_s"])
+    assert found["step_s"] == pytest.approx(sum(p["seconds"] for p in found["phases"]))
     assert all(p["peak"] == sum(p["parts"].values()) for p in found["phases"])
     assert list(tmp_path.iterdir()) == []
     assert "8,000 tokens  " in table.output
