@@ -52,7 +52,7 @@ SYNONYMS, RETIRED = (
 # Values that a section answers in a sentence; in a run's file the default takes their place
 RETIRED_VALUES = {"advantage.scope": "literal"}
 # Keys that hold a dictionary whose content is not ours to check here
-FREE = ("openrlhf", "data.chat_template_kwargs", "data.reasoning_gym", "held_out.reasoning_gym")
+FREE: tuple[str, ...] = ("openrlhf", "data.chat_template_kwargs", "data.reasoning_gym", "held_out.reasoning_gym")
 FREE += ("agents.options", "reward.code.languages")
 CONFIGS = Path(__file__).parents[1] / "configs"  # in a checkout a link to the top-level configs/
 

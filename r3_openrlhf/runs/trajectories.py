@@ -106,8 +106,8 @@ def explain(played: Sequence[Played], settings: AgentsConfig) -> Explained | Non
         ),
     )
     levels = _levels(graded, states, returns, parts, depth=_depth(settings))
-    for one, *of_one in zip(graded, levels, parts.of_steps, parts.of_episode, strict=True):
-        found.levels[one.place], found.of_steps[one.place], found.of_episode[one.place] = of_one
+    for one, of_one, steps, episode in zip(graded, levels, parts.of_steps, parts.of_episode, strict=True):
+        found.levels[one.place], found.of_steps[one.place], found.of_episode[one.place] = of_one, steps, episode
     return found
 
 
