@@ -22,9 +22,6 @@ from r3_openrlhf.method.errors import R3Error
     help="Where mean curves have this held-out accuracy. [default: the mean final accuracy of the reference]",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write comparison.md, comparison.json and plots there.")
-@click.option(
-    "--window", type=click.IntRange(1), default=10, show_default=True, help="Steps that the plots average over."
-)
 @click.option("--unfinished", is_flag=True, help="Take runs that have not ended as far as they are.")
 @click.option("--json", "as_json", is_flag=True, help="The content of comparison.json on stdout instead of the table.")
 def compare(
@@ -32,7 +29,6 @@ def compare(
     reference: str | None,
     target: float | None,
     out: Path | None,
-    window: int,
     unfinished: bool,
     as_json: bool,
 ) -> None:
@@ -65,7 +61,7 @@ def compare(
 
         try:
             out.mkdir(parents=True, exist_ok=True)
-            pictures = plot(runs, comparison, out, window=window)
+            pictures = plot(runs, comparison, out)
             shown = "".join(f"![{Path(name).stem}]({name})\n" for name in pictures)
             document = f"# Comparison\n\n{table}\n## Plots\n\n{shown}\n{details(comparison)}"
             (out / "comparison.md").write_text(document, encoding="utf-8")

@@ -35,7 +35,8 @@ def estimate(values: Sequence[float]) -> SeedEstimate | None:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return SeedEstimate(mean, None, None, 1)
-    half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    half = t_quantile(len(values) - 1) * deviation / math.sqrt(len(values))
     return SeedEstimate(mean, mean - half, mean + half, len(values))
 
 
@@ -197,8 +198,3 @@ def _first_reach(xs_X: np.ndarray, ys_RX: np.ndarray, level_R: np.ndarray) -> np
 
 def _or_beyond(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def trailing_mean(values: Sequence[float], window: int) -> list[float]:
-    """Each value's mean with the window - 1 values before it; fewer at the beginning."""
-    return [statistics.fmean(values[max(0, i + 1 - window) : i + 1]) for i in range(len(values))]

@@ -13,7 +13,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import IntegerConvertor, register_url_convertor
+from starlette.datastructures import QueryParams
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -25,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from r3_openrlhf.config.access import is_this_machine, shows_token
 from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.view.curves import curves_of
-from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
+from r3_openrlhf.view.evaluation import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.files_page import files_page
 from r3_openrlhf.view.group_page import difference, group_page, tokens_of_group, tokens_page, trajectory_page
 from r3_openrlhf.view.library import Library
@@ -47,18 +48,10 @@ HEADERS = {
 UNREADABLE = 422  # a damaged file, or a senseless query
 
 
-class CountConvertor(Convertor[int]):
+class CountConvertor(IntegerConvertor):
     """A whole number of at most twelve digits: SQLite and file names take no larger one."""
 
     regex = "[0-9]{1,12}"
-
-    def convert(self, value: str) -> int:
-        """As it is."""
-        return int(value)
-
-    def to_string(self, value: int) -> str:
-        """As it is."""
-        return str(value)
 
 
 register_url_convertor("count", CountConvertor())
@@ -69,7 +62,6 @@ def create_app(library: Library, *, token: str | None = None, root_path: str = "
 
     token: needed to read, and then kept in a cookie; None: a request whose Host is this machine may
     read. root_path: where a proxy has the pages, whether or not it removes that from addresses."""
-    answers = _Answers(library)
     ending = threading.Event()
     counting = threading.Thread(target=library.count, args=(ending,), name="r3 view counts", daemon=True)
 
@@ -80,35 +72,16 @@ def create_app(library: Library, *, token: str | None = None, root_path: str = "
         ending.set()
         await run_in_threadpool(counting.join)
 
-    of_group = "{context}/{uid:path}"
-    page, form = answers.page, answers.form
-    routes = {
-        "/": answers.home,
-        "/api/state": lambda _: _json(answers.state()),
-        "/api/curves": answers.curves,
-        "/api/effect/{name}": lambda request: _json(sentences(library, request.path_params["name"])),
-        "/api/tokens/{name}/step/{step:count}/" + of_group: answers.group_tokens,
-        "/search": lambda request: search_page(library, request.query_params),
-        "/compare": answers.compare,
-        "/compare/{a}/{b}": page(pairs_page),
-        "/{name}": answers.run,
-        "/{name}/effect": form(effect_page, "against"),
-        "/{name}/files": form(files_page, "against"),
-        "/{name}/problem/{uid:path}": page(problem_page),
-        "/{name}/sample/{benchmark}/{uid:path}": page(sample_page),
-        "/{name}/step/{step:count}": page(step_page),
-        "/{name}/difference/{step:count}/" + of_group: answers.difference,
-        "/{name}/tokens/{step:count}/{place:count}/" + of_group: page(tokens_page),
-        "/{name}/trajectory/{step:count}/{place:count}/" + of_group: page(trajectory_page),
-        "/{name}/step/{step:count}/" + of_group: page(group_page),
-    }
     return Starlette(
         routes=[
             Mount("/static", StaticFiles(directory=STATIC)),
-            *(Route(path, answers.as_page(answer)) for path, answer in routes.items()),
+            *(Route(path, _handler(library, make)) for path, make in ROUTES.items()),
         ],
         lifespan=lifespan,
-        exception_handlers={R3Error: answers.failed, 404: answers.no_page},
+        exception_handlers={
+            R3Error: lambda _, error: _message(str(error), 404 if isinstance(error, NotThere) else UNREADABLE),
+            404: lambda request, _: _message(f"There is no page {request.url.path}.", 404),
+        },
         middleware=[
             Middleware(_Gate, token=token, root_path=root_path),
             Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4),
@@ -116,66 +89,76 @@ def create_app(library: Library, *, token: str | None = None, root_path: str = "
     )
 
 
-class _Answers:
-    """Addresses -> pages. A page that takes long holds up only those of the same run."""
+def _handler(library: Library, make: Callable[..., Any]) -> Callable[[Request], Response]:
+    """Answer with the page, or the JSON, that `make` gives for a query and the parts of an address.
+    Starlette calls it in a thread: a page that takes long holds up only those of the same run."""
 
-    def __init__(self, library: Library) -> None:
-        self.library = library
+    def handle(request: Request) -> Response:
+        content = make(library, request.query_params, **request.path_params)
+        if isinstance(content, str):
+            return HTMLResponse(content)
+        is_made = isinstance(content, Response)
+        return content if is_made else Response(msgspec.json.encode(content), media_type="application/json")
 
-    def as_page(self, answer: Callable[[Request], str | Response]) -> Callable[[Request], Response]:
-        def handle(request: Request) -> Response:
-            content = answer(request)
-            return content if isinstance(content, Response) else HTMLResponse(content)
+    return handle
 
-        return handle
 
-    def page(self, make: Callable[..., str]) -> Callable[[Request], str]:
-        """The page that `make` gives for the parts of an address."""
-        return lambda request: make(self.library, **request.path_params)
+def _page(make: Callable[..., Any], *fields: str) -> Callable[..., Any]:
+    """Take of a query only these fields, "" where one is not there."""
+    return lambda library, query, **path: make(library, **path, **{name: query.get(name, "") for name in fields})
 
-    def form(self, make: Callable[..., str], field: str) -> Callable[[Request], str]:
-        """The same with one field of the query, "" where it is not there."""
-        return lambda request: make(
-            self.library, **request.path_params, **{field: request.query_params.get(field, "")}
-        )
 
-    def home(self, request: Request) -> str | Response:
-        self.library.refresh()
-        if len(self.library.runs) == 1 and not self.library.evaluations:
-            return RedirectResponse(link(*self.library.runs))
-        return overview(self.library, request.query_params.getlist("run") or None)
+def _home(library: Library, query: QueryParams) -> str | Response:
+    library.refresh()
+    if len(library.runs) == 1 and not library.evaluations:
+        return RedirectResponse(link(*library.runs))
+    return overview(library, query.getlist("run") or None)
 
-    def run(self, request: Request) -> str:
-        name = request.path_params["name"]
-        return (
-            evaluation_page(self.library, name) if name in self.library.evaluations else overview(self.library, [name])
-        )
 
-    def compare(self, request: Request) -> str:
-        query = request.query_params
-        return compare_page(self.library, query.getlist("run"), query.get("reference", ""))
+def _run(library: Library, _: QueryParams, name: str) -> str:
+    return evaluation_page(library, name) if name in library.evaluations else overview(library, [name])
 
-    def difference(self, request: Request) -> str:
-        a, b = (_number(name, request.query_params.get(name, "")) for name in ("a", "b"))
-        return difference(self.library, **request.path_params, a=a, b=b)
 
-    def state(self) -> dict[str, dict[str, Any]]:
-        self.library.refresh()
-        return state(self.library)
+def _curves(library: Library, query: QueryParams) -> dict[str, Any]:
+    names = query.getlist("run") or list(library.runs)
+    return curves_of([library.run(name) for name in names], every="every" in query)
 
-    def curves(self, request: Request) -> Response:
-        names = request.query_params.getlist("run") or list(self.library.runs)
-        return _json(curves_of([self.library.run(name) for name in names], every="every" in request.query_params))
 
-    def group_tokens(self, request: Request) -> Response:
-        places = [_number("place", text) for text in request.query_params.getlist("place")]
-        return _json(tokens_of_group(self.library, **request.path_params, only=places or None))
+def _compare(library: Library, query: QueryParams) -> str:
+    return compare_page(library, query.getlist("run"), query.get("reference", ""))
 
-    def failed(self, _: Request, error: Exception) -> Response:
-        return _message(str(error), 404 if isinstance(error, NotThere) else UNREADABLE)
 
-    def no_page(self, request: Request, _: Exception) -> Response:
-        return _message(f"There is no page {request.url.path}.", 404)
+def _difference(library: Library, query: QueryParams, **group: Any) -> str:
+    a, b = (_number(name, query.get(name, "")) for name in ("a", "b"))
+    return difference(library, **group, a=a, b=b)
+
+
+def _tokens(library: Library, query: QueryParams, **group: Any) -> dict[str, Any]:
+    places = [_number("place", text) for text in query.getlist("place")]
+    return tokens_of_group(library, **group, only=places or None)
+
+
+_OF_GROUP = "{context}/{uid:path}"
+ROUTES = {
+    "/": _home,
+    "/api/state": _page(state),
+    "/api/curves": _curves,
+    "/api/effect/{name}": _page(sentences),
+    "/api/tokens/{name}/step/{step:count}/" + _OF_GROUP: _tokens,
+    "/search": search_page,
+    "/compare": _compare,
+    "/compare/{a}/{b}": _page(pairs_page),
+    "/{name}": _run,
+    "/{name}/effect": _page(effect_page, "against"),
+    "/{name}/files": _page(files_page, "against"),
+    "/{name}/problem/{uid:path}": _page(problem_page),
+    "/{name}/sample/{benchmark}/{uid:path}": _page(sample_page),
+    "/{name}/step/{step:count}": _page(step_page),
+    "/{name}/difference/{step:count}/" + _OF_GROUP: _difference,
+    "/{name}/tokens/{step:count}/{place:count}/" + _OF_GROUP: _page(tokens_page),
+    "/{name}/trajectory/{step:count}/{place:count}/" + _OF_GROUP: _page(trajectory_page),
+    "/{name}/step/{step:count}/" + _OF_GROUP: _page(group_page),
+}
 
 
 def _message(message: str, status: int) -> Response:
@@ -186,10 +169,6 @@ def _number(name: str, text: str) -> int:
     if not is_count(text):
         raise NotThere(f"{name} is {quoted(text)}; it must be a whole number")
     return int(text)
-
-
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 class _Gate:

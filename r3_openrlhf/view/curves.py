@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from r3_openrlhf.comparison.intervals import t_quantile
+from r3_openrlhf.comparison.intervals import estimate
 from r3_openrlhf.comparison.runs import arm_of
 from r3_openrlhf.method.core.batch_metrics import OLDER_NAMES
 from r3_openrlhf.view.rendering import meanings
@@ -90,45 +89,37 @@ def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list
 
 def _arm(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     arm: dict[str, Any] = {"name": name, "num": len(runs), "has_rollouts": False, "series": {}, "low": {}, "high": {}}
-    places: dict[bool, dict[int, int]] = {}
     for is_held_out in (False, True):
         axes = [run["held_out"] if is_held_out else run for run in runs]
         steps = sorted({step for axis in axes for step in axis["steps"]})
-        places[is_held_out] = {step: place for place, step in enumerate(steps)}
-        tokens, _, _ = _interval(_aligned([(axis["steps"], axis["tokens"]) for axis in axes], places[is_held_out]))
+        tokens, _, _ = _interval(steps, [(axis["steps"], axis["tokens"]) for axis in axes])
         (arm.setdefault("held_out", {}) if is_held_out else arm).update(steps=steps, tokens=tokens)
-    for key in sorted({key for run in runs for key in run["series"]}):
-        is_held_out = key.startswith(HELD_OUT)
-        having = [run for run in runs if key in run["series"]]
-        columns = [((run["held_out"] if is_held_out else run)["steps"], run["series"][key]) for run in having]
-        arm["series"][key], low, high = _interval(_aligned(columns, places[is_held_out]))
-        if any(value is not None for value in low):
-            arm["low"][key], arm["high"][key] = low, high
+        for key in sorted({key for run in runs for key in run["series"] if key.startswith(HELD_OUT) is is_held_out}):
+            columns = [
+                (axis["steps"], run["series"][key])
+                for axis, run in zip(axes, runs, strict=True)
+                if key in run["series"]
+            ]
+            arm["series"][key], low, high = _interval(steps, columns)
+            if any(value is not None for value in low):
+                arm["low"][key], arm["high"][key] = low, high
     return arm
 
 
-def _aligned(columns: Sequence[tuple[Sequence[int], Sequence[float | None]]], places: Mapping[int, int]) -> np.ndarray:
-    """float64 [N, S]: each run's values at the steps of the arm; NaN where it has none."""
-    table_NS = np.full((len(columns), len(places)), np.nan)
-    for row, (steps, values) in enumerate(columns):
-        for step, value in zip(steps, values, strict=True):
-            table_NS[row, places[step]] = np.nan if value is None else value
-    return table_NS
+def _interval(
+    steps: Sequence[int], columns: Sequence[tuple[Sequence[int], Sequence[float | None]]]
+) -> tuple[list[float | None], list[float | None], list[float | None]]:
+    """Mean, low and high at each step: `estimate` of the runs' values there; None without them.
 
-
-def _interval(table_NS: np.ndarray) -> tuple[list[float | None], list[float | None], list[float | None]]:
-    """Mean, low and high of each column: `estimate` of its values that are not NaN."""
-    known_NS = ~np.isnan(table_NS)
-    num_S = known_NS.sum(0)
-    mean_S = np.where(known_NS, table_NS, 0.0).sum(0) / np.maximum(num_S, 1)
-    squares_S = np.where(known_NS, (table_NS - mean_S) ** 2, 0.0).sum(0)
-    t_N = np.array([0.0, 0.0, *(t_quantile(num - 1) for num in range(2, len(table_NS) + 1))])
-    half_S = t_N[num_S] * np.sqrt(squares_S / np.maximum(num_S - 1, 1) / np.maximum(num_S, 1))
-
-    def plain(values_S: np.ndarray, least: int) -> list[float | None]:
-        return [_short(value) if num >= least else None for value, num in zip(values_S.tolist(), num_S, strict=True)]
-
-    return plain(mean_S, 1), plain(mean_S - half_S, 2), plain(mean_S + half_S, 2)
+    columns: steps and values of each run."""
+    values: dict[int, list[float]] = {step: [] for step in steps}
+    for of_run in columns:
+        for step, value in zip(*of_run, strict=True):
+            if value is not None:
+                values[step].append(value)
+    found = [estimate(at_step) for at_step in values.values()]
+    mean, low, high = ([one and _short(getattr(one, end)) for one in found] for end in ("mean", "low", "high"))
+    return mean, low, high
 
 
 def _parts(chart: Chart, present: set[str]) -> list[Chart]:

@@ -1,11 +1,12 @@
-"""One directory of `r3 eval`: its results, problems and responses, and how two of them differ."""
+"""Directories of `r3 eval`: results, problems, responses, how two of them differ, and their pages."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -14,7 +15,11 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.files import lines_of, open_regular, read_bytes
 from r3_openrlhf.runs.problem_files import UNREADABLE
-from r3_openrlhf.view.run_reader import Reader, stamp_of
+from r3_openrlhf.view.rendering import render
+from r3_openrlhf.view.run_reader import NotThere, Reader, stamp_of
+
+if TYPE_CHECKING:
+    from r3_openrlhf.view.library import Library
 
 
 class Response(msgspec.Struct):
@@ -54,12 +59,6 @@ class BenchmarkResults(msgspec.Struct):
     truncated_rate: Estimate
 
 
-class Model(msgspec.Struct):
-    """The evaluated model."""
-
-    name: str
-
-
 class Settings(msgspec.Struct):
     """Settings of the sampling."""
 
@@ -71,7 +70,7 @@ class Settings(msgspec.Struct):
 class Results(msgspec.Struct):
     """results.json, as far as a page shows it."""
 
-    model: Model
+    model: dict[str, str]
     settings: Settings
     benchmarks: dict[str, BenchmarkResults]
 
@@ -138,10 +137,10 @@ class EvaluationReader(Reader):
             raise R3Error(f"{file} cannot be read: {error.strerror}") from error
 
     def responses(self, benchmark: str, uid: str) -> list[Response]:
-        """The samples of one problem. R3Error: it was not asked, or its line is damaged."""
+        """The samples of one problem. NotThere: it was not asked. R3Error: its line is damaged."""
         problem = self.problems().get((benchmark, uid))
         if problem is None:
-            raise R3Error(f"{self.path} has no problem {uid} of {benchmark}")
+            raise NotThere(f"{self.name} was not asked a problem {uid} of {benchmark}")
         file = self.path / "samples.jsonl"
         with open_regular(file) as lines:
             lines.seek(problem.place)
@@ -179,27 +178,16 @@ def _decoded(line: bytes, file: Path, number: int) -> _Line:
         raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """One problem that both evaluations were asked."""
 
-    benchmark: str
-    uid: str
     a: EvaluatedProblem
     b: EvaluatedProblem
 
     @property
     def kind(self) -> str:
         """Right: in more than half of its graded responses."""
-        sides = ("right" if (side.share or 0.0) > 0.5 else "wrong" for side in (self.a, self.b))
-        return "-".join(sides)
-
-
-def pairs_of(a: EvaluationReader, b: EvaluationReader) -> list[Pair]:
-    """The problems of both, those that differ most first."""
-    of_b = b.problems()
-    pairs = [Pair(*key, problem, of_b[key]) for key, problem in a.problems().items() if key in of_b]
-    return sorted(pairs, key=lambda pair: -abs((pair.a.share or 0.0) - (pair.b.share or 0.0)))
+        return "-".join("right" if (side.share or 0.0) > 0.5 else "wrong" for side in self)
 
 
 def difference_of(a: EvaluationReader, b: EvaluationReader) -> SeedEstimate | None:
@@ -209,3 +197,55 @@ def difference_of(a: EvaluationReader, b: EvaluationReader) -> SeedEstimate | No
         for reader in (b, a)
     ]
     return paired_difference(*shares)
+
+
+# ── pages ──
+
+
+def evaluation_page(library: Library, name: str) -> str:
+    """The results of one `r3 eval`, and its problems."""
+    reader = library.evaluation(name)
+    problems = list(reader.problems().values())
+    results, fault = reader.results()
+    return render(
+        "evaluation.html",
+        evaluation=reader,
+        results=results,
+        fault=fault,
+        problems=sorted(
+            problems, key=lambda problem: (problem.benchmark, -1.0 if problem.share is None else problem.share)
+        ),
+        statements={(problem.benchmark, problem.uid): library.statement(problem.uid) for problem in problems},
+        others=[other for other in library.evaluations.values() if other is not reader],
+    )
+
+
+def sample_page(library: Library, name: str, benchmark: str, uid: str) -> str:
+    """The responses to one problem of an evaluation, and next to them those of another one."""
+    reader = library.evaluation(name)
+    asked = [other for other in library.evaluations.values() if (benchmark, uid) in other.problems()]
+    others = [other for other in asked if other is not reader]
+    return render(
+        "sample.html",
+        evaluation=reader,
+        benchmark=benchmark,
+        uid=uid,
+        statement=library.statement(uid),
+        sides=[(side, side.responses(benchmark, uid)) for side in [reader, *others][:2]],
+    )
+
+
+def pairs_page(library: Library, a: str, b: str) -> str:
+    """Two evaluations on the problems that both were asked, those that differ most first."""
+    readers = library.evaluation(a), library.evaluation(b)
+    of_b = readers[1].problems()
+    pairs = [Pair(problem, of_b[key]) for key, problem in readers[0].problems().items() if key in of_b]
+    return render(
+        "pairs.html",
+        a=readers[0],
+        b=readers[1],
+        pairs=sorted(pairs, key=lambda pair: -abs((pair.a.share or 0.0) - (pair.b.share or 0.0))),
+        counts=Counter(pair.kind for pair in pairs),
+        difference=difference_of(*readers),
+        statements={pair.a.uid: library.statement(pair.a.uid) for pair in pairs},
+    )

@@ -40,6 +40,7 @@ def overview(library: Library, names: Sequence[str] | None = None) -> str:
 
 def state(library: Library) -> dict[str, dict[str, Any]]:
     """Return the newest step of each run, and if it has ended, for pages that wait for news."""
+    library.refresh()
     return {
         name: {
             "metrics": run.metrics()[-1]["step"] if run.metrics() else 0,

@@ -41,7 +41,7 @@ def test_a_directory_its_content_and_single_runs_are_the_same_comparison(lab):
 
 
 def test_files_and_json(lab, tmp_path):
-    result = call(lab, "--out", tmp_path / "deep" / "out", "--json", "--window", 1)
+    result = call(lab, "--out", tmp_path / "deep" / "out", "--json")
     assert result.exit_code == 0, result.stderr
     out = tmp_path / "deep" / "out"
     assert (out / "comparison.json").read_text() == result.stdout

@@ -18,7 +18,6 @@ from r3_openrlhf.comparison.intervals import (
     paired_difference,
     seeds_needed,
     t_quantile,
-    trailing_mean,
 )
 
 # Two-sided 95% quantiles as every printed table has them.
@@ -95,12 +94,6 @@ def test_a_mean_curve_has_the_points_that_all_curves_cover():
     points = mean_curve([CURVE, Curve((50, 150, 200), (0.15, 0.25, 0.3))])
     assert [x for x, _ in points] == [50, 100, 150, 200]
     assert [y.mean for _, y in points] == approx([0.175, 0.25, 0.2625, 0.275])
-
-
-def test_a_trailing_mean_by_hand():
-    assert trailing_mean([1.0, 3.0, 5.0, 1.0], 2) == [1.0, 2.0, 4.0, 3.0]
-    assert trailing_mean([1.0, 3.0], 1) == [1.0, 3.0]
-    assert trailing_mean([], 3) == []
 
 
 # ── how many seeds ──
