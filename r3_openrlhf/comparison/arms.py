@@ -140,14 +140,9 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
 
 def _reference(runs: Sequence[Run], wanted: str | None) -> str:
     arms = sorted({run.arm for run in runs})
-    if wanted is None and len(arms) == 1:
-        return arms[0]
-    name = wanted or DEFAULT_REFERENCE
+    name = wanted or (arms[0] if len(arms) == 1 else DEFAULT_REFERENCE)
     if name not in arms:
-        if wanted is None:
-            choices = " or ".join(f"--reference {arm}" for arm in arms)
-            raise R3Error(f"no run has the arm {name!r}, the default reference; add {choices}")
-        raise R3Error(f"no run has the reference arm {name!r}; {nearest(name, arms)}")
+        raise R3Error(f"no run has the reference arm {name!r} (--reference); {nearest(name, arms)}")
     return name
 
 
@@ -270,20 +265,4 @@ def _notes(runs: Sequence[Run], *, end: float) -> list[str]:
         )
     if len(states := {run.code_state for run in runs}) > 1:
         notes.append(f"The runs were made by {len(states)} different states of the code (code_state.txt).")
-    notes += _disagreements(runs)
     return notes
-
-
-def _disagreements(runs: Sequence[Run]) -> list[str]:
-    """Both files count the tokens of a run; they should say the same."""
-    notes = {}
-    for run in runs:
-        totals = {line["step"]: line["generated_tokens_total"] for line in run.metrics}
-        for line in reversed(run.evaluations):
-            step, tokens = line["step"], line["generated_tokens"]
-            if totals.get(step, tokens) != tokens:
-                notes[run.path] = (
-                    f"{run.path} has counted {tokens:,.0f} generated tokens at step {step} in evaluations.jsonl and "
-                    f"{totals[step]:,.0f} in metrics.jsonl."
-                )
-    return list(notes.values())

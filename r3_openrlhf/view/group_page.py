@@ -28,14 +28,14 @@ def group_page(library: Library, name: str, step: int, context: str, uid: str) -
     groups = run.groups(step)
     place = groups.index(group)
     prompt, why_no_prompt = _prompt(opened)
-    shown = opened.all_shown()
+    shown = sorted(map(opened.shown, range(len(opened.rows))), key=by_advantage)
     return render(
         "group.html",
         **opened.names,
         prompt=prompt,
         why_no_prompt=why_no_prompt,
         attempt=_attempt_in(prompt) if group.context is Context.REFLECTION else None,
-        shown=sorted(shown, key=by_advantage),
+        shown=shown,
         played=places_of(group.rows),
         points=ranked_points(opened.rows),
         shown_at={response.place: response.at for response in shown},

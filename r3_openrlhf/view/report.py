@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice, zip_longest
+from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
@@ -110,27 +111,23 @@ def _chosen(run: RunReader, count: int) -> list[tuple[str, int, StepGroup]]:
             break
         for group in run.groups(step):
             why = next((why for why, holds in REASONS.items() if holds(group)), None)
-            if why is not None and group.uid not in taken and len(waiting[why]) < count:
+            if why is not None and group.uid not in taken:
                 taken.add(group.uid)
                 waiting[why].append((why, step, group))
-    in_turn = chain.from_iterable(
-        (groups[place] for groups in waiting.values() if place < len(groups)) for place in range(count)
-    )
-    return list(in_turn)[:count]
+    in_turn = chain.from_iterable(zip_longest(*waiting.values()))
+    return list(islice(filter(None, in_turn), count))
 
 
 def _responses(opened: Opened) -> list[Shown]:
-    ordered = sorted(opened.all_shown(), key=by_advantage)
-    wanted = [
-        *ordered[:1],
-        *[response for response in ordered if response.age is not None][:1],
-        *[response for response in ordered if response.row["ranked"]][:1],
-        *ordered[-1:],
-    ]
+    """The best and the worst response, and the best that was recalled, and ranked."""
+    ordered = sorted(map(opened.shown, range(len(opened.rows))), key=by_advantage)
+    recalled = [response for response in ordered if response.age is not None]
+    ranked = [response for response in ordered if response.row["ranked"]]
+    wanted = {response.place for some in (ordered, recalled, ranked) for response in some[:1]}
     return [
         replace(response, row={**response.row, "text": shortened(response.row["text"])})
         for response in ordered
-        if response in wanted
+        if response.place in wanted | {ordered[-1].place}
     ]
 
 
@@ -175,9 +172,5 @@ def _points(run: dict[str, Any], key: str, num_runs: int) -> list[tuple[float, f
     points = [(step, value) for step, value in zip(steps, run["series"][key], strict=True) if value is not None]
     most = max(12, min(MAX_POINTS, MAX_VALUES // (60 * num_runs)))
     size = -(-len(points) // most) or 1
-    return [_mean(points[at : at + size]) for at in range(0, len(points), size)]
-
-
-def _mean(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    steps, values = zip(*points, strict=True)
-    return steps[len(steps) // 2], sum(values) / len(values)
+    parts = [points[at : at + size] for at in range(0, len(points), size)]
+    return [(part[len(part) // 2][0], fmean(value for _, value in part)) for part in parts]

@@ -48,10 +48,6 @@ class Opened:
         """Its parts as templates call them."""
         return {"run": self.run, "step": self.step, "group": self.group, "problem": self.problem}
 
-    def all_shown(self) -> list[Shown]:
-        """Its rows in their order."""
-        return [self.shown(place) for place in range(len(self.rows))]
-
     def shown(self, place: int) -> Shown:
         """One of its rows."""
         row, config = self.rows[place], self.run.config
@@ -126,8 +122,8 @@ def by_advantage(response: Shown) -> tuple[bool, float, int]:
 
 
 def extremes_of(responses: Sequence[Shown]) -> tuple[int, int] | None:
-    """Places of the best and of the worst response that has a text."""
-    places = [response.place for response in sorted(responses, key=by_advantage) if response.row["text"]]
+    """Places of the best and of the worst response that has a text, of responses `by_advantage`."""
+    places = [response.place for response in responses if response.row["text"]]
     return (places[0], places[-1]) if len(places) > 1 else None
 
 
@@ -152,29 +148,15 @@ def reward_parts(row: Row, *, returned: bool = False) -> list[tuple[str, float]]
     return parts
 
 
-@dataclass(frozen=True, slots=True)
-class RankedPoint:
-    """A ranked row in the plane of peak and global entropy, nats per token."""
-
-    row: int
-    peak: float
-    global_: float
-    dominates: list[int]  # rows; S_i of them
-
-
-def ranked_points(rows: Sequence[Row]) -> list[RankedPoint]:
-    """i dominates j: higher peak and lower global entropy, strictly (method/core/ranking.py)."""
-    measured = [
-        (place, row["entropy_peak"], row["entropy_global"])
+def ranked_points(rows: Sequence[Row]) -> dict[int, tuple[float, float, list[int]]]:
+    """Ranked row -> its peak and global entropy, nats per token, and the rows that it dominates:
+    higher peak and lower global entropy, strictly (method/core/ranking.py)."""
+    measured = {
+        place: (row["entropy_peak"], row["entropy_global"])
         for place, row in enumerate(rows)
         if row.get("ranked") and row["entropy_peak"] is not None and row["entropy_global"] is not None
-    ]
-    return [
-        RankedPoint(
-            place,
-            peak,
-            global_,
-            [other for other, its_peak, its_global in measured if peak > its_peak and global_ < its_global],
-        )
-        for place, peak, global_ in measured
-    ]
+    }
+    return {
+        place: (peak, global_, [other for other, (p, g) in measured.items() if peak > p and global_ < g])
+        for place, (peak, global_) in measured.items()
+    }

@@ -125,8 +125,7 @@ def test_the_pairs_of_the_worked_example():
     peaks, globals_ = [2, 1.5, 1, 0.5], [0.3, 0.2, 0.4, 0.1]
     rows = [row(ranked=True, entropy_peak=p, entropy_global=g) for p, g in zip(peaks, globals_, strict=True)]
     points = ranked_points([row(), *rows])
-    assert [point.row for point in points] == [1, 2, 3, 4]
-    assert [point.dominates for point in points] == [[3], [3], [], []]
+    assert {row: dominates for row, (_, _, dominates) in points.items()} == {1: [3], 2: [3], 3: [], 4: []}
 
 
 # ── tokens ──

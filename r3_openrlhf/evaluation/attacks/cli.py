@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from r3_openrlhf.config import DataConfig, RewardConfig
 from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS, check_data_set
-from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 SHOWN = 10  # examples of each kind
 MAX_CHARS = 110
-MAX_WORDS = 8  # of a reference that is nothing but an answer
 BATCH = 2000  # requests that wait at once
 
 
@@ -66,27 +63,23 @@ def attack_rewards(
     r3 attack-rewards --task math --problems train.jsonl
     r3 attack-rewards --task code --problems programs.jsonl --limit 20
     r3 attack-rewards --task reasoning_gym --problems reasoning_gym:countdown --limit 20
-    r3 attack-rewards --problems reasoning_gym:all --limit 2      every data set of the library
     r3 attack-rewards --problems train.jsonl --url http://127.0.0.1:5000
     """
     from r3_openrlhf.evaluation.attacks.generate import attacks_on
     from r3_openrlhf.evaluation.grading import Grading
 
     grading = Grading(RewardConfig(urls=list(urls), timeout_s=timeout))
-    from_library, all_of_it = problems.startswith(REASONING_GYM), problems == f"{REASONING_GYM}all"
-    if all_of_it:
-        labels = _labels_of_library(limit)
-    else:
-        if from_library:
-            check_data_set(problems.removeprefix(REASONING_GYM))
-        data = DataConfig(
-            path=problems,
-            task=None if from_library else task,
-            problem_key=problem_key,
-            answer_key=answer_key,
-            reasoning_gym={"size": limit} if from_library else {},
-        )
-        labels = load_problems(data).labels[:limit]
+    from_library = problems.startswith(REASONING_GYM)
+    if from_library:
+        check_data_set(problems.removeprefix(REASONING_GYM))
+    data = DataConfig(
+        path=problems,
+        task=None if from_library else task,
+        problem_key=problem_key,
+        answer_key=answer_key,
+        reasoning_gym={"size": limit} if from_library else {},
+    )
+    labels = load_problems(data).labels[:limit]
     click.echo(f"{len(labels)} problems of {problems}", err=True)
     attempts = attempt_all(labels, attacks_on, grading)
     attacks = [attempt for attempt in attempts if attempt.family]
@@ -95,14 +88,11 @@ def attack_rewards(
         [attack for attack in attacks if attack.verdict is verdict] for verdict in (Verdict.CORRECT, Verdict.UNGRADED)
     )
     refused = [reference for reference in references if reference.verdict is not Verdict.CORRECT]
-    row_of = _data_set if all_of_it else attrgetter("family")
-    counts = [Counter(map(row_of, some)) for some in (attacks, accepted, ungraded)]
-    click.echo(f"{'data set' if all_of_it else 'attack':36} {'tried':>7} {'accepted':>9} {'ungraded':>9}")
-    for row in counts[0]:
-        click.echo(f"{row:36} {counts[0][row]:7} {counts[1][row]:9} {counts[2][row]:9}")
+    counts = [Counter(attack.family for attack in some) for some in (attacks, accepted, ungraded)]
+    click.echo(f"{'attack':36} {'tried':>7} {'accepted':>9} {'ungraded':>9}")
+    for family in counts[0]:
+        click.echo(f"{family:36} {counts[0][family]:7} {counts[1][family]:9} {counts[2][family]:9}")
     click.echo(f"references: {len(references)}, of which refused: {len(refused)}")
-    if task == DEFAULT_TASK and not from_library:
-        _show_readings([reference for label in labels for reference in label.references])
     for kind, shown in (("accepted", accepted), ("ungraded", ungraded), ("reference refused", refused)):
         for attempt in shown[:SHOWN]:
             why = attempt.family if kind == "accepted" else attempt.reason
@@ -110,29 +100,6 @@ def attack_rewards(
             texts = f"{attempt.response[:MAX_CHARS]!r} for {reference[:MAX_CHARS]!r}"
             click.echo(f"{kind} ({why}), {attempt.label.uid}: {texts}")
     sys.exit(bool(accepted))
-
-
-def _labels_of_library(size: int) -> list[Label]:
-    """Problems of every graded data set of reasoning_gym; others are named with the reason."""
-    from reasoning_gym.factory import DATASETS
-
-    labels = []
-    for name in sorted(DATASETS):
-        data = DataConfig(path=REASONING_GYM + name, reasoning_gym={"size": size})
-        try:
-            check_data_set(name)
-            labels += load_problems(data).labels
-        except R3Error as error:
-            click.echo(f"{name} is left out: {error}")
-    return labels
-
-
-def _data_set(attempt: Attempt) -> str:
-    """Its data set's name, and if our guard looks at answers that the library's scorer accepts."""
-    from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS
-
-    name = (attempt.label.metadata or {})["metadata"]["source_dataset"]
-    return f"{name}, guarded" if name in GUARDED_DATA_SETS else name
 
 
 def attempt_all(
@@ -155,23 +122,3 @@ def attempt_all(
             grades = zip(batch, grading.grade(requests), strict=True)
             attempts += [Attempt(*response, grade.verdict, grade.reason) for response, grade in grades]
     return attempts
-
-
-def _show_readings(references: list[str]) -> None:
-    """References that cannot be compared, and long ones of which the grader takes every word."""
-    from r3_openrlhf.rewards.answers.references import read_reference
-
-    readings = {reference: read_reference(reference) for reference in references}
-    unusable = {reference: read.unusable for reference, read in readings.items() if read.unusable}
-    whole = {
-        reference: "taken whole: only its own words are right"
-        for reference, read in readings.items()
-        if not read.unusable and read.text == reference.strip() and len(reference.split()) > MAX_WORDS
-    }
-    click.echo(f"references that are no answer: {len(unusable)}, taken whole: {len(whole)}")
-    for kind, count in Counter(
-        read.kind.partition(":")[0] or "mathematics" for read in readings.values()
-    ).most_common():
-        click.echo(f"kind {kind}: {count}")
-    for reference, why in [*list(unusable.items())[:SHOWN], *list(whole.items())[:SHOWN]]:
-        click.echo(f"reference {reference[:MAX_CHARS]!r}: {why}")

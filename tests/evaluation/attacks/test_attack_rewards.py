@@ -11,17 +11,13 @@ def run(*arguments):
     return CliRunner().invoke(main, ["attack-rewards", *map(str, arguments)])
 
 
-SOUND, LONG = "Compute $17 \\cdot 3 + 1$.", "the sum of two odd numbers is always an even number"
+SOUND = "Compute $17 \\cdot 3 + 1$."
 FILES = {  # options and rows -> exit code and what is said
     "a sound file": ((), [(SOUND, "52")], 0, ["references: 1, of which refused: 0", "the problem"]),
     "a choice that is compared exactly": (("--task", "exact"), [("Which one?", "A")], 0, ["two answers", "taken back"]),
     # 52 and 53 are both accepted by this row, and 53 is an attack on 52
     "a reference that accepts too much": ((), [(SOUND, ["52", "53"])], 1, ["accepted (another value)", "53"]),
     "a reference that is refused": ((), [("Which?", "9^{9^{9^{9}}}+x"), ("Or?", "5")], 0, ["references: 2"]),
-    "references that are no answer and long ones": (
-        (), [("Which?", "odd $n$"), ("Why?", LONG), ("What?", "$x=1$ and $y=2$")], None,
-        ["references that are no answer: 0, taken whole: 1", "kind prose: 1", f"{LONG!r}: taken whole", "\na part "],
-    ),
 }  # fmt: skip
 
 
