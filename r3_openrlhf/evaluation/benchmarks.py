@@ -1,4 +1,4 @@
-"""Benchmarks by name: their place on the hub, their columns, and their file in --data-dir.
+"""Benchmarks by name (benchmarks.toml), files, and data sets that `r3 eval` samples.
 
 Uids are hashes of the problem text: evaluations from the hub and files name the same ones.
 """
@@ -6,7 +6,10 @@ Uids are hashes of the problem text: evaluations from the hub and files name the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
+
+import msgspec
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import ConfigError, DataError, quoted
@@ -16,30 +19,21 @@ from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
 from r3_openrlhf.problems.table import PACKED
 
 
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """Where a benchmark's problems are."""
+class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of benchmarks.toml."""
 
     hub: str
     split: str
-    file: str  # in --data-dir; columns problem and answer
+    file: str
     subset: str | None = None
     problem_key: str = "problem"
     answer_key: str = "answer"
-    in_parts: bool = False  # the hub's column lists the parts of one answer, not alternatives
+    in_parts: bool = False
 
 
-BENCHMARKS = {
-    "aime24": Benchmark("HuggingFaceH4/aime_2024", "train", "aime24.jsonl"),
-    "math500": Benchmark("HuggingFaceH4/MATH-500", "test", "math500.jsonl"),
-    "amc23": Benchmark("AI-MO/aimo-validation-amc", "train", "amc23.jsonl"),  # 83: AMC12 2022, 2023
-    "minerva": Benchmark("math-ai/minervamath", "test", "minerva.jsonl", problem_key="question"),
-    "olympiadbench": Benchmark(
-        "math-ai/olympiadbench", "test", "olympiadbench.jsonl", problem_key="question", answer_key="final_answer",
-        in_parts=True,
-    ),
-    "gsm8k": Benchmark("openai/gsm8k", "test", "gsm8k_test.jsonl", subset="main", problem_key="question"),
-}  # fmt: skip
+BENCHMARKS = msgspec.toml.decode(
+    files(__package__).joinpath("benchmarks.toml").read_bytes(), type=dict[str, Benchmark]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +61,11 @@ def load_problem_set(
     ConfigError: an unknown name, or two that do not go together; DataError as `load_problems`.
     """
     data = replace(data, sources=[])  # of the run that is evaluated
-    if benchmark in BENCHMARKS:
-        source = _source_of(BENCHMARKS[benchmark], data, data_dir)
-    else:
-        source = _free_source(benchmark, data, max_problems)
+    named = BENCHMARKS.get(benchmark)
+    source = _free_source(benchmark, data, max_problems) if named is None else _source_of(named, data, data_dir)
     problems = load_problems(source, with_rows=with_rows)
     labels = problems.labels
-    if benchmark in BENCHMARKS and BENCHMARKS[benchmark].in_parts and not data_dir:
+    if named is not None and named.in_parts and not data_dir:
         labels = [replace(label, references=[", ".join(label.references)]) for label in labels]
     return ProblemSet(
         name=name_of(benchmark),

@@ -16,9 +16,8 @@ from r3_openrlhf.config.loading import RESOLVER, flatten, load_config, of_others
 from r3_openrlhf.evaluation.benchmarks import ProblemSet, load_problem_set
 from r3_openrlhf.evaluation.grading import Grading, grade_file, graded
 from r3_openrlhf.evaluation.model_source import PROMPT_KEYS, ModelSource, find_model, fingerprint, values_of
-from r3_openrlhf.evaluation.output import EvaluationDirectory
 from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark
-from r3_openrlhf.evaluation.sample_file import SampleFile, cut
+from r3_openrlhf.evaluation.sample_file import EvaluationDirectory, SampleFile, cut
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
 from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
@@ -254,7 +253,9 @@ def _problem_sets(request: Request, config: R3Config) -> list[ProblemSet]:
         raise ConfigError(f"two benchmarks are called {max(names, key=names.count)}; evaluate them one by one")
     if not request.hard_of:
         return sets
-    base = EvaluationDirectory.open(request.hard_of)
+    base = EvaluationDirectory(request.hard_of)
+    if not base.samples.is_file():
+        raise ConfigError(f"{request.hard_of} holds no evaluation: it has no samples.jsonl")
     return [_only_hard(each, base) for each in sets]
 
 

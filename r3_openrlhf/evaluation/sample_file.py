@@ -1,26 +1,30 @@
-"""samples.jsonl: a line per sampled problem, with responses and grades. No sample is lost.
+"""The directory of one evaluation: settings, results, plots, eval.log, and samples.jsonl with a line
+per sampled problem, its responses and grades. No sample is lost.
 
-A response's token ids are kept (zlib, base64): cut at L tokens, it is a sample of limit L.
-"""
+A response's token ids are kept (zlib, base64): cut at L tokens, it is a sample of limit L."""
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import itertools
 import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.exchange import Grade
-from r3_openrlhf.runs.files import no_link
+from r3_openrlhf.runs.directory import write_whole
+from r3_openrlhf.runs.files import no_link, not_ours
 
 NOT_YET = "not graded yet"
 # Reasons that say nothing about a response: it is graded by the next call.
@@ -148,3 +152,66 @@ def unpack(text: str) -> list[int]:
         return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<i4").tolist()
     except (ValueError, zlib.error) as error:
         raise DataError(f"the token ids of a response in samples.jsonl are damaged: {error}") from error
+
+
+class EvaluationDirectory:
+    """Paths. Nothing is created before `start`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self.settings = self.path / "settings.json"
+        self.samples = self.path / "samples.jsonl"
+        self.results = self.path / "results.json"
+        self.table = self.path / "results.md"
+        self.log = self.path / "eval.log"
+
+    def first_date(self) -> str | None:
+        """The day that its chat template wrote, where the evaluation was begun already."""
+        try:
+            return json.loads(self.settings.read_text(encoding="utf-8")).get("data.template_date")
+        except (OSError, ValueError, AttributeError):
+            return None
+
+    @contextmanager
+    def start(self, settings: dict[str, Any]) -> Iterator[SampleFile]:
+        """Begin here, or continue; a lock keeps other processes out.
+
+        Raises ConfigError when it was sampled with other settings (the differing ones are named),
+        when the directory holds other files, cannot be written, or is being written by another
+        process."""
+        if (why := not_ours(self.path, uid=os.geteuid())) is not None:
+            raise ConfigError(f"--output {self.path} is not ours alone: {why}; choose another --output")
+        if self.settings.is_file():
+            self._check_same(settings)
+        elif self.path.is_dir() and any(self.path.iterdir()):
+            raise ConfigError(f"--output {self.path} holds files but no evaluation; choose another directory")
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(self.settings, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+            self.samples.touch()
+            lock = open(self.log, "ab", opener=no_link)  # no other file here is never replaced
+        except OSError as error:
+            raise ConfigError(f"--output {self.path} cannot be written: {error.strerror}") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(
+                    f"--output {self.path} is being written by another r3 eval; wait for its end"
+                ) from error
+            file = SampleFile(self.samples)
+            file.drop_torn_line()
+            yield file
+
+    def _check_same(self, settings: dict[str, Any]) -> None:
+        try:
+            before = json.loads(self.settings.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{self.settings} is not JSON: {error}") from error
+        differ = sorted(key for key in settings.keys() | before.keys() if settings.get(key) != before.get(key))
+        if differ:
+            shown = ", ".join(f"{key} ({before.get(key)} there, {settings.get(key)} now)" for key in differ)
+            raise ConfigError(
+                f"--output {self.path} holds an evaluation with other settings: {shown}; choose another --output, or use "
+                "the same settings"
+            )

@@ -13,9 +13,9 @@ from r3_openrlhf.runs.step_groups import Row
 from r3_openrlhf.runs.trajectories import explain, trajectories_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
-from r3_openrlhf.view.responses import Opened, by_advantage, extremes_of, of_group, open_group, ranked_points
+from r3_openrlhf.view.responses import by_advantage, extremes_of, of_group, open_group, ranked_points
 from r3_openrlhf.view.run_reader import NotThere
-from r3_openrlhf.view.tokens import LOST, MISSING, stored_rollouts, texts_of, token_values
+from r3_openrlhf.view.tokens import MISSING, texts_of, token_values
 
 MAX_DIFF_WORDS = 6000  # of each response
 _WORD = re.compile(r"\s+|[^\W\d_]+|\d+|.", re.DOTALL)
@@ -27,13 +27,12 @@ def group_page(library: Library, name: str, step: int, context: str, uid: str) -
     run, group = opened.run, opened.group
     groups = run.groups(step)
     place = groups.index(group)
-    prompt, why_no_prompt = _prompt(opened)
+    prompt = next((row["prompt"] for row in opened.rows if row["prompt"]), None)
     shown = sorted(map(opened.shown, range(len(opened.rows))), key=by_advantage)
     return render(
         "group.html",
         **opened.names,
         prompt=prompt,
-        why_no_prompt=why_no_prompt,
         attempt=_attempt_in(prompt) if group.context is Context.REFLECTION else None,
         shown=shown,
         played=places_of(group.rows),
@@ -107,23 +106,6 @@ def tokens_of_group(
         "why": why_no_texts if why == MISSING else why,
         "clip": [1 - config.train.eps_clip_low, 1 + config.train.eps_clip_high] if config else None,
     }
-
-
-def _prompt(opened: Opened) -> tuple[str | None, str | None]:
-    """(the prompt as the model saw it, why there is none)."""
-    if written := next((row["prompt"] for row in opened.rows if row["prompt"]), None):
-        return written, None
-    if opened.group.context is Context.PLAIN and opened.problem is not None and opened.problem.prompt:
-        return opened.problem.prompt, None
-    run, fresh = opened.run, [row for row in opened.rows if row["recalled_from"] is None]
-    texts, why = texts_of(run)  # no text in the files: only the history knows
-    if texts is None:
-        return None, why
-    stored, why = stored_rollouts(run, fresh, step=opened.step, texts=texts)
-    known = next((rollout for rollout in stored if rollout is not None), None)
-    if known is None:
-        return None, f"The prompt is not known any more: {why or LOST}."
-    return texts.whole_text(known.rollout.prompt_ids.tolist()), None
 
 
 def _attempt_in(prompt: str | None) -> tuple[str, str, str, bool] | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from statistics import fmean
 
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.method.types import Context, HardBy
+from r3_openrlhf.method.settings import ReflectionSettings
+from r3_openrlhf.method.types import Context, HardBy, Verdict
 from r3_openrlhf.runs.step_groups import Row, StepGroup, groups_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
@@ -54,9 +57,8 @@ class Life:
 def problem_page(library: Library, name: str, uid: str) -> str:
     """Show what happened to a problem over the steps of every open run."""
     opened = library.run(name)
-    runs = [opened, *(run for run in library.runs.values() if run is not opened)]
     lives, notes = [], []
-    for run in runs:
+    for run in [opened, *(run for run in library.runs.values() if run is not opened)]:
         try:
             rollouts, faults = rollouts_of_problem(run, uid)
         except R3Error as error:
@@ -72,21 +74,20 @@ def problem_page(library: Library, name: str, uid: str) -> str:
 
 def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
     """From every rollout of the problem, in the order of steps."""
-    of_step: dict[int, list[Row]] = {}
-    joined: dict[int, set[int]] = {}  # step that sampled -> steps that recalled
-    for row in rollouts:
-        of_step.setdefault(row["step"], []).append(row)
-        if row["recalled_from"] is not None:
-            joined.setdefault(row["recalled_from"], set()).add(row["step"])
-    tau = run.config.reflection.threshold if run.config is not None else None
-    hard_by = run.config.reflection.hard_by if run.config is not None else HardBy.SUCCESS_RATE
+    settings = run.config.reflection if run.config is not None else ReflectionSettings()
+    tau = settings.threshold if run.config is not None else None
+    groups = [
+        (step, group)
+        for step, rows in groupby(sorted(rollouts, key=itemgetter("step")), key=itemgetter("step"))
+        for group in groups_of(list(rows), step=step)
+    ]
     points: list[Moment] = []
-    values: list[float] = []
-    groups = [(step, group) for step, rows in sorted(of_step.items()) for group in groups_of(rows, step=step)]
+    stored: list[float] = []
     for step, group in groups:
         is_plain = group.context is Context.PLAIN
-        mean = fmean(values) if values else None
+        mean = fmean(stored) if stored else None
         entropies = [row["entropy_global"] for row in group.rows if row["entropy_global"] is not None]
+        recalls = {row["step"] for row in rollouts if row["recalled_from"] == step} if is_plain else set()
         points.append(
             Moment(
                 step=step,
@@ -94,23 +95,22 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
                 stored_mean=mean,
                 is_hard=is_plain and mean is not None and tau is not None and mean < tau,
                 sources=sorted({row["recalled_from"] for row in group.rows if row["recalled_from"] is not None}),
-                recalled_by=sorted(joined.get(step, ())) if is_plain else [],
+                recalled_by=sorted(recalls),
                 entropy=fmean(entropies) if entropies else None,
             )
         )
-        if is_plain:
-            graded = (r for r in group.rows if r["recalled_from"] is None and r["outcome_reward"] is not None)
-            values += [
-                r["outcome_reward"] if hard_by == HardBy.REWARD else float(r["verdict"] == "correct") for r in graded
-            ]
-    return Life(
-        run=run,
-        points=points,
-        threshold=tau,
-        hard_by=hard_by,
-        states=_states(rollouts, groups),
-        helped=_helped(points),
-    )
+        for row in group.rows if is_plain else ():
+            if row["recalled_from"] is None and row["outcome_reward"] is not None:
+                is_reward = settings.hard_by == HardBy.REWARD
+                stored.append(row["outcome_reward"] if is_reward else float(row["verdict"] == Verdict.CORRECT))
+    plain = {point.step: point.group for point in points if point.group.context is Context.PLAIN}
+    helped = [
+        (_share(point.group), _share(plain[point.step]))
+        for point in points
+        if point.group.context is Context.REFLECTION and point.step in plain
+    ]
+    states = _states(rollouts, groups)
+    return Life(run=run, points=points, threshold=tau, hard_by=settings.hard_by, states=states, helped=helped)
 
 
 def _states(rollouts: Sequence[Row], groups: Sequence[tuple[int, StepGroup]]) -> list[State]:
@@ -124,15 +124,6 @@ def _states(rollouts: Sequence[Row], groups: Sequence[tuple[int, StepGroup]]) ->
             length = group.rows[0]["prefix_tokens"]
             states.setdefault(digest, State(num_tokens=length, cuts=[], tried=[])).tried.append((step, group))
     return sorted(states.values(), key=lambda state: min(step for step, _ in [*state.cuts, *state.tried]))
-
-
-def _helped(points: Sequence[Moment]) -> list[tuple[float, float]]:
-    plain = {point.step: point.group for point in points if point.group.context is Context.PLAIN}
-    return [
-        (_share(point.group), _share(plain[point.step]))
-        for point in points
-        if point.group.context is Context.REFLECTION and point.step in plain
-    ]
 
 
 def _share(group: StepGroup) -> float:

@@ -13,7 +13,6 @@ from r3_openrlhf.runs.problem_files import Problem
 from r3_openrlhf.runs.step_groups import Row, StepGroup
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.run_reader import NotThere, RunReader
-from r3_openrlhf.view.tokens import stored_rollouts, texts_of
 
 Value = TypeVar("Value")
 _NAMES = {Verdict.CORRECT: "right", Verdict.WRONG: "wrong", Verdict.UNGRADED: "ungraded"}
@@ -69,16 +68,10 @@ class Opened:
 
 
 def open_group(library: Library, name: str, step: int, context: str, uid: str) -> Opened:
-    """A group of a step. The history has the text of a recalled row. Raises NotThere."""
+    """A group of a step. Raises NotThere."""
     run = library.run(name)
     group = run.group(step, context, uid)
     rows = of_group(run, step, group, run.rows_with_text(step, uid))
-    for row in rows:
-        if not row["text"] and row["recalled_from"] is not None:
-            texts, _ = texts_of(run)
-            (stored,), _ = stored_rollouts(run, [row], step=step, texts=texts)
-            if stored is not None and texts is not None:
-                row["text"] = texts.text(stored.rollout.response_ids.tolist())
     return Opened(run, step, group, rows, run.problem(uid))
 
 

@@ -8,6 +8,7 @@ by what both know."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -32,7 +33,6 @@ MISSING = (
     "There is no tokenizer for this run on this machine, so its tokens cannot be shown as text: copy the tokenizer.json of "
     "its model into the run's final_model/."
 )
-LOST = "they have left the history store, or never were in it"
 SCALE = 10_000  # values go into a page as whole numbers of 1e-4
 
 
@@ -42,13 +42,13 @@ def find_tokenizer(run: RunReader) -> Path | None:
     copies = sorted(directory.checkpoints.glob(f"global_step*_hf/{FILE}"), key=lambda path: path.stat().st_mtime)
     candidates = [directory.final_model / FILE, *reversed(copies)]
     if run.config is not None:
-        try:
+        from huggingface_hub import try_to_load_from_cache
+
+        with suppress(ConfigError):  # a directory of the machine that it was trained on
             located = locate_model(run.config.model.path)
-        except ConfigError:
-            located = ""  # a directory of the machine that it was trained on
-        candidates.append(Path(located) / FILE)
-        if located and not Path(located).is_absolute():  # the name of a model on the hub
-            candidates += _in_hub_cache(located)
+            is_directory = Path(located).is_absolute()
+            cached = None if is_directory else try_to_load_from_cache(located, FILE)
+            candidates += [Path(located) / FILE, *([Path(cached)] if isinstance(cached, str) else [])]
     return next((path for path in candidates if path.is_file()), None)
 
 
@@ -65,13 +65,6 @@ def texts_of(run: RunReader) -> tuple[TokenTexts | None, str | None]:
             return None, f"Tokens cannot be shown as text: {error}."
 
     return run.fresh("tokenizer", (path, stamp_of(path)), read)
-
-
-def _in_hub_cache(name: str) -> list[Path]:
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(name, FILE)
-    return [Path(cached)] if isinstance(cached, str) else []
 
 
 class TokenTexts:
@@ -124,18 +117,15 @@ class TokenValues:
 
     def as_json(self, place: int, peak_fraction: float | None) -> dict[str, Any]:
         """Return the values for a page: `as_numbers`, and the tokens that make the peak entropy."""
-        fields: dict[str, Any] = {"place": place, "peak": [], "pieces": self.pieces}
-        if self.ids is not None:
-            fields["ids"] = self.ids.tolist()
-        if self.logprobs is not None:
-            fields["logprob"] = as_numbers(self.logprobs)
-        if self.entropies is not None:
-            fields["entropy"] = as_numbers(self.entropies)
-            if peak_fraction is not None:
-                fields["peak"] = peak_tokens(self.entropies, peak_fraction=peak_fraction)
+        has_peak = self.entropies is not None and peak_fraction is not None
+        peak = peak_tokens(self.entropies, peak_fraction=peak_fraction) if has_peak else []  # type: ignore[arg-type]
+        ratio = None
         if self.policy_logprobs is not None and self.logprobs is not None:
-            fields["ratio"] = as_numbers(self.policy_logprobs.astype(np.float32) - self.logprobs.astype(np.float32))
-        return fields
+            ratio = self.policy_logprobs.astype(np.float32) - self.logprobs.astype(np.float32)
+        values = {"logprob": self.logprobs, "entropy": self.entropies, "ratio": ratio}
+        ids = {} if self.ids is None else {"ids": self.ids.tolist()}
+        numbers = {name: as_numbers(value) for name, value in values.items() if value is not None}
+        return {"place": place, "peak": peak, "pieces": self.pieces} | ids | numbers
 
 
 def token_values(
@@ -154,7 +144,10 @@ def token_values(
         return known, "No values are kept of ungraded rollouts."
     if texts is None and any(rollout is not None for rollout in stored):
         return known, MISSING
-    return known, f"The values of some responses are not there: {why or LOST}."
+    return (
+        known,
+        f"The values of some responses are not there: {why or 'they have left the history store, or never were in it'}.",
+    )
 
 
 def stored_rollouts(

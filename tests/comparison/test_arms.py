@@ -148,7 +148,7 @@ def test_the_reference(tmp_path, runs):
     with pytest.raises(R3Error, match=r"no run has the reference arm 'zzz' \(--reference\); known: grpo, r3"):
         compare(runs, reference="zzz")
     dapo = read_run(write_run(tmp_path / "dapo", arm="dapo"))
-    sentence = r"no run has the reference arm 'grpo' \(--reference\); known: dapo, r3$"
+    sentence = r"no run has the reference arm 'grpo' \(--reference\); did you mean dapo\?"
     with pytest.raises(R3Error, match=sentence):
         compare([*only_r3, dapo])
 

@@ -19,8 +19,7 @@ from r3_openrlhf.config import BenchmarkConfig, DataConfig, RewardConfig
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
 from r3_openrlhf.evaluation.grading import Grading, graded
 from r3_openrlhf.evaluation.model_source import find_model, fingerprint
-from r3_openrlhf.evaluation.output import EvaluationDirectory
-from r3_openrlhf.evaluation.sample_file import SampleFile, cut, unpack
+from r3_openrlhf.evaluation.sample_file import EvaluationDirectory, SampleFile, cut, unpack
 from r3_openrlhf.evaluation.sampling import make_work, sample
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Verdict
