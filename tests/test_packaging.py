@@ -397,7 +397,7 @@ def test_eval_is_enough_to_read_stored_responses(installed_with, byte_tokenizer,
     assert results["this_call"]["num_responses"] == 0
     assert results["benchmarks"]["sums"]["pass_at_1"]["value"] == 0.5
     assert results["benchmarks"]["sums"]["lengths"]["5"]["pass_at_1"]["value"] == 0.0
-    assert (tmp_path / "out" / "pass_at_k.png").is_file()
+    assert (tmp_path / "out" / "results.md").is_file()
 
 
 @pytest.mark.slow

@@ -52,14 +52,12 @@ def pages_of(run: RunReader, against: str = "") -> dict[str, tuple[str, str]]:
     of_old = [row for row in rows if row["uid"] == longest["uid"] and row["context"] == longest["context"]]
     recalled = group(recalled_from=lambda value: value is not None, context=lambda value: value == "plain")
     ranked = group(ranked=bool, context=lambda value: value == "plain")
-    last = sum(f"{row['context']}/{quote(row['uid'], safe='')}" == recalled for row in rows) - 1
     return {
         "run": (name, ""),
         "step": (f"{name}/step/{step}", ""),
         "group": (f"{name}/step/{step}/{recalled}", ""),
         "ranking": (f"{name}/step/{step}/{ranked}", "[data-heat=entropy]"),
         "tokens": (f"{name}/tokens/{step}/{of_old.index(longest)}/{old}", "[data-heat=ratio]:enabled"),
-        "difference": (f"{name}/difference/{step}/{recalled}?a=0&b={last}", ""),
         "problem": (f"{name}/problem/{recalled.partition('/')[2]}", ""),
         "search": ("/search?q=symmetry+counts&verdict=wrong", ""),
         "dark": (f"{name}/step/{step}/{ranked}", "[data-heat=entropy]"),

@@ -61,7 +61,7 @@ def evaluate(benchmarks: tuple[str, ...], settings: tuple[str, ...], as_json: bo
     name. Benchmarks: aime24, math500, amc23, minerva, olympiadbench, gsm8k, a JSONL file, hub data
     set (org/name), reasoning_gym:TASK. KEY=VALUE: keys of data, reward, cluster as in `r3 train`.
 
-    The same command continues. The directory has results.json, results.md, plots, samples.jsonl.
+    The same command continues. The directory has results.json, results.md, samples.jsonl.
 
     \b
     r3 eval deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B --benchmark aime24 --benchmark math500

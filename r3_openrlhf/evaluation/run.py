@@ -55,8 +55,8 @@ class Request:
 
 
 def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirectory]:
-    """Sample what is missing, then write results.json, results.md and the plots; returns
-    results.json and where it is.
+    """Sample what is missing, then write results.json and results.md; returns the former and where
+    it is.
 
     Raises R3Error with one sentence for everything that a user can get wrong."""
     options = request.options
@@ -129,7 +129,8 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
             "mean": mean_over_benchmarks(summaries, options.n_samples),
             "this_call": asdict(speed),  # 0 where every response was there already
         }
-        _write(results, directory)
+        write_whole(directory.results, json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        write_whole(directory.table, markdown(results))
     return results, directory
 
 
@@ -323,11 +324,3 @@ def _sample(
 def _versions() -> dict[str, str]:
     installed = {package.metadata["Name"].lower(): package.version for package in importlib.metadata.distributions()}
     return {name: installed[name] for name in PACKAGES if name in installed}
-
-
-def _write(results: dict[str, Any], directory: EvaluationDirectory) -> None:
-    from r3_openrlhf.evaluation.plots import draw
-
-    write_whole(directory.results, json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    write_whole(directory.table, markdown(results))
-    draw(results, Path(directory.path))

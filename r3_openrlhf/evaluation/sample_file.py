@@ -1,4 +1,4 @@
-"""The directory of one evaluation: settings, results, plots, eval.log, and samples.jsonl with a line
+"""The directory of one evaluation: settings, results, eval.log, and samples.jsonl with a line
 per sampled problem, its responses and grades. No sample is lost.
 
 A response's token ids are kept (zlib, base64): cut at L tokens, it is a sample of limit L."""

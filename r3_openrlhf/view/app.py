@@ -28,7 +28,7 @@ from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.files_page import files_page
-from r3_openrlhf.view.group_page import difference, group_page, tokens_of_group, tokens_page, trajectory_page
+from r3_openrlhf.view.group_page import group_page, tokens_of_group, tokens_page, trajectory_page
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.overview import compare_page, effect_page, overview, sentences, state
 from r3_openrlhf.view.problem_page import problem_page
@@ -128,13 +128,11 @@ def _compare(library: Library, query: QueryParams) -> str:
     return compare_page(library, query.getlist("run"), query.get("reference", ""))
 
 
-def _difference(library: Library, query: QueryParams, **group: Any) -> str:
-    a, b = (_number(name, query.get(name, "")) for name in ("a", "b"))
-    return difference(library, **group, a=a, b=b)
-
-
 def _tokens(library: Library, query: QueryParams, **group: Any) -> dict[str, Any]:
-    places = [_number("place", text) for text in query.getlist("place")]
+    for text in query.getlist("place"):
+        if not is_count(text):
+            raise NotThere(f"place is {quoted(text)}; it must be a whole number")
+    places = [int(text) for text in query.getlist("place")]
     return tokens_of_group(library, **group, only=places or None)
 
 
@@ -154,7 +152,6 @@ ROUTES = {
     "/{name}/problem/{uid:path}": _page(problem_page),
     "/{name}/sample/{benchmark}/{uid:path}": _page(sample_page),
     "/{name}/step/{step:count}": _page(step_page),
-    "/{name}/difference/{step:count}/" + _OF_GROUP: _difference,
     "/{name}/tokens/{step:count}/{place:count}/" + _OF_GROUP: _page(tokens_page),
     "/{name}/trajectory/{step:count}/{place:count}/" + _OF_GROUP: _page(trajectory_page),
     "/{name}/step/{step:count}/" + _OF_GROUP: _page(group_page),
@@ -163,12 +160,6 @@ ROUTES = {
 
 def _message(message: str, status: int) -> Response:
     return HTMLResponse(render("message.html", message=message), status)
-
-
-def _number(name: str, text: str) -> int:
-    if not is_count(text):
-        raise NotThere(f"{name} is {quoted(text)}; it must be a whole number")
-    return int(text)
 
 
 class _Gate:

@@ -1,9 +1,7 @@
-"""A problem's responses in one step: side by side, word by word, by token, turn by turn."""
+"""A problem's responses in one step: side by side, by token, turn by turn."""
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +11,9 @@ from r3_openrlhf.runs.step_groups import Row
 from r3_openrlhf.runs.trajectories import explain, trajectories_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
-from r3_openrlhf.view.responses import by_advantage, extremes_of, of_group, open_group, ranked_points
+from r3_openrlhf.view.responses import by_advantage, of_group, open_group, ranked_points
 from r3_openrlhf.view.run_reader import NotThere
 from r3_openrlhf.view.tokens import MISSING, texts_of, token_values
-
-MAX_DIFF_WORDS = 6000  # of each response
-_WORD = re.compile(r"\s+|[^\W\d_]+|\d+|.", re.DOTALL)
 
 
 def group_page(library: Library, name: str, step: int, context: str, uid: str) -> str:
@@ -41,17 +36,7 @@ def group_page(library: Library, name: str, step: int, context: str, uid: str) -
         previous=groups[place - 1] if place else None,
         next=groups[place + 1] if place + 1 < len(groups) else None,
         other=next((other for other in groups if other.uid == uid and other.context is not group.context), None),
-        extremes=extremes_of(shown),
     )
-
-
-def difference(library: Library, name: str, step: int, context: str, uid: str, a: int, b: int) -> str:
-    """Two responses of a group, word by word."""
-    opened = open_group(library, name, step, context, uid)
-    for place in (a, b):
-        opened.check(place)
-    texts = difference_of(*(opened.rows[place]["text"] or "" for place in (a, b)))
-    return render("difference.html", **opened.names, a=opened.shown(a), b=opened.shown(b), **texts)
 
 
 def places_of(rows: Sequence[Row]) -> dict[int, int]:
@@ -115,21 +100,3 @@ def _attempt_in(prompt: str | None) -> tuple[str, str, str, bool] | None:
     before, _, shown = prompt.partition(ATTEMPT_BEGINS)
     attempt, _, behind = shown.rpartition(ATTEMPT_ENDS)
     return before, attempt.strip("\n"), behind, CUT in attempt
-
-
-def difference_of(a: str, b: str) -> dict[str, Any]:
-    """Two texts as runs of words: equal, only in a, only in b. `is_cut`: both were too long."""
-    words_a, words_b = _WORD.findall(a), _WORD.findall(b)
-    is_cut = max(len(words_a), len(words_b)) > MAX_DIFF_WORDS
-    words_a, words_b = words_a[:MAX_DIFF_WORDS], words_b[:MAX_DIFF_WORDS]
-    left: list[tuple[bool, str]] = []
-    right: list[tuple[bool, str]] = []
-    same = 0
-    for tag, i, j, k, m in difflib.SequenceMatcher(None, words_a, words_b).get_opcodes():
-        if i < j:
-            left.append((tag == "equal", "".join(words_a[i:j])))
-        if k < m:
-            right.append((tag == "equal", "".join(words_b[k:m])))
-        same += j - i if tag == "equal" else 0
-    total = len(words_a) + len(words_b)
-    return {"left": left, "right": right, "is_cut": is_cut, "alike": 2 * same / total if total else 1.0}

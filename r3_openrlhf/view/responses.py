@@ -114,12 +114,6 @@ def by_advantage(response: Shown) -> tuple[bool, float, int]:
     return advantage is None, -(advantage or 0.0), response.place
 
 
-def extremes_of(responses: Sequence[Shown]) -> tuple[int, int] | None:
-    """Places of the best and of the worst response that has a text, of responses `by_advantage`."""
-    places = [response.place for response in responses if response.row["text"]]
-    return (places[0], places[-1]) if len(places) > 1 else None
-
-
 def reward_parts(row: Row, *, returned: bool = False) -> list[tuple[str, float]]:
     """The reward of a row as a sum of named parts; [] without one. returned: by a function.
 

@@ -309,7 +309,7 @@ def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_pa
     assert at_12["truncated_rate"]["value"] == approx(sum(cut_off) / len(responses))
     total = sum(min(12, r.num_tokens) for r in responses)
     assert at_12["response_tokens_mean"]["value"] == approx(total / len(responses))
-    for name in ("results.md", "pass_at_k.png", "lengths.png", "eval.log"):
+    for name in ("results.md", "eval.log"):
         assert (directory.path / name).stat().st_size > 0
 
     # everything is there: no engine is started, and the same numbers come out

@@ -74,7 +74,7 @@ def whole(story, tmp_path_factory):
     uid = group.partition("/")[2]
     addresses = [
         "/", "/run", "/eval", "/api/state", "/api/curves", f"/run/step/{STEP}", f"/run/step/{STEP}/{group}", f"/run/step/3/{group}",
-        f"/run/difference/{STEP}/{group}?a=0&b=1", f"/run/tokens/{STEP}/0/{group}", f"/api/tokens/run/step/{STEP}/{group}",
+        f"/run/tokens/{STEP}/0/{group}", f"/api/tokens/run/step/{STEP}/{group}",
         f"/run/problem/{uid}", "/search?q=symmetry", "/search?sort=reward", f"/eval/sample/{sample['benchmark']}/{sample['uid']}",
         "/compare/eval/eval",
     ]  # fmt: skip

@@ -75,7 +75,7 @@ def places(tmp_path_factory):
     markup = next(uid for uid, _ in groups if uid.startswith(HOSTILE[0][:10]) or "<" in uid)
     addresses = [
         page(NAME), page(NAME, "step", 1), *(page(NAME, *parts) for parts in of_groups), page(NAME, "problem", markup),
-        f"{page(NAME, 'difference', 1, 'plain', markup)}?a=0&b=1", *(page(NAME, "tokens", 1, place, "plain", markup) for place in (0, 3)),
+        *(page(NAME, "tokens", 1, place, "plain", markup) for place in (0, 3)),
         page(evaluation.name), page(evaluation.name, "sample", NAME, groups[0][0]), page("compare", evaluation.name, evaluation.name),
         f"/search?q={quote('window hacked')}", f"/search?q={quote(NAME)}", f"{page(NAME, 'step', 1)}?text={quote(NAME)}",
     ]  # fmt: skip

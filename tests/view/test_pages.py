@@ -11,7 +11,6 @@ import pytest
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.group_report import step_groups
-from tests.view.conftest import follow
 
 STEP = 7
 
@@ -208,20 +207,6 @@ def test_a_reflection_group_shows_the_stored_attempt(page, server, rows):
     page.get_by_text("The prompt as the model saw it").click()
     assert attempt and attempt in page.locator("details").first.text_content()
     assert "earlier attempt begins" not in attempt
-
-
-def test_two_responses_are_compared_word_by_word(page, server, rows):
-    uid = rows[0]["uid"]
-    page.goto(f"{server}/story/step/{STEP}/plain/{uid}")
-    boxes = page.locator("[name=pick]")
-    boxes.nth(0).check()
-    assert page.get_by_role("button", name="compare two").is_disabled()
-    boxes.nth(1).check()
-    picked = [int(boxes.nth(i).get_attribute("value")) for i in (0, 1)]
-    follow(page, page.get_by_role("button", name="compare two"), "**/difference/**")
-    mine = [row["text"] for row in rows if row["uid"] == uid and row["context"] == "plain"]
-    shown = [text.strip() for text in page.locator(".pair .text").all_text_contents()]
-    assert sorted(shown) == sorted(mine[place].strip() for place in picked)
 
 
 def test_tokens_have_the_values_of_the_history(page, server, story, rows):

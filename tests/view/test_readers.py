@@ -17,7 +17,6 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Context
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.runs.step_groups import groups_of
-from r3_openrlhf.view.group_page import difference_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import json_block, render, signed
 from r3_openrlhf.view.responses import of_group, ranked_points, reward_parts
@@ -219,16 +218,6 @@ def test_names_tell_runs_apart(story, tmp_path):
 
 
 # ── pages ──
-
-
-@given(st.text(), st.text())
-def test_a_difference_loses_nothing(a, b):
-    found = difference_of(a, b)
-    assert "".join(text for _, text in found["left"]) == a
-    assert "".join(text for _, text in found["right"]) == b
-    same = ["".join(text for is_same, text in found[side] if is_same) for side in ("left", "right")]
-    assert same[0] == same[1]
-    assert found["alike"] == 1.0 if a == b else found["alike"] < 1.0
 
 
 SCALARS = st.none() | st.text() | st.integers()

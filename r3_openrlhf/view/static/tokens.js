@@ -329,12 +329,6 @@
     remember("verdict", button.dataset.verdict, "");
     for (const card of all) card.hidden = button.dataset.verdict !== "" && card.dataset.verdict !== button.dataset.verdict;
   });
-  const compare = document.getElementById("compare");
-  if (compare) cards.addEventListener("change", () => {
-    const picked = [...cards.querySelectorAll("[name=pick]:checked")].map((box) => box.value);
-    compare.elements.a.value = picked[0] || ""; compare.elements.b.value = picked[1] || "";
-    compare.querySelector("button").disabled = picked.length !== 2;
-  });
 
   // ── the values of tokens, of the responses that come into view ──
   const heats = new Map(), stored = new Map(); // element -> Heat; place -> its values, null without any
