@@ -253,7 +253,7 @@ def tokens_without_all_wrong(runs: Sequence[Run]) -> SeedEstimate | None:
             return None
         wrong, generated = (sum(values) for values in zip(*lines, strict=True))
         shares.append(1 - wrong / generated)
-    return estimate(shares)
+    return estimate(shares, bounds=(0.0, 1.0))
 
 
 def _share(runs: Sequence[Run], key: str, *, dropped: bool) -> float | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib.resources import files
+from typing import Any, Literal
+
+import msgspec
 
 from r3_openrlhf.comparison.intervals import (
+    UNBOUNDED,
     Crossing,
     SeedEstimate,
     crossing_of_mean,
@@ -19,28 +24,29 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.open_table import nearest
 
 DEFAULT_REFERENCE = "grpo"
-# name of a quantity -> key of metrics.jsonl
-COUNTS = {
-    "solve_all_per_step": "r3/groups/all_correct",
-    "solve_none_per_step": "r3/groups/none_correct",
-    "collapsed_after_per_step": "r3/groups/collapsed_after",
-    "dropped_per_step": "r3/filter/dropped_groups",
-}
-LEVELS = {
-    "entropy": "fresh/entropy",
-    "response_length": "fresh/response_length",
-    "truncated": "fresh/truncated",
-}
 GROUPS = ("r3/groups/all_correct", "r3/groups/none_correct", "r3/groups/mixed")
-TOKENS = {  # name of a quantity -> key of metrics.jsonl, tokens by verdict
-    "tokens_in_mixed": "r3/tokens/mixed",
-    "tokens_in_all_correct": "r3/tokens/all_correct",
-    "tokens_in_none_correct": "r3/tokens/none_correct",
-    "tokens_in_reflection": "r3/tokens/reflection",
-    "tokens_in_prefix": "r3/tokens/prefix",
-}
-SECONDS = ("timing/step_total", "time/step_s")  # of a step: on the whole stack, in the lab
 TARGET_SHARES = (0.5, 0.75, 1.0)  # of the reference's gain, that mean curves are asked for
+# kind -> the values that there are; of a difference between two shares too
+BOUNDS = {"share": (0.0, 1.0), "amount": (0.0, math.inf), "difference of shares": (-1.0, 1.0)}
+Steps = Sequence[dict[str, Any]]
+
+
+class Quantity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of quantities.toml, whose head says what its fields mean."""
+
+    name: str
+    label: str
+    form: str
+    how: str
+    kind: Literal["share", "amount", "count"]
+    keys: tuple[str, ...] = ()
+
+
+QUANTITIES = msgspec.toml.decode(
+    files(__package__).joinpath("quantities.toml").read_bytes(), type=dict[str, tuple[Quantity, ...]]
+)["quantity"]
+KINDS = {quantity.name: quantity.kind for quantity in QUANTITIES}  # the others are accuracies
+TOKENS = tuple(key for quantity in QUANTITIES if quantity.how == "tokens" for key in quantity.keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +97,9 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
         accuracy_at_equal_tokens   the curve at T, straight between two evaluations
         mean_accuracy              area under the curve up to T, divided by the tokens it spans
         final_accuracy             the last evaluation, whatever its generated tokens
-        effective_before, _after   share of groups not collapsed, before and after replay, up to T;
-                                   groups that dynamic sampling dropped were sampled, and collapsed
         crossings                  of the arm's mean curve, see `crossing_of_mean`
-        tokens_in_...              share of generated tokens in these, up to T; tokens_elsewhere:
-                                   what dynamic sampling dropped, and ungraded groups
-        trained_tokens, seconds    sums up to T; T's step counts with its share of tokens before T
-        COUNTS                     per step, over the steps up to T
-        LEVELS                     over the last quarter of the steps up to T
+        QUANTITIES                 see quantities.toml; T's step counts with its share of tokens
+                                   before T
     The order of `runs` does not matter. Raises R3Error as `check_comparable` does, for an unknown
     reference, and for runs whose curves have no stretch in common.
     """
@@ -149,22 +150,22 @@ def _reference(runs: Sequence[Run], wanted: str | None) -> str:
 def _result(run: Run, *, start: float, end: float) -> RunResult:
     curve = run.by_tokens
     steps = [line for line in run.metrics if line["generated_tokens_total"] <= end]
-    late = steps[-max(1, len(steps) // 4) :]
     spent = [*steps, *_part_before(run, end, step=len(steps))]
-    values = {
+    of: dict[str, Callable[[Quantity], float | None]] = {
+        "effective": lambda quantity: _effective(spent, *quantity.keys),
+        "tokens": lambda quantity: _share_of_tokens(spent, quantity.keys),
+        "elsewhere": lambda _: None if (share := _share_of_tokens(spent, TOKENS)) is None else 1 - share,
+        "sum": lambda quantity: _sum(spent, quantity.keys),
+        "mean": lambda quantity: _mean(steps, *quantity.keys),
+        "late": lambda quantity: _mean(steps[-max(1, len(steps) // 4) :], *quantity.keys),
+        "run": lambda quantity: curve.end if quantity.name == "generated_tokens" else run.by_steps.end,
+    }
+    accuracies: dict[str, float | None] = {
         "accuracy_at_equal_tokens": curve.at(end),
         "final_accuracy": curve.ys[-1],
         "mean_accuracy": curve.mean_height(start, end),
-        "generated_tokens": curve.end,
-        "steps": run.by_steps.end,
-        "effective_before": _effective(spent, "r3/groups/collapsed_before"),
-        "effective_after": _effective(spent, "r3/groups/collapsed_after"),
-        **_token_shares(spent),
-        "trained_tokens": _sum(spent, ("trained_tokens",)),
-        "seconds": _sum(spent, SECONDS),
-        **{name: _mean(steps, key) for name, key in COUNTS.items()},
-        **{name: _mean(late, key) for name, key in LEVELS.items()},
     }
+    values = accuracies | {quantity.name: of[quantity.how](quantity) for quantity in QUANTITIES}
     return RunResult(path=str(run.path), seed=run.seed, finished=run.finished, values=values)
 
 
@@ -183,14 +184,14 @@ def _part_before(run: Run, end: float, *, step: int) -> list[dict[str, Any]]:
     return [{key: share * value for key, value in numbers.items()}] if share > 0 else []
 
 
-def _effective(steps: list[dict[str, Any]], collapsed: str) -> float | None:
+def _effective(steps: Steps, collapsed: str) -> float | None:
     """Share of the groups of these steps that are not collapsed. None: no step counts them.
 
     A step's r3/groups are left by dynamic sampling; what it dropped is counted apart.
     """
     counted = [line for line in steps if _has(line, *GROUPS, collapsed)]
     left = sum(line[key] for line in counted for key in GROUPS)
-    sampled = left + sum(line.get(COUNTS["dropped_per_step"]) or 0 for line in counted)
+    sampled = left + sum(line.get("r3/filter/dropped_groups") or 0 for line in counted)
     return (left - sum(line[collapsed] for line in counted)) / sampled if sampled else None
 
 
@@ -198,43 +199,34 @@ def _has(line: dict[str, Any], *keys: str) -> bool:
     return all(line.get(key) is not None for key in keys)
 
 
-def _token_shares(steps: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Where the generated tokens of these steps are. None where no step says."""
-    counted = [line for line in steps if _has(line, "generated_tokens", *TOKENS.values())]
+def _share_of_tokens(steps: Steps, keys: Sequence[str]) -> float | None:
+    """Share of the generated tokens of the steps that say where all of theirs are. None: no step."""
+    counted = [line for line in steps if _has(line, "generated_tokens", *TOKENS)]
     total = sum(line["generated_tokens"] for line in counted)
-    if not total:
-        return dict.fromkeys((*TOKENS, "tokens_elsewhere"))
-    shares: dict[str, float | None] = {
-        name: sum(line[key] for line in counted) / total for name, key in TOKENS.items()
-    }
-    elsewhere = total - sum(line[key] for line in counted for key in TOKENS.values())
-    return shares | {"tokens_elsewhere": elsewhere / total}
+    return sum(line[key] for line in counted for key in keys) / total if total else None
 
 
-def _sum(steps: list[dict[str, Any]], keys: tuple[str, ...]) -> float | None:
+def _sum(steps: Steps, keys: tuple[str, ...]) -> float | None:
     """Over all steps, of the first of these keys that each has. None: a step has none."""
     values = [next((line[key] for key in keys if _has(line, key)), None) for line in steps]
     return sum(value for value in values if value is not None) if values and None not in values else None
 
 
-def _mean(steps: list[dict[str, Any]], key: str) -> float | None:
+def _mean(steps: Steps, key: str) -> float | None:
     values = [line[key] for line in steps if _has(line, key)]
     return statistics.fmean(values) if values else None
 
 
 def _arm(name: str, runs: list[RunResult], reference: list[RunResult], crossings: list[Crossing | None]) -> ArmResult:
     by_seed = {quantity: _by_seed(runs, quantity) for quantity in runs[0].values}
-    return ArmResult(
-        name=name,
-        runs=runs,
-        estimates={quantity: estimate(list(values.values())) for quantity, values in by_seed.items()},
-        differences={
-            quantity: paired_difference(values, _by_seed(reference, quantity))
-            for quantity, values in by_seed.items()
-            if runs is not reference
-        },
-        crossings=crossings,
-    )
+    estimates, differences = {}, {}
+    for quantity, values in by_seed.items():
+        kind = KINDS.get(quantity, "share")
+        estimates[quantity] = estimate(list(values.values()), bounds=BOUNDS.get(kind))
+        if runs is not reference:
+            bounds = BOUNDS["difference of shares"] if kind == "share" else UNBOUNDED
+            differences[quantity] = paired_difference(values, _by_seed(reference, quantity), bounds=bounds)
+    return ArmResult(name=name, runs=runs, estimates=estimates, differences=differences, crossings=crossings)
 
 
 def _by_seed(runs: list[RunResult], quantity: str) -> dict[int, float]:

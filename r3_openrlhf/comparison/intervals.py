@@ -6,12 +6,14 @@ import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
 CONFIDENCE = 0.95
+LEAST = 3  # values of an interval
+UNBOUNDED = (-math.inf, math.inf)
 Key = TypeVar("Key")
 RESAMPLES = 2000
 MAX_SEEDS_NEEDED = 10_000
@@ -20,47 +22,56 @@ ROUNDING = 1e-9  # of an accuracy: a mean of equal ones can exceed each
 
 @dataclass(frozen=True, slots=True)
 class SeedEstimate:
-    """A mean and the interval that Student's t gives it; no interval below two values."""
+    """A mean of `num` values, and the interval that Student's t gives it.
+
+    values: they themselves where they are too few for an interval; deviation: divides by n - 1."""
 
     mean: float
     low: float | None
     high: float | None
     num: int
+    values: tuple[float, ...] = field(default=(), compare=False)
+    deviation: float | None = field(default=None, compare=False)
 
 
-def estimate(values: Sequence[float]) -> SeedEstimate | None:
-    """mean ± t(n - 1) * s / sqrt(n), where s divides by n - 1. None without a value."""
+def estimate(values: Sequence[float], *, bounds: tuple[float, float] | None = UNBOUNDED) -> SeedEstimate | None:
+    """mean ± t(n - 1) * s / sqrt(n), cut at the bounds. None without a value.
+
+    Below LEAST values there is no interval: of two, Student's t makes one 13 times as wide as they
+    lie apart. bounds: between which the quantity is; None: it is counted, not estimated."""
     if not values:
         return None
     mean = statistics.fmean(values)
-    if len(values) < 2:
-        return SeedEstimate(mean, None, None, 1)
+    if bounds is None or len(values) < LEAST:
+        return SeedEstimate(mean, None, None, len(values), () if bounds is None else tuple(values))
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
     half = t_quantile(len(values) - 1) * deviation / math.sqrt(len(values))
-    return SeedEstimate(mean, mean - half, mean + half, len(values))
+    low, high = max(bounds[0], mean - half), min(bounds[1], mean + half)
+    return SeedEstimate(mean, low, high, len(values), deviation=deviation)
 
 
 def seeds_needed(difference: SeedEstimate | None, *, half_width: float) -> int | None:
     """Count the seeds for an interval of ± half_width, if the standard deviation stays the same.
 
-        the smallest n >= 2 with t(n - 1) * s / sqrt(n) <= half_width
+        the smallest n >= LEAST with t(n - 1) * s / sqrt(n) <= half_width
 
     None without an interval, and above MAX_SEEDS_NEEDED."""
-    if difference is None or difference.low is None:
+    if difference is None or difference.deviation is None:
         return None
-    deviation = (difference.mean - difference.low) * math.sqrt(difference.num) / t_quantile(difference.num - 1)
-    normal = 1.96 * deviation / half_width
+    normal = 1.96 * difference.deviation / half_width
     if normal**2 > MAX_SEEDS_NEEDED:
         return None
-    num = max(2, math.floor(normal**2))  # Student's t asks for more than the normal
-    while t_quantile(num - 1) * deviation / math.sqrt(num) > half_width * (1 + ROUNDING):
+    num = max(LEAST, math.floor(normal**2))  # Student's t asks for more than the normal
+    while t_quantile(num - 1) * difference.deviation / math.sqrt(num) > half_width * (1 + ROUNDING):
         num += 1
     return num
 
 
-def paired_difference(values: Mapping[Key, float], reference: Mapping[Key, float]) -> SeedEstimate | None:
+def paired_difference(
+    values: Mapping[Key, float], reference: Mapping[Key, float], *, bounds: tuple[float, float] = (-1.0, 1.0)
+) -> SeedEstimate | None:
     """Estimate of value - reference over common seeds, or problems. None without one."""
-    return estimate([value - reference[key] for key, value in values.items() if key in reference])
+    return estimate([value - reference[key] for key, value in values.items() if key in reference], bounds=bounds)
 
 
 @functools.cache
@@ -108,9 +119,9 @@ class Curve:
 
 
 def mean_curve(curves: Sequence[Curve]) -> list[tuple[float, SeedEstimate]]:
-    """(x, estimate over the curves) at every measured x that all of them cover."""
-    xs = _common_xs(curves)
-    return [(x, mean) for x in xs if (mean := estimate([curve.at(x) for curve in curves])) is not None]
+    """(x, estimate over the curves of a share) at every measured x that all of them cover."""
+    estimates = ((x, estimate([curve.at(x) for curve in curves], bounds=(0.0, 1.0))) for x in _common_xs(curves))
+    return [(x, mean) for x, mean in estimates if mean is not None]
 
 
 def _common_xs(curves: Sequence[Curve]) -> list[float]:
@@ -122,7 +133,7 @@ def _common_xs(curves: Sequence[Curve]) -> list[float]:
 class Crossing:
     """Find the first x of an accuracy on an arm's mean curve, as a share of reference tokens.
 
-    A None `ratio` or bound is beyond `limit`, the curves' end. Below two seeds: no bounds.
+    A None `ratio` or bound is beyond `limit`, the curves' end; below LEAST seeds no bounds.
     """
 
     level: float
@@ -167,18 +178,21 @@ def crossing_of_mean(
     level_R = first_R + share * (last_R - first_R) if level is None else np.full(len(first_R), level)
     tokens_R = _first_reach(xs_X, weights_RS @ ys_SX, level_R)
     ratio_R = tokens_R / end_R
+    limit = float(xs_X[-1] / end_R[0])
     low = high = None
-    if len(seeds) > 1:
+    if len(seeds) >= LEAST:
+        # what a resample reaches later than the curve ends is beyond it, too
+        known_R = np.where(ratio_R[1:] <= limit * (1 + ROUNDING), ratio_R[1:], np.inf)
         tail = (1 - CONFIDENCE) / 2
-        low = _or_beyond(np.quantile(ratio_R[1:], tail, method="lower"))
-        high = _or_beyond(np.quantile(ratio_R[1:], 1 - tail, method="higher"))
+        low = _or_beyond(np.quantile(known_R, tail, method="lower"))
+        high = _or_beyond(np.quantile(known_R, 1 - tail, method="higher"))
     return Crossing(
         level=float(level_R[0]),
         tokens=_or_beyond(tokens_R[0]),
         ratio=_or_beyond(ratio_R[0]),
         low=low,
         high=high,
-        limit=float(xs_X[-1] / end_R[0]),
+        limit=limit,
         num=len(seeds),
     )
 

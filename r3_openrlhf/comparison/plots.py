@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from r3_openrlhf.comparison.arms import Comparison
-from r3_openrlhf.comparison.intervals import CONFIDENCE, Curve, mean_curve
+from r3_openrlhf.comparison.intervals import CONFIDENCE, LEAST, Curve, mean_curve
 from r3_openrlhf.comparison.runs import Run
 
 # Okabe and Ito's colours, for all eyes; the reference is black. Further arms repeat them dashed.
@@ -55,7 +55,7 @@ def _draw(axes: Axes, runs: Sequence[Run], styles: dict[str, Style], curve_of: C
         points = mean_curve(curves)
         seeds = f"{arm} ({len(curves)} seed{'s' if len(curves) > 1 else ''})"
         axes.plot([x for x, _ in points], [y.mean for _, y in points], color=colour, linestyle=line, label=seeds)
-        if len(curves) > 1:
+        if len(curves) >= LEAST:
             axes.fill_between(
                 [x for x, _ in points],
                 [y.low for _, y in points],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -67,7 +67,7 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     for path in map(Path, paths):
         if not path.exists():
             raise R3Error(f"{path} does not exist; name run directories, or directories that hold some")
-        below = list(_runs_below(path))
+        below = [folder for folder, is_run in directories_below(path) if is_run]
         for run in below:
             runs.setdefault(run.resolve(), run)
         if not below:
@@ -77,12 +77,17 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     return sorted(runs.values()), without
 
 
-def _runs_below(path: Path) -> Iterable[Path]:
+def directories_below(path: Path) -> Iterator[tuple[Path, bool]]:
+    """(directory, is it a run?) of runs and evaluations at `path` or below. Below a run only its
+    evaluations count."""
     for folder, folders, files in os.walk(path):
-        if "config.yaml" in files:
-            folders.clear()
-            yield Path(folder)
         folders.sort()
+        if "config.yaml" in files:
+            folders[:] = [name for name in folders if name == "evaluations"]
+            yield Path(folder), True
+        elif "samples.jsonl" in files and "settings.json" in files:
+            folders.clear()
+            yield Path(folder), False
 
 
 def read_run(path: Path, *, unfinished: bool = False) -> Run:

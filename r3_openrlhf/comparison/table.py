@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from r3_openrlhf.comparison.arms import TARGET_SHARES, ArmResult, Comparison
+from r3_openrlhf.comparison.arms import QUANTITIES, TARGET_SHARES, ArmResult, Comparison
 from r3_openrlhf.comparison.intervals import (
     CONFIDENCE,
+    LEAST,
     MAX_SEEDS_NEEDED,
     Crossing,
     SeedEstimate,
@@ -15,35 +16,17 @@ from r3_openrlhf.comparison.intervals import (
 )
 
 NOTHING = "–"
+FIRST = 4  # rows that answer the question; the others are read when somebody asks why
 HALF_WIDTH = 0.02  # of an interval around a difference of accuracies: what a study is planned for
 
 
-LEVELS = (  # label, quantity, form
-    ("effective groups (not collapsed) of all sampled, before replay", "effective_before", ".1%"),
-    ("effective groups (not collapsed) of all sampled, after replay", "effective_after", ".1%"),
-    ("generated tokens in mixed groups", "tokens_in_mixed", ".1%"),
-    (f"{NOTHING} in all-correct groups", "tokens_in_all_correct", ".1%"),
-    (f"{NOTHING} in none-correct groups", "tokens_in_none_correct", ".1%"),
-    (f"{NOTHING} in reflection groups", "tokens_in_reflection", ".1%"),
-    (f"{NOTHING} in groups that started from a state", "tokens_in_prefix", ".1%"),
-    (f"{NOTHING} elsewhere (dropped or not graded)", "tokens_elsewhere", ".1%"),
-    ("trained tokens, prompts included, every pass", "trained_tokens", ",.0f"),
-    ("seconds of the steps", "seconds", ",.0f"),
-    ("groups dropped by dynamic sampling per step", "dropped_per_step", ".2f"),
-    ("solve-all groups per step, of those kept", "solve_all_per_step", ".2f"),
-    ("solve-none groups per step, of those kept", "solve_none_per_step", ".2f"),
-    ("collapsed groups per step after replay", "collapsed_after_per_step", ".2f"),
-    ("entropy (nats per token)", "entropy", ".3f"),
-    ("tokens per response", "response_length", ".1f"),
-    ("truncated", "truncated", ".1%"),
-    ("generated tokens in the whole run", "generated_tokens", ",.0f"),
-    ("steps in the whole run", "steps", ",.0f"),
-)
-
-
 def comparison_table(comparison: Comparison) -> str:
-    """A row per quantity, a column per arm; how to read it above, what to know below."""
-    return "\n".join([*reading(comparison), "", *_markdown(*table_rows(comparison)), *_notes(comparison)]) + "\n"
+    """A column per arm, and a row per quantity: the FIRST ones, how to read them and what to know
+    of the runs, then the others."""
+    head, *rows = table_rows(comparison)
+    notes = ["", *(f"* {note}" for note in comparison.notes)] if comparison.notes else []
+    first = [*_markdown(head, *rows[:FIRST]), "", *reading(comparison), *notes]
+    return "\n".join([*first, "", "All other quantities:", "", *_markdown(head, *rows[FIRST:])]) + "\n"
 
 
 def table_rows(comparison: Comparison) -> list[list[str]]:
@@ -90,7 +73,7 @@ def reading(comparison: Comparison) -> list[str]:
     return [
         f"Held-out accuracy is pass@1 on {how['num_problems']} problems, {how['n_samples']} responses each at temperature "
         f"{how['temperature']}, at most {how['max_new_tokens']} tokens. Numbers are means over seeds with the "
-        f"{CONFIDENCE:.0%} interval of Student's t; below two seeds there is none. Equal generated tokens are "
+        f"{CONFIDENCE:.0%} interval of Student's t, within what a share can be; below three seeds the runs' own numbers stand there. Equal generated tokens are "
         f"{comparison.equal_tokens:,.0f}, the most that all runs reached ({comparison.limited_by} ends there); between two "
         "evaluations accuracy is interpolated linearly by generated tokens. Groups are counted over the steps up to "
         "there, entropy, length and truncation over the last quarter of these steps. Intervals of the mean curve are a "
@@ -111,19 +94,22 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
     def difference(quantity: str) -> Callable[[ArmResult], str]:
         return lambda arm: _estimate(arm.differences.get(quantity), "+.3f", num_runs=None)
 
-    rows: list[tuple[str, Callable[[ArmResult], str]]] = [("seeds", _seeds)]
-    for quantity, label in (
-        ("accuracy_at_equal_tokens", f"held-out accuracy at {at}"),
-        ("mean_accuracy", f"its mean over {span} (area under the curve)"),
-        ("final_accuracy", "final held-out accuracy"),
-    ):
-        rows.append((label, level(quantity, ".3f")))
-        rows.append((f"{NOTHING} less {comparison.reference}'s, paired by seed", difference(quantity)))
+    less = f"{NOTHING} less {comparison.reference}'s, paired by seed"
+    *before, last = [(_crossing_label(comparison, n), _crossing_cell(n)) for n in range(len(comparison.levels))]
     needed = f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it"
-    rows.insert(3, (needed, lambda arm: seeds_text(arm.differences.get("accuracy_at_equal_tokens"))))
-    crossings = range(len(comparison.levels))
-    rows += [(_crossing_label(comparison, number), _crossing_cell(number)) for number in crossings]
-    return [*rows, *((label, level(quantity, form)) for label, quantity, form in LEVELS)]
+    return [
+        ("seeds", _seeds),
+        (f"held-out accuracy at {at}", level("accuracy_at_equal_tokens", ".3f")),
+        (less, difference("accuracy_at_equal_tokens")),
+        last,
+        (needed, lambda arm: seeds_text(arm.differences.get("accuracy_at_equal_tokens"))),
+        (f"its mean over {span} (area under the curve)", level("mean_accuracy", ".3f")),
+        (less, difference("mean_accuracy")),
+        ("final held-out accuracy", level("final_accuracy", ".3f")),
+        (less, difference("final_accuracy")),
+        *before,
+        *((quantity.label, level(quantity.name, quantity.form)) for quantity in QUANTITIES),
+    ]
 
 
 def _crossing_label(comparison: Comparison, number: int) -> str:
@@ -155,16 +141,18 @@ def crossing_text(crossing: Crossing | None) -> str:
     ratio, low, high = (
         beyond if value is None else f"{value:.2f}" for value in (crossing.ratio, crossing.low, crossing.high)
     )
-    return f"{ratio} [{low}, {high}]" if crossing.num > 1 else ratio
+    has_interval = crossing.num >= LEAST and low != beyond
+    return f"{ratio} [{low}, {high}]" if has_interval else ratio
 
 
 def interval_text(estimate: SeedEstimate | None, form: str) -> str:
-    """ "0.412 [0.380, 0.444]"; a dash for None."""
+    """ "0.412 [0.380, 0.444]"; the values of fewer than LEAST: "0.412 (0.390, 0.434)"."""
     if estimate is None:
         return NOTHING
-    return f"{estimate.mean:{form}}" + (
-        "" if estimate.low is None else f" [{estimate.low:{form}}, {estimate.high:{form}}]"
-    )
+    if estimate.low is not None:
+        return f"{estimate.mean:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
+    values = ", ".join(f"{value:{form}}" for value in estimate.values)
+    return f"{estimate.mean:{form}}" + (f" ({values})" if len(estimate.values) > 1 else "")
 
 
 def seeds_text(estimate: SeedEstimate | None) -> str:
@@ -191,7 +179,3 @@ def _seeds(arm: ArmResult) -> str:
 
 def _setting(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _notes(comparison: Comparison) -> list[str]:
-    return ["", *(f"* {note}" for note in comparison.notes)] if comparison.notes else []

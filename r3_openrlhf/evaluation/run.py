@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
@@ -191,26 +192,21 @@ def _refuse_what_only_the_run_says(settings: dict[str, Any], overrides: Sequence
             raise ConfigError(
                 f"the run's {key} is {quoted(value)}, which only its user's environment knows; add {key}=... to the command"
             )
-        value = _on_the_command(value, lambda path: function_path(path, run))
-        if kinds.get(key) == "code" and (":" in value or ".py" in value):
+        is_code = kinds.get(key) == "code" and (isinstance(value, dict) or re.search(r":|\.py", str(value)))
+        if is_code or kinds.get(key) == "an address":
+            wanted = override_of(value, lambda path: function_path(path, run))
+            why = "code that the run's directory names" if is_code else "an address that would get your prompts"
             raise ConfigError(
-                f"the run's {key} is {value}, and what grades is code that the run's directory names; if you trust it, "
-                f"add {key}={value} to the command"
-            )
-        if kinds.get(key) == "an address":
-            raise ConfigError(
-                f"the run's {key} is {value}, and it would get your prompts and your token; if you trust it, add {key}={value} "
-                f"to the command; {key}={'[]' if value.startswith('[') else 'null'} grades on this machine"
+                f"the run's {key} is {wanted}, {why}; if you trust it, add {key}={wanted} to the command"
+                + ("" if is_code else f"; {key}={'[]' if isinstance(value, list) else 'null'} grades on this machine")
             )
 
 
-def _on_the_command(value: Any, change: Callable[[str], str]) -> str:
+def override_of(value: Any, change: Callable[[str], str]) -> str:
     """A setting in Hydra's grammar, with its texts changed."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{change(str(part))!r}' for key, part in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{','.join(change(str(part)) for part in value)}]"
-    return change(value) if isinstance(value, str) else str(value)
+    return f"[{','.join(change(str(part)) for part in value)}]" if isinstance(value, list) else change(str(value))
 
 
 def function_path(path: str, run: Path) -> str:

@@ -137,7 +137,7 @@ def _tokens(library: Library, query: QueryParams, **group: Any) -> dict[str, Any
 
 
 _OF_GROUP = "{context}/{uid:path}"
-ROUTES = {
+ROUTES: dict[str, Callable[..., Any]] = {
     "/": _home,
     "/api/state": _page(state),
     "/api/curves": _curves,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from r3_openrlhf.comparison.intervals import estimate
+from r3_openrlhf.comparison.intervals import UNBOUNDED, estimate
 from r3_openrlhf.comparison.runs import arm_of
 from r3_openrlhf.method.core.batch_metrics import OLDER_NAMES
 from r3_openrlhf.view.rendering import meanings
@@ -40,6 +40,7 @@ class Pictures(msgspec.Struct, frozen=True):
     """curves.yaml."""
 
     colours: dict[str, int]
+    bounds: dict[str, tuple[float, float]]
     sections: list[Section]
 
 
@@ -48,6 +49,13 @@ PICTURES = msgspec.yaml.decode(Path(__file__).with_name("curves.yaml").read_byte
 
 _DRAWN = {key for section in PICTURES.sections for chart in section.charts for key in chart.series}
 _DRAWN |= OLDER_NAMES.keys()
+_BOUNDS = {
+    key: PICTURES.bounds[chart.unit.split()[0]]
+    for section in PICTURES.sections
+    for chart in section.charts
+    for key in chart.series
+    if chart.unit.split()[0] in PICTURES.bounds
+}
 
 
 def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, Any]:
@@ -75,7 +83,7 @@ def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, An
 
 
 def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The columns of each arm: means over its runs, and the ends of Student's interval where two or
+    """The columns of each arm: means over its runs, and the ends of Student's interval where three or
     more have a value.
 
     Args:
@@ -100,25 +108,29 @@ def _arm(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 for axis, run in zip(axes, runs, strict=True)
                 if key in run["series"]
             ]
-            arm["series"][key], low, high = _interval(steps, columns)
+            arm["series"][key], low, high = _interval(steps, columns, _BOUNDS.get(key, UNBOUNDED))
             if any(value is not None for value in low):
                 arm["low"][key], arm["high"][key] = low, high
     return arm
 
 
 def _interval(
-    steps: Sequence[int], columns: Sequence[tuple[Sequence[int], Sequence[float | None]]]
+    steps: Sequence[int],
+    columns: Sequence[tuple[Sequence[int], Sequence[float | None]]],
+    bounds: tuple[float, float] | None = None,
 ) -> tuple[list[float | None], list[float | None], list[float | None]]:
     """Mean, low and high at each step: `estimate` of the runs' values there; None without them.
 
-    columns: steps and values of each run."""
+    columns: steps and values of each run. bounds: as `estimate` takes them."""
     values: dict[int, list[float]] = {step: [] for step in steps}
     for of_run in columns:
         for step, value in zip(*of_run, strict=True):
             if value is not None:
                 values[step].append(value)
-    found = [estimate(at_step) for at_step in values.values()]
-    mean, low, high = ([one and _short(getattr(one, end)) for one in found] for end in ("mean", "low", "high"))
+    found = [estimate(at_step, bounds=bounds) for at_step in values.values()]
+    mean, low, high = (
+        [None if one is None else _short(getattr(one, end)) for one in found] for end in ("mean", "low", "high")
+    )
     return mean, low, high
 
 

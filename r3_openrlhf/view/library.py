@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
+from r3_openrlhf.comparison.runs import directories_below
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.view.evaluation import EvaluationReader
 from r3_openrlhf.view.run_reader import NotThere, RunReader
@@ -38,7 +38,7 @@ class Library:
         """Names that were given stay; what is new gets one."""
         with self._refreshing:
             known = {reader.path for reader in [*self.runs.values(), *self.evaluations.values()]}
-            for path, is_run in (entry for root in self.paths for entry in find(root)):
+            for path, is_run in (entry for root in self.paths for entry in directories_below(root)):
                 if path in known:
                     continue
                 known.add(path)
@@ -85,15 +85,3 @@ class Library:
             if problem := run.problem(uid):
                 return problem.label.problem
         return None
-
-
-def find(path: Path) -> Iterator[tuple[Path, bool]]:
-    """(directory, is it a run?) at `path` or below. Below a run only its evaluations count."""
-    for folder, folders, files in os.walk(path):
-        folders.sort()
-        if "config.yaml" in files:
-            folders[:] = [name for name in folders if name == "evaluations"]
-            yield Path(folder), True
-        elif "samples.jsonl" in files and "settings.json" in files:
-            folders.clear()
-            yield Path(folder), False

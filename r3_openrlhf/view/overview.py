@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from r3_openrlhf.comparison.arms import DEFAULT_REFERENCE, Comparison, compare
 from r3_openrlhf.comparison.runs import read_run
-from r3_openrlhf.comparison.table import reading, table_rows
+from r3_openrlhf.comparison.table import FIRST, reading, table_rows
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.runs.report import quarter_means, total
@@ -108,6 +108,7 @@ def compare_page(library: Library, names: Sequence[str] | None = None, reference
         comparison=comparison,
         fault=fault,
         rows=table_rows(comparison) if comparison else [],
+        first=FIRST,
         reading=reading(comparison) if comparison else [],
     )
 

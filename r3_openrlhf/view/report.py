@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from r3_openrlhf.comparison.table import table_rows
+from r3_openrlhf.comparison.table import FIRST, table_rows
 from r3_openrlhf.config.loading import config_to_yaml
 from r3_openrlhf.method.errors import R3Error, without_secrets
 from r3_openrlhf.runs.effect import effect_of
@@ -73,6 +73,7 @@ def report(library: Library) -> str:
         runs=[summary(run) for run in runs],
         comparison=compared,
         rows=table_rows(compared) if compared else [],
+        first=FIRST,
         effects={run.name: effect_of(run.directory) if run.steps() else None for run in runs},
         sections=[
             (section["title"], [(chart, drawing(chart, curves["runs"])) for chart in section["charts"]])

@@ -74,11 +74,18 @@ def test_the_notebook_runs(path, monkeypatch, capsys):
 def test_the_comparison_is_that_of_r3_compare(tmp_path):
     paths = [
         write_run(tmp_path / f"{arm}_{seed}", arm=arm, seed=seed, accuracies=(0.1, last))
-        for arm, seed, last in (("grpo", 1, 0.3), ("grpo", 2, 0.4), ("r3", 1, 0.5), ("r3", 2, 0.7))
+        for arm, seed, last in (
+            ("grpo", 1, 0.3),
+            ("grpo", 2, 0.4),
+            ("grpo", 3, 0.35),
+            ("r3", 1, 0.5),
+            ("r3", 2, 0.7),
+            ("r3", 3, 0.6),
+        )
     ]
-    assert Run(paths[2]).config.algo == "r3"
+    assert Run(paths[3]).config.algo == "r3"
     table = compare(paths)
-    assert list(table.index) == ["grpo", "r3"] and list(table.seeds) == [2, 2]
+    assert list(table.index) == ["grpo", "r3"] and list(table.seeds) == [3, 3]
     assert list(table.final_accuracy) == pytest.approx([0.35, 0.6])
     (_, r3) = arms.compare([read_run(path) for path in paths]).arms
     less = r3.differences["final_accuracy"]

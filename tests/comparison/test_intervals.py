@@ -1,5 +1,6 @@
 """Intervals and curves: by hand, by law, and against tables and libraries that compute them in another way."""
 
+import itertools
 import math
 
 import numpy
@@ -36,17 +37,30 @@ def test_an_interval_by_hand():
     assert found.num == 3 and found.mean == approx(0.4)
     assert (found.low, found.high) == (approx(0.4 - 0.4968, abs=1e-4), approx(0.4 + 0.4968, abs=1e-4))
     assert estimate([0.7]) == SeedEstimate(0.7, None, None, 1) and estimate([]) is None
+    assert estimate([0.2, 0.4]).values == (0.2, 0.4) and estimate([0.2, 0.4]).low is None
+    assert estimate([3.0, 4.0, 8.0], bounds=None) == SeedEstimate(5.0, None, None, 3)  # counted
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.sampled_from([(0.0, 1.0), (0.0, math.inf), (-1.0, 1.0)]))
+def test_no_interval_is_where_no_value_can_be(values, bounds):
+    found = estimate(values, bounds=bounds)
+    if len(values) < 3:
+        assert (found.low, found.high, found.values) == (None, None, tuple(values))
+    else:
+        wide = estimate(values)
+        assert (found.low, found.high) == (max(bounds[0], wide.low), min(bounds[1], wide.high))
+        assert bounds[0] <= found.low <= found.mean + 1e-12 and found.mean - 1e-12 <= found.high <= bounds[1]
 
 
 def test_a_paired_difference_takes_the_seeds_that_both_have():
-    """Seeds 1 and 2: differences 0.1 and 0.3, mean 0.2; s = 0.1414, 12.706 * 0.1414 / sqrt(2) = 1.2706."""
-    found = paired_difference({1: 0.4, 2: 0.7, 3: 0.9}, {1: 0.3, 2: 0.4, 4: 0.0})
-    assert found.num == 2 and found.mean == approx(0.2)
-    assert found.high - found.mean == approx(1.2706, abs=1e-4)
+    """Seeds 1, 2 and 5: differences 0.1, 0.3 and 0.2, mean 0.2; s = 0.1, 4.303 * 0.1 / sqrt(3) = 0.2484."""
+    found = paired_difference({1: 0.4, 2: 0.7, 3: 0.9, 5: 0.2}, {1: 0.3, 2: 0.4, 4: 0.0, 5: 0.0})
+    assert found.num == 3 and found.mean == approx(0.2)
+    assert found.high - found.mean == approx(0.2484, abs=1e-4)
     assert paired_difference({1: 0.4}, {2: 0.4}) is None
 
 
-@given(st.dictionaries(st.integers(0, 9), st.floats(0, 1), min_size=2), st.floats(-0.5, 0.5))
+@given(st.dictionaries(st.integers(0, 9), st.floats(0, 1), min_size=3), st.floats(-0.5, 0.5))
 def test_what_all_seeds_share_cancels(values, shift):
     """A difference that is the same in every seed has an interval of no width, however far the seeds lie apart."""
     found = paired_difference({seed: value + shift for seed, value in values.items()}, values)
@@ -107,13 +121,13 @@ def test_the_seeds_of_an_interval_by_hand():
     assert seeds_needed(estimate([0.3]), half_width=0.1) is seeds_needed(None, half_width=0.1) is None
 
 
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.floats(0.05, 1))
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=12), st.floats(0.05, 1))
 def test_the_seeds_are_the_fewest_that_do(values, half_width):
     found, deviation = estimate(values), numpy.std(values, ddof=1)
     num = seeds_needed(found, half_width=half_width)
-    widths = {n: t_quantile(n - 1) * deviation / math.sqrt(n) for n in {max(2, num - 1), num}}
+    widths = {n: t_quantile(n - 1) * deviation / math.sqrt(n) for n in {max(3, num - 1), num}}
     assert widths[num] <= half_width * (1 + 1e-6)
-    assert num == 2 or widths[num - 1] > half_width * (1 - 1e-6)
+    assert num == 3 or widths[num - 1] > half_width * (1 - 1e-6)
 
 
 # ── the crossing of a mean curve ──
@@ -130,8 +144,7 @@ def test_the_crossing_of_a_mean_curve_by_hand():
     arm = {1: curve((0, 0.0), (100, 0.1), (200, 0.4)), 2: curve((0, 0.0), (100, 0.7), (200, 0.8))}
     found = crossing_of_mean(arm, reference)
     assert (found.level, found.tokens, found.ratio, found.limit, found.num) == approx((0.5, 150, 0.75, 1.0, 2))
-    # four kinds of resamples: seeds 1 1 (level .4, reached at 200 of 100), 2 2 (.6, 600/7 of 300), and both twice
-    assert (found.low, found.high) == approx((600 / 7 / 300, 2.0))
+    assert (found.low, found.high) == (None, None)  # two seeds
     half = crossing_of_mean(arm, reference, share=0.5)
     assert (half.level, half.tokens) == approx((0.25, 62.5))
     asked = crossing_of_mean(arm, reference, level=0.3)
@@ -139,11 +152,11 @@ def test_the_crossing_of_a_mean_curve_by_hand():
 
 
 def test_a_curve_that_is_never_there_is_beyond_its_end():
-    reference = {1: curve((0, 0.0), (100, 0.5)), 2: curve((0, 0.0), (100, 0.5))}
-    arm = {1: curve((0, 0.0), (80, 0.6)), 2: curve((0, 0.0), (80, 0.2))}
+    reference = {seed: curve((0, 0.0), (100, 0.5)) for seed in (1, 2, 3)}
+    arm = {1: curve((0, 0.0), (80, 0.6)), 2: curve((0, 0.0), (80, 0.2)), 3: curve((0, 0.0), (80, 0.2))}
     found = crossing_of_mean(arm, reference)
     assert (found.tokens, found.ratio, found.high, found.limit) == (None, None, None, approx(0.8))
-    assert found.low == approx(80 * 0.5 / 0.6 / 100)  # the resample that is seed 1 twice gets there
+    assert found.low == approx(80 * 0.5 / 0.6 / 100)  # the resample that is seed 1 alone gets there
 
 
 def test_one_seed_has_a_ratio_and_no_bounds_and_none_has_nothing():
@@ -183,8 +196,8 @@ def test_the_crossing_agrees_with_the_mean_of_curves_and_their_first_reach(heigh
     expected = ratio(sorted(curves))
     assert (found.ratio is None) == math.isinf(expected)
     assert found.ratio is None or found.ratio == approx(expected, abs=1e-6)
-    if len(curves) == 2:  # each of the two pure resamples is a quarter of all: both bounds are among them
-        pure = sorted(ratio([seed, seed]) for seed in curves)
-        low, high = (math.inf if bound is None else bound for bound in (found.low, found.high))
-        among = sorted([*pure, expected])
+    low, high = (math.inf if bound is None else bound for bound in (found.low, found.high))
+    assert low <= high and all(bound <= found.limit + 1e-9 or bound == math.inf for bound in (low, high))
+    if len(curves) == 3:  # each resample of one seed alone is one of 27: both bounds are the extremes
+        among = sorted(map(ratio, itertools.combinations_with_replacement(curves, 3)))
         assert (low, high) == (approx(among[0], abs=1e-6), approx(among[-1], abs=1e-6))

@@ -101,7 +101,8 @@ def test_the_arms_are_compared_as_the_command_does(page, many, arms):
     follow(page, page.locator("nav a", has_text="r3"))
     expected = compare([read_run(arms / name, unfinished=True) for name in RUNS], reference="r3")
     shown = [row.locator("th, td").all_text_contents() for row in page.locator("#comparison tr").all()]
-    assert shown == table_rows(expected) and len(shown) > 20
+    head, *rows = table_rows(expected)
+    assert shown == [head, *rows[:4], head, *rows[4:]] and len(shown) > 20
     assert axe_faults(page) == []
     page.goto(f"{many}/compare?run=r3_1&run=r3_2&reference=nobody")
     assert "no run has the reference arm 'nobody'" in page.locator("p.note").text_content()
