@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from r3_openrlhf.runs.step_groups import StepGroup
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
 
-BINS, HEIGHT = 12, 44  # of the histogram of rewards; pixels of its tallest bar
 SHORT_SHARE = 0.25  # a right response is very short below this share of the step's mean length
 
 
@@ -23,7 +20,6 @@ def step_page(library: Library, name: str, step: int) -> str:
     steps = run.steps()
     place = steps.index(step)
     tokens = [row["num_tokens"] for group in groups for row in group.rows if row["recalled_from"] is None]
-    bins, in_bins = reward_bins(groups)
     metrics = next((line for line in run.metrics() if line["step"] == step), {})
     return render(
         "step.html",
@@ -39,28 +35,7 @@ def step_page(library: Library, name: str, step: int) -> str:
         largest_share=max((group.share for group in groups), default=0.0),
         short_tokens=max(1, round(SHORT_SHARE * fmean(tokens))) if tokens else 1,
         counts=_counts(groups),
-        bins=bins,
-        in_bins=in_bins,
     )
-
-
-def reward_bins(groups: Sequence[StepGroup]) -> tuple[list[dict[str, float]], list[str]]:
-    """A histogram of the rewards of all rows, and for each group the bins of its rewards.
-
-    A bin has ends, count, and a bar's height in pixels. No bins where all rewards are equal.
-    """
-    rewards = [[row["reward"] for row in group.rows if row["reward"] is not None] for group in groups]
-    every = [value for of_group in rewards for value in of_group]
-    if not every or min(every) == max(every):
-        return [], [""] * len(groups)
-    counts, edges = np.histogram(every, bins=BINS)
-    tallest = counts.max()
-    bins = [
-        {"low": float(low), "high": float(high), "count": int(count), "height": HEIGHT * count / tallest}
-        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
-    ]
-    places = [sorted(set(np.searchsorted(edges[1:-1], of_group, side="right").tolist())) for of_group in rewards]
-    return bins, [" ".join(map(str, of_group)) for of_group in places]
 
 
 def _counts(groups: Sequence[StepGroup]) -> dict[str, Any]:

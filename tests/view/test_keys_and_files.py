@@ -1,9 +1,7 @@
-"""Every key as a chart, what words mean, a histogram that filters, and the files of a run: starts, settings, log."""
+"""Every key as a chart, what words mean, and the files of a run: starts, settings, log."""
 
 import json
 import shutil
-
-import pyarrow.parquet as pq
 
 from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.view.files_page import END_BYTES, Event, end_of, events_in, starts_of
@@ -41,20 +39,9 @@ def test_keys_and_words_have_the_meaning_of_the_documentation():
     assert glossary()["collapsed"].startswith("A group whose verdicts are all equal")
 
 
-def test_bins_and_buttons_filter_groups_and_titles_have_their_formulas(page, server, story):
+def test_buttons_filter_groups_and_titles_have_their_formulas(page, server):
     page.goto(f"{server}/story/step/{STEP}")
-    table = pq.read_table(story / "rollouts" / f"step_{STEP:06d}.parquet").to_pylist()
-    rows = [row for row in table if row["reward"] is not None]
-    low, high = min(row["reward"] for row in rows), max(row["reward"] for row in rows)
-    bins, shown = page.locator(".histogram button"), page.locator("#groups tbody tr:not([hidden])")
-    width, num_groups = (high - low) / bins.count(), shown.count()
-    counts = [int(label.split(", ")[1].split()[0]) for label in bins.evaluate_all("b => b.map(x => x.ariaLabel)")]
-    assert sum(counts) == len(rows)
-    bins.last.click()
-    expected = {(row["uid"], row["context"]) for row in rows if row["reward"] >= high - width + 1e-9}
-    assert shown.count() == len(expected) < num_groups
-    page.wait_for_url(f"**?show=bin{bins.count() - 1}")
-    bins.last.click()
+    shown = page.locator("#groups tbody tr:not([hidden])")
     button = page.get_by_role("button", name="all wrong", exact=True)
     button.click()
     assert shown.count() == int(button.locator(".count").text_content()) > 0

@@ -30,11 +30,9 @@
   function show() {
     const pressed = buttons.filter((button) => button.getAttribute("aria-pressed") === "true").map((button) => button.dataset.filter);
     const part = (text ? text.value : "").trim().toLowerCase();
-    const bins = pressed.filter((name) => name.startsWith("bin")).map((name) => name.slice(3));
-    const others = pressed.filter((name) => !name.startsWith("bin"));
     let shown = 0;
     for (const row of rows) {
-      const fits = others.every((name) => wants[name](row.dataset)) && (!bins.length || row.dataset.bins.split(" ").some((bin) => bins.includes(bin))) && (!part || texts.get(row).includes(part));
+      const fits = pressed.every((name) => wants[name](row.dataset)) && (!part || texts.get(row).includes(part));
       if (row.hidden === fits) row.hidden = !fits;
       shown += fits;
     }
