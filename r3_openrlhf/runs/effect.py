@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.method.types import Context
+from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.step_groups import groups_of
@@ -35,6 +35,7 @@ AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 2**63}  # name -> t
 # Earlier successes: problems of a class count as equally hard. The last class has no upper end.
 SUCCESS_CLASSES = (0, 1, 2, 4, 8)
 RESAMPLES = 2000
+LEAST_PROBLEMS = 3  # of an interval
 
 
 class Visit(NamedTuple):
@@ -90,12 +91,42 @@ class Matched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Held-out accuracy in the first and in the last evaluation of a run.
+
+    Attributes:
+        steps, accuracies: of these two; equal where the run was evaluated once.
+        problems: of which responses of both evaluations are kept.
+        low, high: 95% interval of the difference by resampling problems; None below three, and if all are equal."""
+
+    steps: tuple[int, int]
+    accuracies: tuple[float, float]
+    problems: int
+    low: float | None
+    high: float | None
+
+    def sentence(self) -> str:
+        """The change with its interval, and what it does not decide."""
+        if self.steps[0] == self.steps[1]:
+            return f"Not decided: held-out problems were evaluated once, at step {self.steps[0]}."
+        has_interval = self.low is not None and self.high is not None
+        interval = f" [{100 * self.low:+.1f}, {100 * self.high:+.1f}]" if has_interval else ""  # type: ignore[operator]
+        change = 100 * (self.accuracies[1] - self.accuracies[0])
+        return (
+            f"Held-out accuracy from step {self.steps[0]} to {self.steps[1]}: {self.accuracies[0]:.3f} -> "
+            f"{self.accuracies[1]:.3f}, {change:+.1f} points{interval}. What replay, reflection and ranking did for it is not "
+            "decided: that needs a baseline (r3 compare)."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """The effect of the mechanisms in some steps. Shares are from 0 to 1; None: of nothing.
 
     Attributes:
-        groups, collapsed, recalled, ranked: plain groups; those of equal verdicts; those of them
-            to which a recall, or only a ranking, gave a difference.
+        groups, collapsed, recalled, ranked: groups of every prompt; those of equal verdicts, as
+            `r3/groups/collapsed_before` counts them; those of them to which a recall, or only a
+            ranking, gave a difference.
         recalled_share, ranked_share: share of sum |advantage| in recalled rows, and in ranked ones.
         reflected: problems and steps with both groups; the mean difference of their accuracies.
     """
@@ -121,6 +152,7 @@ class StepEffect(Totals):
 class Effect(Totals):
     """All steps of a run. See `effect_of`."""
 
+    held_out: HeldOut | None
     next_visit: Matched | None
     steps: list[StepEffect]
 
@@ -129,14 +161,17 @@ class Effect(Totals):
         return asdict(self)
 
     def sentences(self) -> list[str]:
-        """Say it in two to four sentences."""
+        """Say it in three to five sentences."""
         return [sentence for _, sentence in self.parts()]
 
     def parts(self) -> list[tuple[str, str]]:
-        """The sentences by what they are about: groups, update, next-visit, reflection."""
+        """The sentences by their subject: held-out, groups, update, next-visit, reflection."""
         parts = {
+            "held-out": self.held_out.sentence()
+            if self.held_out is not None
+            else "Not decided: the run evaluated no held-out problems (held_out.path).",
             "groups": f"{self.recalled} of {self.collapsed} collapsed groups were repaired by replay, {self.ranked} more "
-            f"were only ranked ({self.groups} plain groups)."
+            f"were only ranked ({self.groups} groups).",
         }
         if self.recalled_share is not None:
             parts["update"] = (
@@ -148,7 +183,7 @@ class Effect(Totals):
         elif self.recalled:
             parts["next-visit"] = (
                 "No all-wrong group of an equally hard problem went without a recall, so this run alone cannot say what "
-                "the recalls changed: compare it with a run without replay (--against RUN)."
+                "the recalls changed: compare it with a run of the same problems without replay."
             )
         if self.reflection_difference is not None:
             parts["reflection"] = (
@@ -167,7 +202,7 @@ def effect_of(run: RunDirectory, *, against: RunDirectory | None = None) -> Effe
             ones are compared with; default: those of `run` itself.
 
     Raises:
-        R3Error: no rollouts, or `against` shares no problem with `run`.
+        R3Error: no rollouts, or `against` shares no problem with `run`, or replayed too.
     """
     tallies = _tallies(run)
     visits = _visits_in(tallies)
@@ -178,11 +213,45 @@ def effect_of(run: RunDirectory, *, against: RunDirectory | None = None) -> Effe
         compared = _visits_in(_tallies(against))
         if not {visit.uid for visit in compared} & {visit.uid for visit in visits}:
             raise R3Error(f"{against.path} has no problem of {run.path}; name a run on the same data")
+        if repaired := sum(visit.repaired for visit in compared):
+            raise R3Error(
+                f"{against.path} replayed too: {repaired} of its groups were repaired; name a run of the same problems "
+                "without replay"
+            )
     return Effect(
         **_totals(list(tallies.values())),
+        held_out=held_out_of(run),
         next_visit=next_visits(visits, compared),
         steps=[StepEffect(step=step, **_totals([tally])) for step, tally in tallies.items()],
     )
+
+
+def held_out_of(run: RunDirectory) -> HeldOut | None:
+    """Compare the first evaluation with the last one. None: there is none with an accuracy."""
+    lines = [line for line in run.read_evaluations() if line.get("pass_at_1") is not None]
+    if not lines:
+        return None
+    first, last = lines[0], lines[-1]
+    files = rollout_files.steps_in(run.held_out_rollouts)
+    before, after = (_shares_right(files[line["step"]]) if line["step"] in files else {} for line in (first, last))
+    changes = np.array([after[uid] - share for uid, share in before.items() if uid in after])
+    low = high = None
+    if len(changes) >= LEAST_PROBLEMS and changes.min() < changes.max():  # equal ones are no certainty
+        draws = np.random.default_rng(0).integers(len(changes), size=(RESAMPLES, len(changes)))
+        low, high = np.quantile(changes[draws].mean(1), (0.025, 0.975)).tolist()
+    accuracies = first["pass_at_1"], last["pass_at_1"]
+    return HeldOut(
+        steps=(first["step"], last["step"]), accuracies=accuracies, problems=len(changes), low=low, high=high
+    )
+
+
+def _shares_right(file: Path) -> dict[str, float]:
+    """uid -> share of its graded responses that are right."""
+    verdicts: dict[str, list[bool]] = defaultdict(list)
+    for row in rollout_files.read_columns(file, ("uid", "verdict")):
+        if row["verdict"] != Verdict.UNGRADED:
+            verdicts[row["uid"]].append(row["verdict"] == Verdict.CORRECT)
+    return {uid: fmean(of_problem) for uid, of_problem in verdicts.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +259,10 @@ class Tally:
     """Numbers of a step's rows."""
 
     plain: list[tuple[str, int, int, bool]]  # (uid, correct, graded, repaired) of each plain group
-    only_ranked: int  # plain groups
+    groups: int  # of every prompt, with a graded rollout
+    collapsed: int
+    recalled: int  # collapsed ones that a recall repaired
+    only_ranked: int
     mass: float  # sums of |advantage|
     recalled_mass: float
     ranked_mass: float
@@ -215,14 +287,19 @@ def _tally(file: Path, step: int, _written_ns: int) -> Tally:
     except (ValueError, TypeError) as error:
         raise R3Error(f"{file} is damaged: {error}; restore it from a copy, or remove it") from error
     accuracy = {group.key: group.num_correct / group.num_graded for group in groups if group.num_graded}
-    plain = [group for group in groups if group.key in accuracy and group.context is Context.PLAIN]
+    graded = [group for group in groups if group.key in accuracy]
+    plain = [group for group in graded if group.context is Context.PLAIN]
+    collapsed = [group for group in graded if accuracy[group.key] in (0.0, 1.0)]
     counts = Counter(f"fate:{group.fate}" for group in groups if group.fate is not None)
     for row in (row for group in groups for row in group.rows if row["recalled_from"] is not None):
         lag = step - row["recalled_from"]
         counts[f"age:{next(name for name, oldest in AGES.items() if lag <= oldest)}"] += 1
     return Tally(
         plain=[(group.uid, group.num_correct, group.num_graded, group.num_recalled > 0) for group in plain],
-        only_ranked=sum(group.num_ranked > 0 and not group.num_recalled for group in plain),
+        groups=len(graded),
+        collapsed=len(collapsed),
+        recalled=sum(group.num_recalled > 0 for group in collapsed),
+        only_ranked=sum(group.num_ranked > 0 and not group.num_recalled for group in graded),
         mass=sum(group.mass for group in groups),
         recalled_mass=sum(group.recalled_mass for group in groups),
         ranked_mass=sum(group.ranked_mass for group in groups),
@@ -237,14 +314,12 @@ def _tally(file: Path, step: int, _written_ns: int) -> Tally:
 
 def _totals(tallies: Sequence[Tally]) -> dict[str, Any]:
     """The fields of Totals over some steps."""
-    groups = [group for tally in tallies for group in tally.plain]
-    collapsed = [group for group in groups if group[1] in (0, group[2])]
     reflections = [difference for tally in tallies for difference in tally.reflections]
     mass = sum(tally.mass for tally in tallies)
     return {
-        "groups": len(groups),
-        "collapsed": len(collapsed),
-        "recalled": sum(repaired for *_, repaired in collapsed),
+        "groups": sum(tally.groups for tally in tallies),
+        "collapsed": sum(tally.collapsed for tally in tallies),
+        "recalled": sum(tally.recalled for tally in tallies),
         "ranked": sum(tally.only_ranked for tally in tallies),
         "recalled_share": sum(tally.recalled_mass for tally in tallies) / mass if mass else None,
         "ranked_share": sum(tally.ranked_mass for tally in tallies) / mass if mass else None,

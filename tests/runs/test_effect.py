@@ -72,16 +72,19 @@ def run(run):
 
 
 def test_what_a_run_did(run):
-    """|advantage| sums to 2 + 1 + 4 = 7: recalled 2, ranked 0.5. Groups: a three times, b once; collapsed: a twice, b."""
+    """|advantage| sums to 2 + 1 + 4 = 7: recalled 2, ranked 0.5. Groups: a three times and once with an error shown, b once;
+    collapsed: a twice, b."""
     found = effect_of(run)
-    assert (found.groups, found.collapsed, found.recalled, found.ranked) == (4, 3, 1, 1)
+    assert (found.groups, found.collapsed, found.recalled, found.ranked) == (5, 3, 1, 1)
     assert found.recalled_share == pytest.approx(2 / 7) and found.ranked_share == pytest.approx(0.5 / 7)
     assert (found.reflected, found.reflection_difference) == (1, 0.5)
     assert found.next_visit is None  # nothing equally hard went without a recall
     shown = CliRunner().invoke(main, ["show", str(run.path), "--effect"])
-    assert shown.exit_code == 0 and shown.output.startswith("1 of 3 collapsed groups were repaired by replay, 1 more ")
-    assert "--against RUN" in shown.output and "29% of the update" in shown.output
-    assert json.loads(CliRunner().invoke(main, ["show", str(run.path), "--effect", "--json"]).output)["groups"] == 4
+    first, second, *_ = shown.output.splitlines()
+    assert shown.exit_code == 0 and first == "Not decided: the run evaluated no held-out problems (held_out.path)."
+    assert second.startswith("1 of 3 collapsed groups were repaired by replay, 1 more ")
+    assert "without replay." in shown.output and "29% of the update" in shown.output
+    assert json.loads(CliRunner().invoke(main, ["show", str(run.path), "--effect", "--json"]).output)["groups"] == 5
 
 
 def test_a_run_without_rollouts_and_one_of_other_problems_are_refused(run, tmp_path):
@@ -92,3 +95,23 @@ def test_a_run_without_rollouts_and_one_of_other_problems_are_refused(run, tmp_p
     other.write_rollouts(1, [row(1, "z", "wrong")])
     with pytest.raises(R3Error, match="has no problem of"):
         effect_of(run, against=other)
+    # the wrong comparison: it replayed, too
+    done = CliRunner().invoke(main, ["show", str(run.path), "--effect", "--against", str(run.path)])
+    assert done.exit_code == 1 and "replayed too: 1 of its groups were repaired" in done.stderr
+
+
+def test_held_out_accuracy_comes_first_with_its_interval(run):
+    """Four problems, two responses each, 1 and then 6 of 8 right: +1/2, +1, +1/2, +1/2. Of four draws the +1 is three times or more
+    in 5% of the resamples, four times in 0.4%: the upper end is (3 + 1/2) / 4."""
+    right = {0: (1, 0, 0, 0), 6: (2, 2, 1, 1)}
+    for step, counts in right.items():
+        run.append_evaluation({"step": step, "pass_at_1": sum(counts) / 8, "generated_tokens": step})
+        responses = [
+            row(step, f"p{at}", "correct" if n < count else "wrong") for at, count in enumerate(counts) for n in (0, 1)
+        ]
+        run.write_held_out(step, responses)
+    found = effect_of(run).held_out
+    assert (found.accuracies, found.problems, found.low, found.high) == ((0.125, 0.75), 4, 0.5, 0.875)
+    first = effect_of(run).sentences()[0]
+    assert first.startswith("Held-out accuracy from step 0 to 6: 0.125 -> 0.750, +62.5 points [+50.0, +87.5].")
+    assert "not decided: that needs a baseline" in first

@@ -111,9 +111,15 @@ def test_did_it_help(page, server, story):
     page.goto(f"{server}/story")
     page.locator("#effect a").first.wait_for()
     assert page.locator("#effect a").all_text_contents() == effect.sentences() and len(effect.sentences()) >= 3
-    follow(page, page.locator("#effect a").first, "**/story/effect#groups")
+    follow(page, page.locator("#effect a").nth(1), "**/story/effect#groups")
     said = page.locator("main ul.plain li").all_text_contents()
-    assert said == effect.sentences() and "repaired by replay" in said[0]
+    assert said == effect.sentences() and "repaired by replay" in said[1]
+    # one definition of collapsed: the sentence and the row above it count the same groups
+    before, after = (
+        sum(line[f"r3/groups/collapsed_{when}"] for line in RunDirectory.open(story).read_metrics())
+        for when in ("before", "after")
+    )
+    assert (effect.collapsed, effect.recalled) == (before, before - after)
     for part, _ in effect.parts():
         assert page.locator(f"#{part}").count() == 1
     rows = [row.locator("th, td").all_text_contents() for row in page.locator("#by-step tbody tr").all()]
