@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from r3_openrlhf.config.access import is_this_machine, shows_token
 from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.view.curves import curves_of
-from r3_openrlhf.view.evaluation import evaluation_page, pairs_page, sample_page
+from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.files_page import files_page
 from r3_openrlhf.view.group_page import group_page, tokens_of_group, tokens_page, trajectory_page
 from r3_openrlhf.view.library import Library

@@ -21,6 +21,7 @@ from r3_openrlhf.view.run_reader import RunReader
 
 def overview(library: Library, names: Sequence[str] | None = None) -> str:
     """The curves of some runs; None: of all that are open, and the evaluations."""
+    now = state(library)  # before anything is read: what comes meanwhile makes the page follow again
     runs = [library.run(name) for name in names] if names is not None else list(library.runs.values())
     evaluations = list(library.evaluations.values()) if names is None else []
     single = runs[0] if len(runs) == 1 else None
@@ -33,6 +34,7 @@ def overview(library: Library, names: Sequence[str] | None = None) -> str:
             for number, reader in enumerate(evaluations)
         ],
         curves=curves_of(runs),
+        state=now,
         latest=single.steps()[:-9:-1] if single else [],
         query=urlencode([("run", name) for name in names or ()]),
     )
@@ -44,6 +46,7 @@ def state(library: Library) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "metrics": run.metrics()[-1]["step"] if run.metrics() else 0,
+            "evaluations": run.evaluations()[-1]["step"] if run.evaluations() else 0,
             "rollouts": run.steps()[-1] if run.steps() else 0,
             "counted": len(run.counts()),
             "finished": run.is_finished,
@@ -95,11 +98,15 @@ def replays(run: RunReader) -> bool:
     return has_replay or not run.steps()
 
 
-def sentences(library: Library, name: str) -> list[dict[str, str]]:
-    """The sentences at the top of a run, each with the address of its data."""
+def sentences(library: Library, name: str) -> dict[str, Any]:
+    """The sentences at the top of a run, each with the address of its data, and their last step."""
     run = library.run(name)
-    parts = effect_of(run.directory).parts() if run.steps() else []
-    return [{"text": text, "href": f"{link(name, 'effect')}#{part}"} for part, text in parts]
+    effect = effect_of(run.directory) if run.steps() else None
+    parts = effect.parts() if effect else []
+    return {
+        "step": effect.steps[-1].step if effect else None,
+        "sentences": [{"text": text, "href": f"{link(name, 'effect')}#{part}"} for part, text in parts],
+    }
 
 
 # ── arms ──

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from r3_openrlhf.cli import main
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
+from r3_openrlhf.runs.report import quarter_means
 from tests.view.conftest import PATIENCE_MS, axe_faults, follow, script, serving, wait_for_counts
 from tests.view.evaluations import SAMPLES, SURROGATE, write_evaluation
 from tests.view.story import Story
@@ -259,9 +260,23 @@ def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
             step.locator("#news a").wait_for()
             assert step.locator("#news").text_content() == "1 new step"
             page.bring_to_front()
-            page.wait_for_function("() => document.querySelector('[data-live-step]').textContent === '3'")
-            follow(step, step.locator("#news a"), "**/run/step/3")
-            wait_for_counts(page, address, 3)
+            run.step()
+            page.wait_for_function("() => document.querySelector('[data-live-step]').textContent === '4'")
+            page.wait_for_function("() => document.querySelector('#effect-step').textContent === 'as of step 4'")
+            wait_for_counts(page, address, 4)
+            page.wait_for_function("() => document.querySelector('#charts').dataset.seen === '4'")
+            # every number of the page that followed is that of the files, and of a page that is loaded now
+            reward = quarter_means(run.run.read_metrics(), "fresh/reward")
+            parts = ("tr[data-live] td", "nav.steps .step", "#effect a", ".chart li")
+            all_drawn(page)
+            followed = [page.locator(part).all_text_contents() for part in parts]
+            assert f"{reward[0]:.3f} → {reward[1]:.3f}" in followed[0] and followed[1] == ["4", "3", "2", "1"]
+            page.reload()
+            page.wait_for_function("() => document.querySelector('#effect-step').textContent === 'as of step 4'")
+            all_drawn(page)
+            assert [page.locator(part).all_text_contents() for part in parts] == followed
+            step.wait_for_function("() => document.querySelector('#news').textContent === '2 new steps'")
+            follow(step, step.locator("#news a"), "**/run/step/4")
             row = rows_of(tmp_path / "run", 3)[0]
             page.goto(f"{address}/run/tokens/3/0/{row['context']}/{row['uid']}")  # a fresh one: actor and engine
             page.locator("[data-heat=ratio]").click()

@@ -2,7 +2,10 @@
 "use strict";
 (function () {
   const place = document.getElementById("charts");
-  if (!place) return;
+  if (!place) { // no numbers yet: the first ones make another page
+    window.r3News = (now) => { if (Object.values(now).some((run) => run.metrics)) location.reload(); };
+    return;
+  }
   const root = document.documentElement.dataset.root;
   let data = JSON.parse(document.getElementById("curves").textContent);
   // Choices are in the address, so that a view can be shared.
@@ -330,19 +333,34 @@
     try { await follow(now); } catch (_) { /* the server has ended, or the tunnel is down: the pictures stay as they are */ }
     isAsking = false;
   };
+  // Everything on the page comes from one reading of the runs: no number is of another step than its neighbour.
+  let shown = JSON.parse(document.getElementById("state").textContent);
+  async function renew() {
+    const fresh = new DOMParser().parseFromString(await (await fetch(location.href)).text(), "text/html");
+    for (const part of fresh.querySelectorAll("[data-live]")) {
+      const old = document.querySelector(`[data-live="${CSS.escape(part.dataset.live)}"]`);
+      const links = old ? [...old.querySelectorAll("a")] : [], focused = links.indexOf(document.activeElement);
+      if (old) old.replaceChildren(...part.childNodes);
+      else if (part.matches("tr")) document.querySelector("tr[data-live]").parentElement.append(part); // a new run
+      if (focused >= 0) (old.querySelectorAll("a")[focused] || old.querySelector("a")).focus({ preventScroll: true });
+    }
+    data = JSON.parse(fresh.getElementById("curves").textContent);
+    shown = JSON.parse(fresh.getElementById("state").textContent);
+    if (every) await fetched();
+    choose();
+    drawn = all();
+    window.r3Renewed();
+  }
   async function follow(now) {
     const told = (key) => data.runs.map((run) => now[run.name] ? now[run.name][key] : 0);
     const steps = data.runs.reduce((total, run) => total + run.steps.length, 0);
     const news = told("counted").reduce((total, count) => total + count, 0) - data.counted;
     // counting continues while an index is built: a picture that grows by a twentieth at a time is enough
-    const isGrown = data.runs.some((run, i) => (run.steps[run.steps.length - 1] || 0) !== told("metrics")[i]);
-    if (isGrown || (news && (data.counted + news >= steps || Math.abs(news) >= steps / 20))) {
+    const isGrown = Object.keys(now).some((name) => ["metrics", "rollouts", "evaluations", "finished"].some((key) => !shown[name] || shown[name][key] !== now[name][key]));
+    if (isGrown) await renew();
+    else if (news && (data.counted + news >= steps || Math.abs(news) >= steps / 20)) {
       await fetched();
       drawn = all();
-      for (const run of data.runs) {
-        const cell = document.querySelector(`tr[data-run="${CSS.escape(run.name)}"] [data-live-step]`);
-        if (cell) cell.textContent = run.steps[run.steps.length - 1] || 0;
-      }
     }
     await drawn;
     place.dataset.seen = data.counted;

@@ -73,8 +73,9 @@
   const effect = $("#effect[data-address]");
   async function tellEffect() {
     try {
-      const said = await (await fetch(effect.dataset.address)).json();
-      effect.replaceChildren(...said.map(({ text, href }) => {
+      const { step, sentences } = await (await fetch(effect.dataset.address)).json();
+      $("#effect-step").textContent = step == null ? "" : `as of step ${step}`;
+      effect.replaceChildren(...sentences.map(({ text, href }) => {
         const item = document.createElement("li"), link = document.createElement("a");
         link.href = href;
         link.textContent = text;
@@ -89,6 +90,11 @@
   // ── news ──
   const page = $("h1[data-step]");
   let before = null;
+  window.r3Renewed = () => { // a page that follows is as new as the files
+    before = null;
+    $("#news").replaceChildren();
+    if (effect) tellEffect();
+  };
   async function look() {
     if (document.visibilityState === "visible") {
       try {
@@ -101,7 +107,8 @@
     setTimeout(look, 2000);
   }
   function tell(old, now) {
-    const name = page ? page.dataset.run : null;
+    const part = decodeURIComponent(location.pathname.slice(root.length).split("/")[0]);
+    const name = page ? page.dataset.run : part in now ? part : null;
     let fresh = 0;
     for (const run of Object.keys(now)) {
       if (name && run !== name) continue;
@@ -109,15 +116,14 @@
     }
     const news = $("#news");
     if (!fresh) return;
-    const text = `${fresh} new step${fresh === 1 ? "" : "s"}`;
+    const count = `${fresh} new step${fresh === 1 ? "" : "s"}`;
+    const text = page ? count : `${name && old[name] ? `as of step ${old[name].rollouts}, ` : ""}${count}`;
     if (news.textContent === text) return;
     news.replaceChildren();
-    if (name) {
-      const link = document.createElement("a");
-      link.href = `${root}${encodeURIComponent(name)}/step/${now[name].rollouts}`;
-      link.textContent = text;
-      news.append(link);
-    } else news.textContent = text;
+    const link = document.createElement("a"); // a step leads to the newest one, any other page to itself
+    link.href = page ? `${root}${encodeURIComponent(name)}/step/${now[name].rollouts}` : location.href;
+    link.textContent = text;
+    news.append(link);
   }
   look();
 })();
