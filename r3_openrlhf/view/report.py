@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice, zip_longest
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -24,13 +23,13 @@ from r3_openrlhf.view.responses import Opened, Shown, by_advantage, open_group
 from r3_openrlhf.view.run_reader import RunReader
 
 MAX_BYTES = 3_000_000
-MAX_GROUPS = 12
+MAX_GROUPS, NEWEST = 12, 20  # groups of all runs; steps in which they are looked for
 TEXT_START, TEXT_END = 2400, 600  # characters that are shown of a longer text
 MAX_POINTS = 160  # of a curve; a longer one is shown as means of equal parts
 MAX_VALUES = 60_000  # points of all curves
 _DARK = re.compile(r':root\[data-theme="dark"\][^{]*\{[^}]*\}')
 
-# Reason for a group in the report -> test. Reasons take turns, the newest groups first.
+# Reason for a group in the report -> test.
 REASONS = {
     "repaired by replay": lambda group: group.fate == "recalled",
     "asked again with a stored error": lambda group: group.context == "reflection",
@@ -41,17 +40,8 @@ REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A group of the report, with some of its responses."""
-
-    why: str
-    opened: Opened
-    shown: list[Shown]
-
-
 def report(library: Library) -> str:
-    """The page: what changed, the curves, a dozen groups and the settings of all open runs.
+    """The page: what changed, the curves, some groups and the settings of all open runs.
 
     Raises:
         R3Error: no run is open, or the page would have more than MAX_BYTES.
@@ -93,30 +83,20 @@ def report(library: Library) -> str:
 # ── groups ──
 
 
-def examples(library: Library, runs: Sequence[RunReader]) -> list[Example]:
-    """MAX_GROUPS groups, as many of each run: the newest of each of REASONS in turn."""
-    chosen: list[Example] = []
-    for number, run in enumerate(runs):
-        share = (MAX_GROUPS - len(chosen)) // (len(runs) - number)
-        for why, step, group in _chosen(run, share):
+def examples(library: Library, runs: Sequence[RunReader]) -> list[tuple[str, Opened, list[Shown]]]:
+    """(why, group, some of its responses): the newest group of each of REASONS in each run."""
+    found = []
+    for run in runs:
+        newest: dict[str, tuple[int, StepGroup]] = {}
+        for step in run.steps()[: -NEWEST - 1 : -1]:
+            for group in run.groups(step):
+                if why := next((why for why, holds in REASONS.items() if holds(group)), None):
+                    newest.setdefault(why, (step, group))
+        for why in list(filter(newest.get, REASONS))[: max(1, MAX_GROUPS // len(runs))]:
+            step, group = newest[why]
             opened = open_group(library, run.name, step, group.context.value, group.uid)
-            chosen.append(Example(why, opened, _responses(opened)))
-    return chosen
-
-
-def _chosen(run: RunReader, count: int) -> list[tuple[str, int, StepGroup]]:
-    waiting: dict[str, list[tuple[str, int, StepGroup]]] = {why: [] for why in REASONS}
-    taken: set[str] = set()  # a problem is shown once
-    for step in reversed(run.steps()):
-        if min(map(len, waiting.values())) * len(REASONS) >= count:
-            break
-        for group in run.groups(step):
-            why = next((why for why, holds in REASONS.items() if holds(group)), None)
-            if why is not None and group.uid not in taken:
-                taken.add(group.uid)
-                waiting[why].append((why, step, group))
-    in_turn = chain.from_iterable(zip_longest(*waiting.values()))
-    return list(islice(filter(None, in_turn), count))
+            found.append((why, opened, _responses(opened)))
+    return found
 
 
 def _responses(opened: Opened) -> list[Shown]:
@@ -124,11 +104,11 @@ def _responses(opened: Opened) -> list[Shown]:
     ordered = sorted(map(opened.shown, range(len(opened.rows))), key=by_advantage)
     recalled = [response for response in ordered if response.age is not None]
     ranked = [response for response in ordered if response.row["ranked"]]
-    wanted = {response.place for some in (ordered, recalled, ranked) for response in some[:1]}
+    wanted = {response.place for some in (ordered, recalled, ranked, ordered[::-1]) for response in some[:1]}
     return [
         replace(response, row={**response.row, "text": shortened(response.row["text"])})
         for response in ordered
-        if response.place in wanted | {ordered[-1].place}
+        if response.place in wanted
     ]
 
 
