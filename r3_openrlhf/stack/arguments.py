@@ -13,10 +13,11 @@ from typing import Any
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
-from r3_openrlhf.config.words import Device, LossAggregation
+from r3_openrlhf.config.loading import flatten
+from r3_openrlhf.config.words import Device
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, check_flag, check_together
+from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, REFUSED, SAME, check_flag, check_together
 from r3_openrlhf.stack.work import work_of
 
 CRITIC_RATE = 9  # learning rate of a critic's, in those of its policy
@@ -91,26 +92,18 @@ def own_flags() -> frozenset[str]:
 def _own_flags(
     config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool, universal: bool
 ) -> dict[str, Any]:
-    data, rollout, train, cluster, checkpoint = (
-        config.data,
-        config.rollout,
-        config.train,
-        config.cluster,
-        config.checkpoint,
-    )
+    rollout, train, cluster, values = config.rollout, config.train, config.cluster, flatten(config)
     cpu = platform == "cpu"
     packing = train.packing or train.dynamic_batch  # upstream packs whenever the batch is dynamic
     algorithm = config.algorithm
-    flags: dict[str, Any] = {
+    flags = {flag: values[key] for flag, key in SAME.items() if flag not in REFUSED}
+    flags |= {
         # where: everything shares the same GPUs
         "train.colocate_all": True,
-        "actor.num_nodes": cluster.num_nodes,
         "actor.num_gpus_per_node": config.policy_gpus_per_node,
         "ref.num_nodes": cluster.num_nodes,
         "ref.num_gpus_per_node": config.policy_gpus_per_node,
         "vllm.num_engines": config.num_engines,
-        "vllm.tensor_parallel_size": cluster.vllm_tensor_parallel_size,
-        "vllm.gpu_memory_utilization": cluster.vllm_gpu_memory_utilization,
         "vllm.enforce_eager": cpu,
         "vllm.enable_prefix_caching": not cpu,
         "vllm.sync_backend": "gloo" if cpu else "nccl",
@@ -118,42 +111,21 @@ def _own_flags(
         "ds.enable_sleep": cluster.enable_sleep and not cpu,
         # model
         "actor.model_name_or_path": str(model_dir),
-        "actor.gradient_checkpointing_enable": config.model.gradient_checkpointing,
         "ds.attn_implementation": "sdpa" if cpu and not packing else config.model.attn_implementation,
-        "ds.zero_stage": train.zero_stage,
-        "ds.adam_offload": train.adam_offload,
         "ds.packing_samples": packing,
         # data: prompts are final texts, labels are ours
         "data.prompt_dataset": str(run.data),
         "data.input_key": "input",
         "data.label_key": "label",
-        "data.max_len": data.max_len,
         "train.agent_func_path": str(work_of(config).executor),
-        # sampling
-        "rollout.batch_size": rollout.batch_size,
-        "rollout.n_samples_per_prompt": rollout.n_samples_per_prompt,
-        "rollout.max_new_tokens": rollout.max_new_tokens,
-        "rollout.temperature": rollout.temperature,
         # below 1 vLLM renormalises and the ratio would be biased
         "rollout.top_p": 1.0,
-        "rollout.micro_batch_size": rollout.micro_batch_size,
         "rollout.max_tokens_per_gpu": rollout.max_tokens_per_gpu or (train.max_tokens_per_gpu if packing else None),
-        # update
-        "train.num_episodes": train.num_epochs,
-        "train.max_epochs": train.inner_epochs,
         "train.batch_size": config.train_batch_size,
-        "train.micro_batch_size": train.micro_batch_size,
-        "train.dynamic_batch_enable": train.dynamic_batch,
-        "train.max_tokens_per_gpu": train.max_tokens_per_gpu,
-        "train.seed": train.seed,
-        "train.full_determinism_enable": train.deterministic,
-        "actor.adam.lr": train.learning_rate,
         "actor.lr_scheduler": "constant_with_warmup",
         "actor.lr_warmup_ratio": 0.0,
         "actor.eps_clip_low_high": [train.eps_clip_low, train.eps_clip_high],
-        "actor.loss_agg_mode": LossAggregation.checked("train.loss_aggregation", train.loss_aggregation),
         "algo.advantage.estimator": algorithm.estimator,
-        "algo.kl.init_coef": train.kl_coef,  # 0: no reference model is loaded
         "algo.kl.use_loss": train.kl_coef > 0,
         "algo.kl.estimator": "k3" if train.kl_coef > 0 else None,
         "algo.dynamic_filtering_enable": algorithm.filters_groups,
@@ -167,9 +139,7 @@ def _own_flags(
         # what is kept
         "ckpt.path": str(run.checkpoints),
         "ckpt.output_dir": str(run.final_model),
-        "ckpt.save_steps": checkpoint.save_steps,
         "ckpt.save_hf": True,
-        "ckpt.max_num": checkpoint.max_num,
         "ckpt.load_enable": resume,
         "ds.use_universal_ckpt": universal,
         "logger.tensorboard_dir": str(run.tensorboard),

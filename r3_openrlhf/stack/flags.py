@@ -3,159 +3,32 @@
     python tools/openrlhf_flags.py        prints docs/openrlhf-flags.md
 
 A flag is set from our configuration, passed through to OpenRLHF, whose parser and checks judge its
-value, or refused with a reason: it would be ignored, or break the run later. A test compares this
-table with the installed parser."""
+value, or refused with a reason: it would be ignored, or break the run later. The lists are in
+flags.toml; a test compares the page with the installed parser."""
 
 from __future__ import annotations
 
 import importlib.util
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import ALGORITHMS
 from r3_openrlhf.method.errors import ConfigError
 
-_GRADERS = "rewards come from graders (reward.*), not from a reward model"
-_OWN_DATA = "R³ writes the final prompts itself; use the keys of data"
-_OWN_EVALUATION = "R³ evaluates held-out problems itself; use the keys of held_out"
-_TEXT_ONLY = "R³ trains on text only"
-# utils/deepspeed/deepspeed.py:342-358 says both in warnings
-_MUON = "DeepSpeed clips Muon's update instead of the gradient, so actor.max_norm would shrink each update to almost nothing"
-_ADAPTIVE_KL = "checkpoints do not have an adaptive coefficient, so a resumed run would start again with the first one"
-
-# Conditional or with another flag: openrlhf_arguments sets them, too.
-# Flags that have a default of ours and no key: openrlhf.FLAG=VALUE takes its place.
-MAY_BE_SET = frozenset({
-    "vllm.enforce_eager", "vllm.enable_prefix_caching", "vllm.sync_backend",
-    "actor.lr_scheduler", "actor.lr_warmup_ratio", "algo.kl.use_loss", "algo.kl.estimator",
-    "actor.dual_clip", "critic.adam.lr", "critic.lr_scheduler", "critic.lr_warmup_ratio",
-    "critic.model_name_or_path",
-})  # fmt: skip
-ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")
-
-REFUSED: dict[str, str] = {
-    "train.colocate_actor_ref": "all models share the same GPUs already",
-    "train.colocate_critic_reward": "all models share the same GPUs already",
-    "train.partial_rollout_enable": "the weights of a response's first token would be unknown; use only train.async_enable",
-    "rollout.vllm_generate_batch_size": "a step samples what it trains; use rollout.batch_size",
-    "reward.num_nodes": _GRADERS,
-    "reward.num_gpus_per_node": _GRADERS,
-    "reward.model_name_or_path": _GRADERS,
-    "reward.remote_url": "use reward.urls",
-    "reward.offload": _GRADERS,
-    "reward.normalize_enable": _GRADERS,
-    "ds.value_head_prefix": _GRADERS,
-    "eval.split": _OWN_EVALUATION,
-    "eval.temperature": _OWN_EVALUATION,
-    "eval.n_samples_per_prompt": _OWN_EVALUATION,
-    "ckpt.best_metric_key": "it looks at OpenRLHF's own evaluation, which is off; evaluations.jsonl says which step was best",
-    "ckpt.disable_ds": "a run without DeepSpeed checkpoints cannot be resumed; to save only the final model, use checkpoint.save_steps=-1",
-    "local_rank": "it belongs to a launcher that R³ does not use",
-    "ds.load_in_4bit": "the weight sync would send quantised weights, which vLLM does not expect",
-    "data.prompt_probs": _OWN_DATA,
-    "data.prompt_split": _OWN_DATA,
-    "data.max_samples": "it would cut the data without R³ knowing; use data.max_samples of the configuration",
-    "data.input_template": _OWN_DATA,
-    "data.apply_chat_template": "the template would be applied twice; use data.chat_template",
-    "data.image_key": _TEXT_ONLY,
-    "data.max_images_per_prompt": _TEXT_ONLY,
-    "actor.freeze_visual_encoder": _TEXT_ONLY,
-    "use_ms": "the model is looked up before OpenRLHF starts; give model.path a directory",
-    "algo.kl.target": _ADAPTIVE_KL,
-    "algo.kl.horizon": _ADAPTIVE_KL,
-    "actor.muon.lr": _MUON,
-    "actor.muon.momentum": _MUON,
-    "actor.muon.ns_steps": _MUON,
-    "actor.muon.nesterov": _MUON,
-    "actor.muon.no_nesterov": _MUON,
-    "critic.muon.lr": _MUON,
-    "critic.muon.momentum": _MUON,
-    "critic.muon.ns_steps": _MUON,
-    "critic.muon.nesterov": _MUON,
-    "critic.muon.no_nesterov": _MUON,
-    "vllm.sync_with_ray": "weights go by CUDA IPC if engines share the policy's GPUs, otherwise as vllm.sync_backend says",
-}
-REFUSED_WITH_R3: dict[str, str] = {
-    "reward.stop_properly_penalty_coef": "eq. 3 takes the graders' rewards; ranking.* and reward.length_reward_max_tokens say what length costs",
-    "algo.advantage.no_std_norm": "advantages come from eq. 3; use the keys of advantage",
-    "algo.dynamic_filtering_range": "nothing is filtered",
-}
-PASSED = (
-    "actor.entropy_coef",
-    "algo.advantage.gamma",
-    "algo.advantage.lambd",
-    "algo.advantage.is_correction_level",
-    "algo.advantage.is_correction_mode",
-    "algo.advantage.is_correction_gating",
-    "algo.advantage.is_correction_threshold",
-    "reward.clip_range",
-    "algo.kl.unbiased_gradient",
-    "logger.logging_steps",
-    "logger.wandb.org",
-    "logger.wandb.group",
-    "ckpt.max_mem",
-    "ds.deepcompile",
-    "ds.param_dtype",
-    "ds.zpg",
-    "ds.experts_implementation",
-    "ds.use_liger_kernel",
-    "ds.grad_accum_dtype",
-    "ds.overlap_comm",
-    "ds.tensor_parallel_size",
-    "ds.ring_attn_size",
-    "ds.ring_attn_head_stride",
-    "actor.gradient_checkpointing_reentrant",
-    "actor.policy_loss_type",
-    "actor.aux_loss_coef",
-    "actor.optim",
-    "actor.adam.betas",
-    "actor.adam.eps",
-    "actor.adam.weight_decay",
-    "actor.min_lr_ratio",
-    "actor.max_norm",
-    "critic.freezing_steps",
-    "critic.max_norm",
-    "critic.value_clip",
-    "critic.optim",
-    "critic.adam.betas",
-    "critic.adam.eps",
-    "critic.adam.weight_decay",
-    "critic.min_lr_ratio",
-    "critic.save_value_network",
-    "data.disable_fast_tokenizer",
-    "data.dataloader_num_workers",
-    "ref.offload",
-    "train.enable_ema",
-    "train.ema_beta",
-    "train.async_enable",
-    "train.async_queue_size",
-    "ds.lora.rank",
-    "ds.lora.alpha",
-    "ds.lora.target_modules",
-    "ds.lora.dropout",
-)
+_TABLE = tomllib.loads(Path(__file__).with_name("flags.toml").read_text(encoding="utf-8"))
+ALSO_SET, MAY_BE_SET = frozenset(_TABLE["also_set"]), frozenset(_TABLE["may_be_set"])
+SAME: dict[str, str] = _TABLE["same"]  # flag -> the key that says the same
+REFUSED: dict[str, str] = {flag: group["why"] for group in _TABLE["refused"] for flag in group["flags"]}
+REFUSED_WITH_R3: dict[str, str] = _TABLE["refused_with_r3"]
 # Refused for some of their values: (the values that pass, why not the others)
 VALUES: dict[str, tuple[tuple[str, ...], str]] = {
-    "ds.param_dtype": (
-        ("bf16",),
-        "the engines compute in bfloat16 (trainer/ray/vllm_engine.py:245) and refuse other weights",
-    ),
-    "actor.optim": (("adam",), _MUON),
-    "critic.optim": (("adam",), _MUON),
-    "ds.grad_accum_dtype": (
-        ("fp32", "float32", "bf16", "bfloat16"),
-        "gradients of bfloat16 weights are summed in fp32 or bf16",
-    ),
+    one["flag"]: (tuple(one["values"]), one["why"]) for one in _TABLE["only"]
 }
-REMARKS = {
-    "train.enable_ema": "refused without train.dynamic_batch",
-    "train.async_enable": "the engines then have half of the GPUs",
-    "ds.lora.rank": "engines and saved models get merged weights",
-    "actor.policy_loss_type": "gspo: refused with train.loss_aggregation=token-mean",
-    "actor.aux_loss_coef": "refused for a model without experts",
-    "ds.experts_implementation": "refused for a model without experts",
-}
+# Of an imported command line: flags that are read together with others, and why some have no counterpart
+TOGETHER, NO_COUNTERPART = frozenset(_TABLE["together"]), _TABLE["no_counterpart"]
 
 
 class Need(NamedTuple):
@@ -199,25 +72,7 @@ NEEDS: dict[str, Need] = {
         "openrlhf.actor.lr_scheduler=cosine_with_min_lr",
         lambda config, given: str(given.get("actor.lr_scheduler")).endswith("with_min_lr"),
     ),
-    **dict.fromkeys(
-        (
-            "algo.advantage.gamma",
-            "algo.advantage.lambd",
-            "critic.adam.betas",
-            "critic.adam.eps",
-            "critic.adam.lr",
-            "critic.adam.weight_decay",
-            "critic.freezing_steps",
-            "critic.lr_scheduler",
-            "critic.lr_warmup_ratio",
-            "critic.max_norm",
-            "critic.model_name_or_path",
-            "critic.optim",
-            "critic.save_value_network",
-            "critic.value_clip",
-        ),
-        _CRITIC,
-    ),
+    **dict.fromkeys(("algo.advantage.gamma", "algo.advantage.lambd"), _CRITIC),
     "critic.min_lr_ratio": Need(
         "openrlhf.critic.lr_scheduler=cosine_with_min_lr, and algo=ppo",
         lambda config, given: (
@@ -237,6 +92,13 @@ NEEDS: dict[str, Need] = {
     "train.async_queue_size": Need("openrlhf.train.async_enable", lambda config, given: config.is_async),
     "train.ema_beta": Need("openrlhf.train.enable_ema", lambda config, given: bool(given.get("train.enable_ema"))),
 }
+
+
+def need_of(name: str) -> Need | None:
+    """The setting that a flag needs, if any: each of the critic's needs one."""
+    return NEEDS.get(name, _CRITIC if name.startswith("critic.") else None)
+
+
 _PACKAGES = {"ds.ring_attn_size": ("ring_flash_attn", "ring-flash-attn"), "ds.use_liger_kernel": ("liger_kernel",) * 2}
 
 
@@ -264,10 +126,11 @@ def check_together(given: dict[str, Any], config: R3Config, *, platform: str) ->
     the configuration.
 
     given: flag -> value, each of which `check_flag` has let pass."""
-    for name, need in NEEDS.items():
-        value = given.get(name)
-        if value is not None and value is not False and not _is_one(value) and not need.is_met(config, given):
-            raise ConfigError(f"openrlhf.{name} is {value}, but it does nothing without {need.what}")
+    for name, value in given.items():
+        need = need_of(name)
+        if value in (None, False) or _is_one(value) or need is None or need.is_met(config, given):
+            continue
+        raise ConfigError(f"openrlhf.{name} is {value}, but it does nothing without {need.what}")
     _check_adapter(given)
     _check_correction(given)
     _check_states(given, config, platform=platform)
@@ -343,7 +206,7 @@ def refusal(name: str, *, algo: str) -> str | None:
 
 
 def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
-    """(how a flag is treated, why or from where). `own`: openrlhf_arguments'. KeyError: unknown."""
+    """(how a flag is treated, why or from where). `own`: openrlhf_arguments'."""
     if name in MAY_BE_SET:
         return "passed through", "instead of our default"
     if name in own or name in ALSO_SET:
@@ -356,15 +219,11 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
     if name in VALUES:
         passing, why = VALUES[name]
         return f"only {' or '.join(passing)}", why
-    if name in NEEDS:
-        return "passed through", f"refused without {NEEDS[name].what}"
-    if name in REMARKS:
-        return "passed through", REMARKS[name]
+    if (need := need_of(name)) is not None:
+        return "passed through", f"refused without {need.what}"
     if name in _PACKAGES:
         return "passed through", f"needs the package {_PACKAGES[name][1]}"
-    if name in PASSED:
-        return "passed through", "checked by OpenRLHF"
-    raise KeyError(name)
+    return "passed through", _TABLE["remarks"].get(name, "checked by OpenRLHF")
 
 
 def table(flags: list[str], own: frozenset[str]) -> str:

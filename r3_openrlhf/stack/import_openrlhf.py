@@ -18,73 +18,10 @@ from r3_openrlhf.config.algorithms import ALGORITHMS
 from r3_openrlhf.config.loading import CONFIGS, flatten, with_overrides
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.stack.arguments import own_flags
-from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, fate
+from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, NO_COUNTERPART, SAME, TOGETHER, fate
 from r3_openrlhf.stack.upstream_parser import parsed_flags
 
 MODULE = re.compile(r"openrlhf[./]cli[./]train_ppo_ray(?:\.py)?")
-# a flag -> the key that says the same
-SAME = {
-    "actor.model_name_or_path": "model.path",
-    "actor.gradient_checkpointing_enable": "model.gradient_checkpointing",
-    "ds.attn_implementation": "model.attn_implementation",
-    "data.prompt_dataset": "data.path",
-    "data.prompt_split": "data.split",
-    "data.input_key": "data.problem_key",
-    "data.label_key": "data.answer_key",
-    "data.apply_chat_template": "data.chat_template",
-    "data.max_len": "data.max_len",
-    "rollout.batch_size": "rollout.batch_size",
-    "rollout.n_samples_per_prompt": "rollout.n_samples_per_prompt",
-    "rollout.max_new_tokens": "rollout.max_new_tokens",
-    "rollout.temperature": "rollout.temperature",
-    "rollout.micro_batch_size": "rollout.micro_batch_size",
-    "rollout.max_tokens_per_gpu": "rollout.max_tokens_per_gpu",
-    "train.num_episodes": "train.num_epochs",
-    "train.max_epochs": "train.inner_epochs",
-    "train.batch_size": "train.batch_size",
-    "train.micro_batch_size": "train.micro_batch_size",
-    "train.dynamic_batch_enable": "train.dynamic_batch",
-    "train.max_tokens_per_gpu": "train.max_tokens_per_gpu",
-    "train.seed": "train.seed",
-    "train.full_determinism_enable": "train.deterministic",
-    "actor.adam.lr": "train.learning_rate",
-    "actor.loss_agg_mode": "train.loss_aggregation",
-    "algo.kl.init_coef": "train.kl_coef",
-    "ds.zero_stage": "train.zero_stage",
-    "ds.adam_offload": "train.adam_offload",
-    "ds.packing_samples": "train.packing",
-    "actor.num_nodes": "cluster.num_nodes",
-    "actor.num_gpus_per_node": "cluster.gpus_per_node",
-    "vllm.tensor_parallel_size": "cluster.vllm_tensor_parallel_size",
-    "vllm.gpu_memory_utilization": "cluster.vllm_gpu_memory_utilization",
-    "vllm.enable_sleep": "cluster.enable_sleep",
-    "ckpt.save_steps": "checkpoint.save_steps",
-    "ckpt.max_num": "checkpoint.max_num",
-    "eval.dataset": "held_out.path",
-}
-# Flags whose values are read together with others, below
-TOGETHER = (
-    "actor.eps_clip",
-    "actor.eps_clip_low_high",
-    "algo.advantage.estimator",
-    "algo.dynamic_filtering_enable",
-    "data.input_template",
-    "data.max_samples",
-    "eval.steps",
-    "logger.wandb.key",
-    "logger.wandb.project",
-    "reward.remote_url",
-    "ckpt.output_dir",
-)
-NO_COUNTERPART = {
-    "ckpt.load_enable": "a run continues from its newest checkpoint; another run_dir starts anew",
-    "train.colocate_all": "everything always shares the same GPUs",
-    "train.agent_func_path": "use reward.function for a reward, agents.environment for a task of many turns",
-    "rollout.top_p": "it is 1: below that vLLM renormalises and the ratio would be biased",
-    "ckpt.save_hf": "checkpoint.max_num says how many are kept",
-    "vllm.num_engines": "there are as many as the GPUs hold",
-    "logger.wandb.run_name": "a run is called as its run_dir",
-}
 
 
 def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
