@@ -9,13 +9,9 @@ ranks * windows: fewer than ranks * windows of them. A window is what one optimi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from types import SimpleNamespace
 
 from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size, get_seqlen_balanced_partitions
-
-MAX_ADDITIONAL = 2  # micro-batches beyond the fewest, to pad short rows less;
-ADDITIONAL_MUST_SAVE = 0.5  # each of them this share of the tokens that a micro-batch has
 
 
 def effective_ranks(args: SimpleNamespace) -> int:
@@ -67,50 +63,3 @@ def balanced_batches(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> 
         if all(len(rows) == 1 or sum(lengths[i] for i in rows) <= max_tokens for rows in batches):
             break
     return batches
-
-
-def num_tight(lengths: Sequence[int], micro_batch_size: int) -> int:
-    """Into how many micro-batches to put padded rows of these lengths (tokens, ascending).
-
-    As few as the size allows, and up to MAX_ADDITIONAL more where that saves padding: eight
-    reflection prompts among the sixteen rows of a micro-batch would pad the other eight to their
-    length."""
-    fewest = -(-len(lengths) // micro_batch_size)
-    most = min(fewest + MAX_ADDITIONAL, len(lengths))
-    padded = {
-        count: num_padded_tokens(lengths, tight_micro_batches(lengths, micro_batch_size, count))
-        for count in range(fewest, most + 1)
-    }
-    costs_alone = ADDITIONAL_MUST_SAVE * padded[fewest] / fewest
-    return min(padded, key=lambda count: padded[count] + count * costs_alone)
-
-
-def num_padded_tokens(lengths: Sequence[int], batches: list[slice]) -> int:
-    """Tokens that go through the model, padding included."""
-    return sum((rows.stop - rows.start) * lengths[rows.stop - 1] for rows in batches)
-
-
-def tight_micro_batches(lengths: Sequence[int], micro_batch_size: int, count: int) -> list[slice]:
-    """`count` micro-batches of at most `micro_batch_size` rows with as little padding as possible;
-    `lengths` ascend.
-
-    Exact, by dynamic programming over where a micro-batch ends. ValueError: `count` micro-batches
-    cannot hold the rows, or would not all have one."""
-    rows = len(lengths)
-    if not -(-rows // micro_batch_size) <= count <= rows:
-        raise ValueError(f"{rows} rows do not make {count} micro-batches of 1 to {micro_batch_size} rows")
-    tokens = {0: 0}  # of the micro-batches so far, by the row where the last one ends
-    begins: list[dict[int, int]] = []  # of each micro-batch, by the same
-    for left in reversed(range(count)):
-        done, began = tokens, {}
-        tokens = {}
-        for end in range(max(len(begins) + 1, rows - left * micro_batch_size), rows - left + 1):
-            starts = [start for start in range(max(0, end - micro_batch_size), end) if start in done]
-            if starts:
-                began[end] = min(starts, key=lambda start: done[start] + (end - start) * lengths[end - 1])
-                tokens[end] = done[began[end]] + (end - began[end]) * lengths[end - 1]
-        begins.append(began)
-    ends = [rows]
-    for began in reversed(begins):
-        ends.append(began[ends[-1]])
-    return [slice(start, end) for start, end in pairwise(reversed(ends))]

@@ -5,7 +5,7 @@ B rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from openrlhf.trainer.ray import ppo_actor
 from torch.utils.data import DataLoader
 
 from r3_openrlhf.method.core.losses import LossSettings, TokenLoss
-from r3_openrlhf.stack.batching import micro_batches, num_tight, num_windows, tight_micro_batches
+from r3_openrlhf.stack.batching import micro_batches, num_windows
 
 NO_ROWS = 1e-12  # upstream divides by the counts of a micro-batch (ppo_actor.py:219)
 RECALLED = "recalled"  # info of a row: 1 from the history, else 0; only where the loss asks for it
@@ -36,20 +36,11 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     exactly train.batch_size rows per step and leaves the others). Expects equal numbers of rows on
     every rank, a multiple of the number of windows; the experience maker ensures it."""
 
-    windows: list[list[slice]]
     items: list[Any]  # upstream's; one row each
 
-    def lay_out(
-        self,
-        *,
-        windows: int,
-        micro_batch_size: int,
-        seed: int | None,
-        most: Callable[[int], int] = lambda count: count,
-    ) -> int:
+    def lay_out(self, *, windows: int, micro_batch_size: int, seed: int | None) -> int:
         """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are).
-        Returns how many make up one optimizer step; `most` turns this rank's wish into the largest
-        of all ranks.
+        Returns how many make up one optimizer step.
 
         Which rows share a micro-batch does not change a window's gradient. Padded rows share it by
         length, or a few reflection prompts make all of them long. Packed ones stay mixed: else the
@@ -61,21 +52,13 @@ class R3ReplayBuffer(NaiveReplayBuffer):
             self.items = [self.items[i] for i in order]
         size = len(self.items) // windows
         starts = [window * size for window in range(windows)]
-        if self.packing_samples:
-            inside = [micro_batches(size, micro_batch_size)] * windows
-        else:
+        if not self.packing_samples:
             for start in starts:
                 self.items[start : start + size] = sorted(self.items[start : start + size], key=_num_tokens)
-            lengths = [[_num_tokens(item) for item in self.items[start : start + size]] for start in starts]
-            count = most(max(num_tight(window, micro_batch_size) for window in lengths))
-            inside = [tight_micro_batches(window, micro_batch_size, count) for window in lengths]
-        self.slices = [
-            slice(start + s.start, start + s.stop)
-            for start, window in zip(starts, inside, strict=True)
-            for s in window
-        ]
+        inside = micro_batches(size, micro_batch_size)
+        self.slices = [slice(start + s.start, start + s.stop) for start in starts for s in inside]
         self.sample_batch_size = 1
-        return len(inside[0])
+        return len(inside)
 
     def __len__(self) -> int:
         return super().__len__() if self.dynamic_batch else len(self.slices)
@@ -147,7 +130,6 @@ class AnyNumberOfRows:
                 micro_batch_size=self.micro_train_batch_size,
                 # optimizer steps are in the checkpoint: a resumed run shuffles as the first one did
                 seed=self.args.train.seed + engine.global_steps if shuffle else None,
-                most=lambda wanted: int(self.strategy.all_reduce(wanted, op="max")),
             )
             engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count)
             self.strategy.accumulated_gradient = count  # utils/loss_utils.py:105
