@@ -38,9 +38,6 @@ class AgentExecutor(AgentExecutorBase):
     def __init__(self) -> None:
         from vllm.sampling_params import RequestOutputKind  # logprobs_array does without vllm
 
-        from r3_openrlhf.stack import compact_logprobs
-
-        compact_logprobs.install()
         self.output_kind = RequestOutputKind.FINAL_ONLY
         self.config = config_from_environment()
         self.grader = make_grader(self.config.reward)
@@ -66,7 +63,7 @@ class AgentExecutor(AgentExecutorBase):
         if given:  # upstream's 1 (samples_generator.py:234) would forbid to end here
             params.min_tokens = 0
         params.logprobs = self.top_logprobs
-        params.flat_logprobs = True  # one container a response (compact_logprobs.py)
+        params.flat_logprobs = True  # one list a response, not a dict for each token
         params.output_kind = self.output_kind  # final only: else an output per token
         params.detokenize = False  # k texts cost more than log-probs; decoded once below
         if self.stops is None:

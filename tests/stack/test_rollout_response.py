@@ -18,7 +18,6 @@ from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402
 from vllm import AsyncEngineArgs, SamplingParams  # noqa: E402
-from vllm.logprobs import FlatLogprobs  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.utils.network_utils import get_file_store_init_method, get_open_zmq_ipc_path  # noqa: E402
 from vllm.v1 import outputs as engine_outputs  # noqa: E402
@@ -28,7 +27,7 @@ from r3_openrlhf.config.loading import load_config  # noqa: E402
 from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.rewards.exchange import Grade  # noqa: E402
-from r3_openrlhf.stack import compact_logprobs, rollout_executor  # noqa: E402
+from r3_openrlhf.stack import rollout_executor  # noqa: E402
 from r3_openrlhf.stack.convert import rollout_from_response  # noqa: E402
 from r3_openrlhf.stack.experience_maker import returns_to_go  # noqa: E402
 from r3_openrlhf.stack.experience_values import logprob_gap  # noqa: E402
@@ -42,48 +41,24 @@ LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()
 LOGPROBS_TK = np.log(np.array([[0.5, 0.5, 0.25], [0.25, 0.5, 0.25], [0.125, 0.5, 0.25]], dtype=np.float32))
 
 
-def engine_request(*, k=K, flat=True):
+def engine_request():
     """A request as vLLM's output processor starts it, without detokenising."""
-    params = SamplingParams(logprobs=k, flat_logprobs=flat, detokenize=False)
+    params = SamplingParams(logprobs=K, flat_logprobs=True, detokenize=False)
     return engine_logprobs.LogprobsProcessor.from_new_request(None, SimpleNamespace(sampling_params=params))
 
 
-def filled(processor, *, at_once=1):
-    """What the engine core sends: rows of ids, log-probs and ranks, of one token or (speculative decoding) more."""
-    for t in range(0, len(LOGPROBS_TK), at_once):
-        rows = LOGPROBS_TK[t : t + at_once]
+def filled(processor):
+    """What the engine core sends: rows of ids, log-probs and ranks, of one token."""
+    for t in range(len(LOGPROBS_TK)):
+        rows = LOGPROBS_TK[t : t + 1]
         ids = np.arange(rows.size).reshape(rows.shape)
         processor._update_sample_logprobs(engine_outputs.LogprobsLists(ids, rows, ids[:, 0]))
     return processor.logprobs
 
 
-@pytest.fixture
-def compact(monkeypatch):
-    monkeypatch.setattr(engine_logprobs, "create_sample_logprobs", compact_logprobs._create)
-    monkeypatch.setattr(engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", compact_logprobs._update)
-    compact_logprobs.install()
-
-
-@pytest.mark.parametrize("at_once", [1, 2])
-@pytest.mark.parametrize("k", [0, 1, K, -1])  # the batch's rows are K + 1 wide whatever this request asked for
-def test_compact_log_probs_are_what_vllm_s_lists_hold(compact, monkeypatch, k, at_once):
-    ours = engine_request(k=k)
-    found = filled(ours, at_once=at_once)
-    assert isinstance(found, compact_logprobs.CompactLogprobs)
-    monkeypatch.undo()
-    stock = engine_request(k=k)
-    lists = filled(stock, at_once=at_once)
-    assert type(lists) is FlatLogprobs
-    assert found.logprobs.tolist() == lists.logprobs and len(lists.logprobs) == 3 * (K + 1 if k < 0 else k + 1)
-    assert ours.cumulative_logprob == stock.cumulative_logprob
-    assert logprobs_array(found, 3).tolist() == logprobs_array(lists, 3).tolist()
-    with pytest.raises(ValueError, match=f"{len(lists.logprobs)} log-probs for 4 tokens"):
-        logprobs_array(lists, 4)
-
-
-def test_other_requests_keep_vllm_s_own_container(compact):
-    (first, *_) = filled(engine_request(flat=False))
-    assert first[0].logprob == LOGPROBS_TK[0, 0]
+def test_log_probs_that_are_not_of_these_tokens_are_refused():
+    with pytest.raises(ValueError, match="9 log-probs for 4 tokens"):
+        logprobs_array(filled(engine_request()), 4)
 
 
 class Engine:
@@ -103,7 +78,7 @@ class Grader:
 
 
 @pytest.fixture
-def executor(compact, monkeypatch, in_a_job):
+def executor(monkeypatch, in_a_job):
     """The real one; the engine's answer and the grade are given."""
     monkeypatch.setattr(rollout_executor, "TOP_LOGPROBS", K)
     in_a_job(load_config("cpu_smoke", ["run_dir=unused", "reward.urls=[http://localhost:9]"]))

@@ -33,9 +33,6 @@ class AgentExecutor(AgentExecutorBase):
     def __init__(self) -> None:
         from vllm.sampling_params import RequestOutputKind  # responses_of does without vllm
 
-        from r3_openrlhf.stack import compact_logprobs
-
-        compact_logprobs.install()
         self.output_kind = RequestOutputKind.FINAL_ONLY
         self.config = config_from_environment()
         agents = self.config.agents
