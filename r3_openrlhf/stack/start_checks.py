@@ -48,7 +48,7 @@ def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
             "run_dir"
         )
     if config.keeps_history and not config.checkpoint.force:
-        witness.check_checkpoint(run.history, run.checkpoints, step=step, record=record.history if record else None)
+        witness.check_checkpoint(run.history, record.history if record else None, step=step)
 
 
 def check_context(config: R3Config, model: str, *, platform: str) -> None:

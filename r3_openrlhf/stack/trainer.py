@@ -16,7 +16,7 @@ from openrlhf.trainer import ppo_trainer
 
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.method.history.witness import FILE_NAME, append_record, check_checkpoint, record_of
+from r3_openrlhf.method.history.witness import check_checkpoint, record_of
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, read_prompts
 from r3_openrlhf.problems.label import Label
@@ -99,9 +99,10 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         states = super().init_checkpoint_states()
         other_ranks.forget(self.run)  # every rank has loaded it
         step = states["global_step"]
-        if self.history is not None:
-            if step and not self.config.checkpoint.force:
-                check_checkpoint(self.run.history, self.run.checkpoints, step=step)
+        folder = checkpoint_record.newest(self.run.checkpoints)
+        if self.history is not None and folder is not None and not self.config.checkpoint.force:
+            record = checkpoint_record.read(folder)
+            check_checkpoint(self.run.history, record.history if record else None, step=step)
         self.r3.roll_back(step)
         self.run.roll_back(step)
         self._at(step)
@@ -243,8 +244,6 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             if is_due:
                 announce(self.run, Phase.CHECKPOINT, step=global_step)
                 record = record_of(self.run.history, global_step) if self.history is not None else None
-                if record is not None:
-                    append_record(self.run.checkpoints / FILE_NAME, record)
             super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
             if is_due and (folder := checkpoint_record.newest(self.run.checkpoints)) is not None:
                 checkpoint_record.write(folder, step=global_step, config=self.run.load_config(), history=record)

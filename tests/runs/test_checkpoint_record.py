@@ -115,16 +115,16 @@ def test_a_damaged_record_is_a_sentence(run, text):
         checkpoint_record.read(folder_of(run))
 
 
-def test_a_store_of_another_run_is_noticed_without_the_file_of_records(tmp_path):
-    """Both were removed, and a store with as many steps came in their place."""
+def test_a_store_of_another_run_is_noticed(tmp_path):
+    """A store with as many steps came in its place."""
     with HistoryStore.open(tmp_path / "one.sqlite", seed=1) as store:
         store.commit_step(0, 1, [])
         record = witness.record_of(tmp_path / "one.sqlite", 0)
     with HistoryStore.open(tmp_path / "other.sqlite", seed=1) as store:
         store.commit_step(0, 2, [])
-    witness.check_checkpoint(tmp_path / "one.sqlite", tmp_path, step=0, record=record)
+    witness.check_checkpoint(tmp_path / "one.sqlite", record, step=0)
     with pytest.raises(HistoryError, match="its rows of then are others"):
-        witness.check_checkpoint(tmp_path / "other.sqlite", tmp_path, step=0, record=record)
+        witness.check_checkpoint(tmp_path / "other.sqlite", record, step=0)
 
 
 @pytest.mark.parametrize("name", experiments())

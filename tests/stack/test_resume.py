@@ -26,6 +26,7 @@ from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.stack.phases import Phase
 from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, rollouts_of, settings_of, story
 from tests.rewards.server.service import Service
@@ -206,6 +207,10 @@ def grade_again(rows, run_dir):
     return asyncio.run(run())
 
 
+def step_saved(run_dir):
+    return checkpoint_record.read(checkpoint_record.newest(run_dir / "checkpoints")).history.step
+
+
 @pytest.fixture(scope="module")
 def served(resumed):
     """(run directory, step of its checkpoint, how it was refused, the run that went on and what it said).
@@ -213,7 +218,7 @@ def served(resumed):
     The service is killed before the first step of this part and comes back, and after that step it is killed for good: all this is
     in the first epoch, for the reflection prompts of another history were not recorded."""
     run_dir = resumed.with_name("preempted")
-    saved = lines(run_dir / "checkpoints" / "history.jsonl")[-1]["step"]
+    saved = step_saved(run_dir)
     for lost in run_dir.glob("history.sqlite*"):
         lost.unlink()
     refused = train(run_dir, *settings_of("r3"), environment=playback_of("r3"), code=1)
@@ -247,7 +252,7 @@ def test_a_run_whose_history_is_gone_stops_with_a_sentence(served):
     assert "Traceback" not in refused.stderr
     steps = [step["step"] for step in lines(run_dir / "metrics.jsonl")]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) >= saved + 1
-    assert lines(run_dir / "checkpoints" / "history.jsonl")[-1]["step"] > saved
+    assert step_saved(run_dir) > saved
     verified = subprocess.run([R3, "history", "verify", str(run_dir)], capture_output=True, text=True)
     assert verified.returncode == 0, verified.stdout + verified.stderr
 

@@ -1,13 +1,12 @@
 """A checkpoint's record of the store: a lost, cut or replaced store is noticed.
 
-SQLite cannot tell that a store is an older copy or another run's. So each checkpoint writes (step,
-rows, digest) with the models; a run that continues, and `r3 history verify`, compare them.
+SQLite cannot tell that a store is an older copy or another run's. So each checkpoint keeps (step,
+rows, digest) in its own record; a run that continues, and `r3 history verify`, compare them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import msgspec
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history.connection import EmptyStore, reading, snapshot
 
-FILE_NAME = "history.jsonl"  # in the directory of the checkpoints
 _CHUNK = 4096  # rows
 
 
@@ -55,38 +53,13 @@ def record_of(store: Path, step: int) -> StoreRecord:
         return record_at(connection, step)
 
 
-def append_record(file: Path, record: StoreRecord) -> None:
-    """Write, durably. Records of later steps, which a run did not continue from, are dropped."""
-    kept = [earlier for earlier in read_records(file) if earlier.step < record.step]
-    unfinished = file.with_name(f".{file.name}.new")
-    with unfinished.open("wb") as stream:
-        stream.writelines(msgspec.json.encode(line) + b"\n" for line in [*kept, record])
-        stream.flush()
-        os.fsync(stream.fileno())
-    unfinished.replace(file)
-
-
-def read_records(file: Path) -> list[StoreRecord]:
-    """By step; none where there is no file. Raises HistoryError for one that is damaged."""
-    records = []
-    for number, line in enumerate(file.read_bytes().splitlines() if file.is_file() else [], start=1):
-        try:
-            records.append(msgspec.json.decode(line, type=StoreRecord))
-        except (ValueError, RecursionError) as error:
-            raise HistoryError(
-                f"{file}, line {number} is no record of the history store: {error}; restore it from a copy, or remove the "
-                "file: the steps are compared then, not the rows"
-            ) from error
-    return sorted(records, key=lambda record: record.step)
-
-
-def check_against(connection: sqlite3.Connection, records: list[StoreRecord], *, step: int) -> str | None:
-    """Why the store is not the one with which the checkpoint of `step` was written; None: it is."""
+def check_against(connection: sqlite3.Connection, written: StoreRecord | None, *, step: int) -> str | None:
+    """Why the store is not the one with which the checkpoint of `step` was written; None: it is.
+    written: what that checkpoint says; None where its save was cut off."""
     (last,) = connection.execute("SELECT max(step) FROM steps").fetchone()
     if last is None or last < step:
         return f"it ends with {'no step' if last is None else f'step {last}'}"
-    written = next((record for record in records if record.step == step), None)
-    if written is None:  # the file was removed
+    if written is None:
         return None
     found = record_at(connection, step)
     if found.rows != written.rows:
@@ -94,15 +67,14 @@ def check_against(connection: sqlite3.Connection, records: list[StoreRecord], *,
     return None if found == written else "its rows of then are others"
 
 
-def check_checkpoint(store: Path, checkpoints: Path, *, step: int, record: StoreRecord | None = None) -> None:
+def check_checkpoint(store: Path, written: StoreRecord | None, *, step: int) -> None:
     """Raises HistoryError when the store at `store` is not the one that the checkpoint of `step`
-    was written with. record: what that checkpoint itself says; it counts for more than the file."""
+    was written with (`check_against`)."""
     why: str | None = "it is not there"
     if store.is_file():
         try:
             with reading(store, "compare") as connection, snapshot(connection):
-                records = [record] if record is not None else read_records(checkpoints / FILE_NAME)
-                why = check_against(connection, records, step=step)
+                why = check_against(connection, written, step=step)
         except EmptyStore:
             why = "it is empty"
     if why is not None:

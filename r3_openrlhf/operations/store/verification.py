@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history import recall, schema
 from r3_openrlhf.method.history.codec import Codec
 from r3_openrlhf.method.history.connection import CONTENT_ERRORS, reading, snapshot
@@ -18,7 +18,8 @@ from r3_openrlhf.method.history.drafts import CONTEXTS, VERDICTS
 from r3_openrlhf.method.history.lease import last_holder
 from r3_openrlhf.method.history.store import lock_of
 from r3_openrlhf.method.history.usage import Usage
-from r3_openrlhf.method.history.witness import FILE_NAME, check_against, read_records
+from r3_openrlhf.method.history.witness import check_against
+from r3_openrlhf.runs import checkpoint_record
 
 _SHOWN_EVERY = 256  # rows
 _MAX_FINDINGS = 20  # of one kind: one lost page can damage thousands of rows
@@ -117,7 +118,7 @@ def _failures_as_findings(result: Verification, check: str) -> Iterator[None]:
     """Make a finding of a check that damaged content has stopped; the others still run."""
     try:
         yield
-    except (sqlite3.OperationalError, sqlite3.DataError, HistoryError, *CONTENT_ERRORS) as error:
+    except (sqlite3.OperationalError, sqlite3.DataError, R3Error, *CONTENT_ERRORS) as error:
         name = check.removeprefix("_").replace("_", " ")
         result.findings.append(f"{name} could not be finished: {type(error).__name__}: {error}")
 
@@ -150,14 +151,15 @@ def _check_usage(connection: sqlite3.Connection, result: Verification) -> None:
 
 
 def _check_witness(connection: sqlite3.Connection, result: Verification) -> None:
-    """Compare with the newest checkpoint that is not below the floor."""
-    records = read_records(Path(result.path).parent / "checkpoints" / FILE_NAME)
-    floor = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
-    if not records or (floor is not None and records[-1].step < floor[0]):
+    """Compare with the newest checkpoint, if it is not below the floor."""
+    folder = checkpoint_record.newest(Path(result.path).parent / "checkpoints")
+    record = checkpoint_record.read(folder) if folder is not None else None
+    floor = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone() or (-1,)
+    if record is None or record.history is None or record.step < floor[0]:
         return
-    why = check_against(connection, records, step=records[-1].step)
+    why = check_against(connection, record.history, step=record.step)
     if why is not None:
-        result.findings.append(f"it is not the history of the checkpoint of step {records[-1].step}: {why}")
+        result.findings.append(f"it is not the history of the checkpoint of step {record.step}: {why}")
 
 
 def _check_arrays(connection: sqlite3.Connection, result: Verification, progress: Callable[[int, int], None]) -> None:

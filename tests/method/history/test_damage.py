@@ -12,12 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import HistoryStore
-from r3_openrlhf.method.history.witness import append_record, check_checkpoint, read_records, record_of
+from r3_openrlhf.method.history.witness import check_checkpoint, record_of
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
+from r3_openrlhf.runs import checkpoint_record
 
 from .samples import make_rollout
 
@@ -197,26 +199,37 @@ def test_no_step_that_is_no_number_is_taken(value, quick_path):
 def run_with_checkpoints(quick_path):
     """Ten steps, a checkpoint after every second one."""
     store = HistoryStore.open(quick_path / "history.sqlite", limits=HistorySettings(max_per_problem_and_verdict=3))
-    (quick_path / "checkpoints").mkdir()
     for step in range(1, 11):
         store.commit_step(
             step, 1, [make_rollout(uid, ids=[step, n], policy_step=step) for uid in "pq" for n in range(2)]
         )
         if step % 2 == 0:
-            append_record(quick_path / "checkpoints" / "history.jsonl", record_of(quick_path / "history.sqlite", step))
+            folder_of(quick_path, step).mkdir(parents=True)
+            folder_of(quick_path, step).with_name("latest").write_text(f"global_step{step}")
+            checkpoint_record.write(
+                folder_of(quick_path, step),
+                step=step,
+                config=R3Config(run_dir=str(quick_path)),
+                history=record_of(quick_path / "history.sqlite", step),
+            )
     yield quick_path, store
     store.close()
 
 
+def folder_of(run, step):
+    return run / "checkpoints" / "_actor" / f"global_step{step}"
+
+
 def check(run, step):
-    check_checkpoint(run / "history.sqlite", run / "checkpoints", step=step)
+    record = checkpoint_record.read(folder_of(run, step))
+    check_checkpoint(run / "history.sqlite", record and record.history, step=step)
 
 
 def test_a_record_is_the_same_whenever_it_is_taken(run_with_checkpoints):
     """While later steps evict, after a roll-back, above the floor: law."""
     run, store = run_with_checkpoints
-    records = {record.step: record for record in read_records(run / "checkpoints" / "history.jsonl")}
-    assert sorted(records) == [2, 4, 6, 8, 10] and records[10].rows == 6
+    records = {step: checkpoint_record.read(folder_of(run, step)).history for step in (2, 4, 6, 8, 10)}
+    assert records[10].rows == 6
     store.set_rollback_floor(4)
     for step in (4, 6, 8, 10):
         assert record_of(run / "history.sqlite", step) == records[step]
@@ -224,9 +237,7 @@ def test_a_record_is_the_same_whenever_it_is_taken(run_with_checkpoints):
     assert verify(run / "history.sqlite").ok
     store.roll_back(6)
     assert record_of(run / "history.sqlite", 6) == records[6]
-    store.commit_step(7, 1, [make_rollout("p", ids=[77])])
-    append_record(run / "checkpoints" / "history.jsonl", record_of(run / "history.sqlite", 7))
-    assert [record.step for record in read_records(run / "checkpoints" / "history.jsonl")] == [2, 4, 6, 7]
+    folder_of(run, 6).with_name("latest").write_text("global_step6")
     assert verify(run / "history.sqlite").ok
 
 
@@ -265,20 +276,14 @@ def test_another_run_s_store_is_noticed(run_with_checkpoints, tmp_path):
 
 def test_a_checkpoint_without_a_record_compares_the_step(run_with_checkpoints):
     run, _ = run_with_checkpoints
-    (run / "checkpoints" / "history.jsonl").unlink()
+    (folder_of(run, 10) / "r3.json").unlink()
     check(run, 10)
     with pytest.raises(HistoryError, match="it ends with step 10"):
         check(run, 12)
 
 
-@pytest.mark.parametrize(
-    "line", ["", "null", "{}", "[1]", '{"step": "1", "rows": 1, "digest": "a"}', "\udcff", "[" * 9999]
-)
-def test_a_damaged_record_is_one_sentence(line, run_with_checkpoints):
+def test_a_damaged_record_is_a_finding(run_with_checkpoints):
     run, _ = run_with_checkpoints
-    file = run / "checkpoints" / "history.jsonl"
-    file.write_bytes(file.read_bytes() + (line or "{").encode(errors="surrogateescape") + b"\n")
-    with pytest.raises(HistoryError, match="line 6 is no record of the history store"):
-        check(run, 10)
+    (folder_of(run, 10) / "r3.json").write_text("{")
     result = CliRunner().invoke(main, ["history", "verify", str(run)])
-    assert result.exit_code == 1 and "Traceback" not in result.output
+    assert result.exit_code == 1 and "r3.json is damaged" in result.output and "Traceback" not in result.output
