@@ -57,18 +57,9 @@ class Bounds:
         return f"use a number {low} and {high}"
 
 
-def number(
-    default: float | None,
-    *,
-    min: float | None = None,
-    above: float | None = None,
-    max: float | None = None,
-    below: float | None = None,
-    instead: str = "",
-) -> Any:
-    """Return a dataclass field for a number within bounds. None is 'not set' and always fine."""
-    bounds = Bounds(min=min, above=above, max=max, below=below, instead=instead)
-    return dataclasses.field(default=default, metadata={"bounds": bounds})
+def number(default: float | None, **bounds: Any) -> Any:
+    """Return a dataclass field for a number within Bounds(**bounds). None is 'not set', always fine."""
+    return dataclasses.field(default=default, metadata={"bounds": Bounds(**bounds)})
 
 
 def word(default: str | None, known: Iterable[str]) -> Any:

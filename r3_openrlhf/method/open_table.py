@@ -133,6 +133,13 @@ def _from_file(name: str) -> Any:
     return module
 
 
+def named_by(function: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `facts` that a function has a parameter for; none of what is no function."""
+    parameters = inspect.signature(function).parameters if callable(function) else {}
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return {name: value for name, value in facts.items() if takes_all or name in parameters}
+
+
 def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywords: Any) -> None:
     """True if `function` can be called with so many positional and these keyword arguments.
 

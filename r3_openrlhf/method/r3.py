@@ -317,9 +317,7 @@ class R3:
         found: set[int] = set()
         for indices in self.rows_to_rank(batch).values():
             rows = [batch.rows[i] for i in indices]
-            if source is EntropySource.EXACT or (
-                source is EntropySource.AUTO and not topk_decides(rows, lambda row: row.rollout.entropy_bounds)
-            ):
+            if source is EntropySource.EXACT or (source is EntropySource.AUTO and not topk_decides(rows)):
                 found.update(indices)
         return found
 

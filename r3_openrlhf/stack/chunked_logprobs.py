@@ -116,8 +116,7 @@ def _check(
     hidden_TH: torch.Tensor, weight_VH: torch.Tensor, labels_T: torch.Tensor, temperature: float, chunk_tokens: int
 ) -> None:
     whole_number("chunk_tokens", chunk_tokens, minimum=1)
-    if finite_value("temperature", temperature) <= 0:
-        raise ValueError(f"temperature is {temperature}; it must be above 0")
+    finite_value("temperature", temperature, above=0)
     if hidden_TH.dim() != 2 or weight_VH.dim() != 2 or hidden_TH.shape[1] != weight_VH.shape[1]:
         raise ValueError(
             f"hidden_TH has shape {tuple(hidden_TH.shape)} and weight_VH {tuple(weight_VH.shape)}; they must be [T, H] and [V, H]"

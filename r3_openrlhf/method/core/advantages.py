@@ -31,11 +31,7 @@ def group_advantages(
         ValueError: no rewards, a reward that is not finite, alpha <= 0, lam < 0, `recalled` missing
             or of another length."""
     values = finite_values("rewards", rewards)
-    alpha, lam = finite_value("alpha", alpha), finite_value("lam", lam)
-    if alpha <= 0:
-        raise ValueError(f"alpha is {alpha}; it must be above 0")
-    if lam < 0:
-        raise ValueError(f"lam is {lam}; it must be 0 or more")
+    alpha, lam = finite_value("alpha", alpha, above=0), finite_value("lam", lam, min=0)
     if recalled is not None:
         same_length(rewards=values, recalled=list(recalled))
     elif off_policy_only:
@@ -65,9 +61,7 @@ def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, f
     """
     values, marks = finite_values("advantages", advantages), [bool(mark) for mark in correct]
     same_length(advantages=values, correct=marks)
-    factor = finite_value("factor", factor)
-    if factor <= 0:
-        raise ValueError(f"factor is {factor}; it must be above 0")
+    factor = finite_value("factor", factor, above=0)
     successes = [value for value, mark in zip(values, marks, strict=True) if mark]
     verdict = max(0.0, statistics.fmean(successes)) if 0 < len(successes) < len(values) else 0.0
     return [value + (factor - 1) * verdict if mark else value for value, mark in zip(values, marks, strict=True)]

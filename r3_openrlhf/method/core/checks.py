@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from r3_openrlhf.method.checks import Bounds
 from r3_openrlhf.method.errors import quoted
 
 
@@ -17,14 +18,16 @@ def finite_values(name: str, values: Iterable[Any]) -> list[float]:
     return numbers
 
 
-def finite_value(name: str, value: Any) -> float:
-    """`value` as a Python float. ValueError when it is not a finite number."""
+def finite_value(name: str, value: Any, **bounds: Any) -> float:
+    """`value` as a Python float. ValueError: no finite number, or outside of Bounds(**bounds)."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         raise ValueError(f"{name} is {quoted(value)}; it must be a finite number") from None
     if not math.isfinite(number):
         raise ValueError(f"{name} is {number}; it must be a finite number")
+    if bounds and not Bounds(**bounds).allow(number):
+        raise ValueError(f"{name} is {number}; {Bounds(**bounds)}")
     return number
 
 
@@ -39,9 +42,7 @@ def same_length(**lists: list[Any]) -> None:
 
 def whole_number(name: str, value: Any, *, minimum: int) -> int:
     """`value` as an int. ValueError when it is not a whole number, or is below `minimum`."""
-    number = finite_value(name, value)
+    number = finite_value(name, value, min=minimum)
     if number != int(number):
         raise ValueError(f"{name} is {value}; it must be a whole number")
-    if number < minimum:
-        raise ValueError(f"{name} is {value}; it must be at least {minimum}")
     return int(number)

@@ -37,9 +37,7 @@ def entropy_statistics(
     Raises:
         ValueError: no tokens, wrong shape, non-finite or negative entropies, peak_fraction outside
             (0, 1]."""
-    peak_fraction = finite_value("peak_fraction", peak_fraction)
-    if not 0 < peak_fraction <= 1:
-        raise ValueError(f"peak_fraction is {peak_fraction}; it must be above 0 and at most 1")
+    peak_fraction = finite_value("peak_fraction", peak_fraction, above=0, max=1)
     entropies_T = np.sort(_array("entropies", entropies, num_dims=1).astype(np.float64))
     if not np.isfinite(entropies_T).all():
         raise ValueError(f"entropies holds {entropies_T[~np.isfinite(entropies_T)][0]}; entropies must be finite")
@@ -107,9 +105,7 @@ def token_logprobs_and_entropy(
 
     ValueError: unequal shapes, labels outside of V, temperature <= 0, chunk_tokens below 1.
     """
-    temperature = finite_value("temperature", temperature)
-    if temperature <= 0:
-        raise ValueError(f"temperature is {temperature}; it must be above 0")
+    temperature = finite_value("temperature", temperature, above=0)
     if chunk_tokens is not None:
         chunk_tokens = whole_number("chunk_tokens", chunk_tokens, minimum=1)
     if logits_TV.dim() != 2 or 0 in logits_TV.shape:

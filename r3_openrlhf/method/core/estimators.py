@@ -10,7 +10,6 @@ It returns one finite number for each row, and names the keywords of FACTS that 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from typing import Any
 
 from r3_openrlhf.method.core.advantages import group_advantages
 from r3_openrlhf.method.core.checks import finite_values
-from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
+from r3_openrlhf.method.open_table import OpenTable, check_signature, named_by, tried
 
 PSR_WEIGHT = 0.1  # lambda of W-REINFORCE, arXiv 2506.01347, section 5
 EQ_3: dict[str, Any] = {"alpha": 1.0, "lam": 1e-9, "off_policy_only": False}  # eq. 1: OpenRLHF's group_norm
@@ -45,17 +44,14 @@ class GroupEstimator:
     def of(self, rewards: Sequence[float], **facts: Any) -> list[float]:
         """Compute the advantages of a group. `facts`: all of FACTS, with a value for each row where a row has
         one. ValueError: the function returned another number of values, or one that is not finite."""
-        values = finite_values(
-            "advantages", self.function(rewards, **{name: facts[name] for name in facts if self.reads(name)})
-        )
+        values = finite_values("advantages", self.function(rewards, **named_by(self.function, facts)))
         if len(values) != len(rewards):
             raise ValueError(f"an estimator gave {len(values)} advantages for {len(rewards)} rewards")
         return values
 
     def reads(self, name: str) -> bool:
         """Return whether the function has a parameter of this name."""
-        parameters = inspect.signature(self.function).parameters
-        return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        return bool(named_by(self.function, {name: None}))
 
     @property
     def reads_failures(self) -> bool:
@@ -108,8 +104,7 @@ def gpg(rewards: Sequence[float], *, differing: float) -> list[float]:
 def estimator_of_user(key: str, path: str, function: Any) -> GroupEstimator:
     """Make an entry of a user's function. ConfigError: it cannot be called, or fails on a made-up group."""
     estimator = GroupEstimator(function)
-    named = {name: value for name, value in FACTS.items() if callable(function) and estimator.reads(name)}
-    check_signature(key, path, function, [0.0] * 4, **named)
+    check_signature(key, path, function, [0.0] * 4, **named_by(function, FACTS))
     for rewards, num_right in (([1.75, 1.5, 0.0, 0.0], 2), ([0.0] * 4, 0), ([1.75, 1.5, 1.0, 1.25], 4)):
         call = partial(estimator.of, rewards, **FACTS | {"correct": [i < num_right for i in range(4)]})
         tried(key, path, call, on=f"a made-up group of four, {num_right} of them right")

@@ -13,12 +13,11 @@ r = exp(log pi - log pi_old). B rows, A action positions."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
+from r3_openrlhf.method.open_table import OpenTable, check_signature, named_by, tried
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,8 +60,7 @@ class TokenLoss:
         """Return the loss of each token, and which tokens are clipped; None: nothing is.
 
         ValueError: the function returned another shape."""
-        named = inspect.signature(self.function).parameters
-        facts = {name: fact for name, fact in (("settings", settings), ("recalled", recalled)) if name in named}
+        facts = named_by(self.function, {"settings": settings, "recalled": recalled})
         result = self.function(now, old, advantages, mask, **facts)
         loss, clipped = result if isinstance(result, tuple) else (result, None)
         if tuple(loss.shape) != tuple(now.shape):
@@ -149,10 +147,9 @@ def _mean_of_response(values: Tensor, mask: Tensor) -> Tensor:
 
 def loss_of_user(key: str, path: str, function: Any) -> TokenLoss:
     """Make an entry of a user's function. ConfigError: it cannot be called, or fails on made-up rows."""
-    parameters = inspect.signature(function).parameters if callable(function) else {}
-    facts = {"settings", "recalled"} & set(parameters)
-    check_signature(key, path, function, None, None, None, None, **dict.fromkeys(facts))
-    loss = TokenLoss(function, frozenset(LossSettings._fields) | facts, of_user=True)
+    facts = named_by(function, {"settings": None, "recalled": None})
+    check_signature(key, path, function, None, None, None, None, **facts)
+    loss = TokenLoss(function, ALL | facts.keys(), of_user=True)
     tried(key, path, lambda: _try(loss), on="four made-up rows of unequal length")
     return loss
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
@@ -35,7 +35,6 @@ from r3_openrlhf.method.core.replay import rows_to_replace
 from r3_openrlhf.method.types import (
     AdvantageScope,
     Context,
-    EntropyBounds,
     EntropyStatistics,
     RankingGuard,
     RankingScope,
@@ -379,14 +378,7 @@ class MixedBatch:
             row.reward = reward
 
 
-def topk_decides(rows: Sequence[Row], bounds: Callable[[Row], EntropyBounds | None]) -> bool:
+def topk_decides(rows: Sequence[Row]) -> bool:
     """True if the bounds from the engine's top-k log-probs decide the ranking of these rows."""
-    found = [bound for row in rows if (bound := bounds(row)) is not None]
-    if len(found) < len(rows):
-        return False
-    return bounds_decide(
-        [b.peak_lower for b in found],
-        [b.peak_upper for b in found],
-        [b.global_lower for b in found],
-        [b.global_upper for b in found],
-    )
+    found = [astuple(bounds) for row in rows if (bounds := row.rollout.entropy_bounds) is not None]
+    return len(found) == len(rows) and bounds_decide(*zip(*found, strict=True))

@@ -15,7 +15,6 @@ RANKING_SCORES is the table of them; a function of one's own joins it by import 
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length
-from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
+from r3_openrlhf.method.open_table import OpenTable, check_signature, named_by, tried
 from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
 
 MARGIN = 0.1  # a ranking leaves this share of the way from a failure's own reward to the least success
@@ -59,11 +58,7 @@ def score_rewards(scores: Sequence[float], *, max_reward: float) -> list[float]:
     ValueError: no rows, a score that is not finite, max_reward below 0, or 1 and more (a ranked
     failure must never reach a correct answer).
     """
-    max_reward = finite_value("max_reward", max_reward)
-    if not 0 <= max_reward < 1:
-        raise ValueError(
-            f"max_reward is {max_reward}; it must be at least 0 and below 1, the reward of a right answer"
-        )
+    max_reward = finite_value("max_reward", max_reward, min=0, below=1)
     values = finite_values("scores", scores)
     if len(values) == 1:
         return [0.0]
@@ -164,16 +159,19 @@ def bounds_decide(
 class RankingScore:
     """Ranks the failures of one group.
 
-    `score`: (rollouts of the group that are ranked, their EntropyStatistics) -> one finite number
-    each; without `needs_entropy` it is called with the rollouts alone, and no entropy is measured
-    for it."""
+    `score`: (rollouts of the group that are ranked, entropies=their EntropyStatistics) -> one finite
+    number each; without that parameter no entropy is measured for it."""
 
     score: Callable[..., Sequence[float]]
-    needs_entropy: bool = False
+
+    @property
+    def needs_entropy(self) -> bool:
+        """True if the function has a parameter `entropies`."""
+        return bool(named_by(self.score, {"entropies": ()}))
 
     def of(self, rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]) -> list[float]:
         """The scores of one group's rows. ValueError: not one finite number for each."""
-        found = self.score(rollouts, entropies) if self.needs_entropy else self.score(rollouts)
+        found = self.score(rollouts, **named_by(self.score, {"entropies": entropies}))
         values = finite_values("scores", [float(value) for value in found])
         if len(values) != len(rollouts):
             raise ValueError(f"a ranking score gave {len(values)} numbers for {len(rollouts)} rollouts")
@@ -192,10 +190,9 @@ def confidence(rollouts: Sequence[Rollout]) -> list[float]:
 
 def _score_of_user(path: str, function: Any) -> RankingScore:
     """ConfigError: no function of (rollouts[, entropies]), or it fails on two made-up rollouts."""
-    needs_entropy = callable(function) and "entropies" in inspect.signature(function).parameters
     entropies = [EntropyStatistics(peak=1.0 + i, global_=0.5, source="exact") for i in range(2)]
-    check_signature("ranking.score", path, function, [], *([[]] if needs_entropy else []))
-    score = RankingScore(function, needs_entropy)
+    check_signature("ranking.score", path, function, [], **named_by(function, {"entropies": []}))
+    score = RankingScore(function)
     rollouts = [_made_up(i) for i in range(2)]
     tried("ranking.score", path, lambda: score.of(rollouts, entropies), on="two made-up rollouts")
     return score
@@ -219,7 +216,7 @@ def _made_up(number: int) -> Rollout:
 
 RANKING_SCORES: OpenTable[RankingScore] = OpenTable(
     "ranking.score",
-    {"entropy": RankingScore(dominance, needs_entropy=True), "logprob": RankingScore(confidence)},
+    {"entropy": RankingScore(dominance), "logprob": RankingScore(confidence)},
     of_user=_score_of_user,
-    unread=lambda path: RankingScore(dominance, needs_entropy=True),
+    unread=lambda path: RankingScore(dominance),
 )

@@ -25,8 +25,6 @@ def outcome_reward(score: float, num_tokens: int, *, max_tokens: int | None) -> 
     Raises:
         ValueError: score outside [0, 1] or None, num_tokens below 0, max_tokens below 1.
     """
-    score = finite_value("score", score)
-    if not 0 <= score <= 1:
-        raise ValueError(f"score is {score}; it must be between 0 (wrong) and 1 (correct)")
+    score = finite_value("score", score, min=0, max=1)
     bonus = 0.0 if max_tokens is None else length_reward(num_tokens, max_tokens=max_tokens)
     return 0.0 if score < 1 else 1.0 + bonus

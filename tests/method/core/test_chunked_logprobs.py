@@ -113,7 +113,7 @@ def test_no_tensor_of_all_logits_is_made(monkeypatch):
     ("change", "message"),
     [
         ({"chunk_tokens": 0}, "chunk_tokens is 0"),
-        ({"temperature": 0.0}, "temperature is 0.0; it must be above 0"),
+        ({"temperature": 0.0}, "temperature is 0.0; use a number above 0"),
         ({"labels_T": torch.zeros(3, dtype=torch.long)}, "labels_T has shape .3,.; hidden_TH has 7 tokens"),
         ({"weight_VH": torch.zeros(11, 4, dtype=torch.float64)}, "they must be .T, H. and .V, H."),
     ],
