@@ -14,7 +14,7 @@ from typing import Any
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
 from r3_openrlhf.config.loading import flatten
-from r3_openrlhf.config.words import Device
+from r3_openrlhf.config.words import Device, LossAggregation
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, REFUSED, SAME, check_flag, check_together
@@ -125,6 +125,7 @@ def _own_flags(
         "actor.lr_scheduler": "constant_with_warmup",
         "actor.lr_warmup_ratio": 0.0,
         "actor.eps_clip_low_high": [train.eps_clip_low, train.eps_clip_high],
+        "actor.loss_agg_mode": LossAggregation.checked("train.loss_aggregation", train.loss_aggregation),
         "algo.advantage.estimator": algorithm.estimator,
         "algo.kl.use_loss": train.kl_coef > 0,
         "algo.kl.estimator": "k3" if train.kl_coef > 0 else None,
