@@ -12,7 +12,7 @@ import functools
 import importlib.util
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -27,23 +27,12 @@ def check_arguments(arguments: list[str], *, source: Path | None = None) -> Simp
     source: the file with the parser; None: openrlhf/cli/train_ppo_ray.py of the installed package.
     Raises ConfigError with the parser's or the check's own words, and with the nearest flag for one
     that does not exist."""
-    source = source or installed_source()
-    parser, steps = _upstream(source)
-    known = [option for action in parser._actions for option in action.option_strings]
-    for flag in (argument for argument in arguments if argument.startswith("--")):
-        if flag not in known:  # argparse would also take an unambiguous beginning of a flag
-            raise ConfigError(f"OpenRLHF has no flag {flag}; {nearest(flag, known)}")
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            checked = steps(arguments)
-    except SystemExit as error:
-        reason = said.getvalue().strip().rpartition("error: ")[2]
-        raise ConfigError(f"OpenRLHF does not accept the arguments: {reason}") from error
-    except AssertionError as error:
-        raise ConfigError(f"OpenRLHF does not accept the arguments: {error}") from error
-    if said.getvalue():
-        sys.stderr.write(said.getvalue())
+    parser, steps = _upstream(source or installed_source())
+    _check_names(parser, arguments)
+    with _sentences() as output:
+        checked = steps(arguments)
+    if output.getvalue():
+        sys.stderr.write(output.getvalue())
     return checked
 
 
@@ -54,27 +43,42 @@ def parsed_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
     Raises:
         ConfigError: as `check_arguments`."""
     parser, _ = _upstream(installed_source())
-    known = [option for action in parser._actions for option in action.option_strings]
-    named = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    for flag in named:
-        if flag not in known:
-            raise ConfigError(f"OpenRLHF has no flag {flag}; {nearest(flag, known)}")
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            values = vars(parser.parse_args(arguments))
-    except SystemExit as error:
-        reason = said.getvalue().strip().rpartition("error: ")[2]
-        raise ConfigError(f"OpenRLHF does not accept the arguments: {reason}") from error
+    named = _check_names(parser, arguments)
+    with _sentences():
+        values = vars(parser.parse_args(arguments))
     names = {action.dest: option.removeprefix("--") for action in parser._actions for option in action.option_strings}
     return {names[dest]: value for dest, value in values.items()}, {flag.removeprefix("--") for flag in named}
 
 
 def installed_flags() -> list[str]:
     """Every flag of the installed OpenRLHF, without its two dashes."""
-    parser, _ = _upstream(installed_source())
-    options = [option for action in parser._actions for option in action.option_strings]
+    options = _options(_upstream(installed_source())[0])
     return [option.removeprefix("--") for option in options if option not in ("-h", "--help")]
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [option for action in parser._actions for option in action.option_strings]
+
+
+def _check_names(parser: argparse.ArgumentParser, arguments: list[str]) -> list[str]:
+    """The flags that `arguments` name. ConfigError: argparse would take the beginning of another."""
+    named = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    for flag in named:
+        if flag not in _options(parser):
+            raise ConfigError(f"OpenRLHF has no flag {flag}; {nearest(flag, _options(parser))}")
+    return named
+
+
+@contextlib.contextmanager
+def _sentences() -> Iterator[io.StringIO]:
+    """Collect what the parser prints; its refusals, and those of the checks, become ConfigErrors."""
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            yield output
+    except (SystemExit, AssertionError) as error:
+        reason = output.getvalue().strip().rpartition("error: ")[2] if isinstance(error, SystemExit) else error
+        raise ConfigError(f"OpenRLHF does not accept the arguments: {reason}") from error
 
 
 def installed_source() -> Path:
@@ -112,9 +116,13 @@ def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
     if parse is None:
         raise ConfigError(f"{source} has no parser under __main__; R³ supports OpenRLHF 0.11.2")
     # importing openrlhf.utils.config would import torch and transformers; `hierarchize` is alone.
-    rest = [node for node in block[parse:] if not isinstance(node, ast.ImportFrom) and not _calls(node, "train")]
-    making = _imports(tree) + block[:parse]
-    return compile(_module(making), str(source), "exec"), compile(_module(rest), str(source), "exec")
+    checking = [
+        node
+        for node in block[parse:]
+        if not isinstance(node, ast.ImportFrom) and "func=Name(id='train'" not in ast.dump(node)
+    ]
+    making, checks = (ast.Module(body, type_ignores=[]) for body in (_imports(tree) + block[:parse], checking))
+    return compile(making, str(source), "exec"), compile(checks, str(source), "exec")
 
 
 def _imports(tree: ast.Module) -> list[ast.stmt]:
@@ -135,16 +143,3 @@ def _hierarchize(package: Path) -> Callable:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.hierarchize
-
-
-def _module(body: list[ast.stmt]) -> ast.Module:
-    return ast.Module(body=body, type_ignores=[])
-
-
-def _calls(node: ast.stmt, name: str) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Name)
-        and node.value.func.id == name
-    )
