@@ -267,8 +267,7 @@ class R3:
         """Return the rollouts that replay recalls for a problem and verdict, without texts."""
         if self.history is None or not self.settings.replay.enabled:
             return []
-        (found,) = self.history.recall_many([self._request(uid, verdict, step=step)])
-        return [one.rollout for one in found]
+        return [one.rollout for one in self.history.answer(self._request(uid, verdict, step=step))]
 
     def _request(self, uid: str, verdict: Verdict, *, step: int) -> RecallRequest:
         replay = self.settings.replay

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from r3_openrlhf.method.checks import Bounds
+from r3_openrlhf.method.checks import MAX_VALUE, Bounds
 from r3_openrlhf.method.errors import quoted
 
 
@@ -26,7 +26,7 @@ def finite_value(name: str, value: Any, **bounds: Any) -> float:
         raise ValueError(f"{name} is {quoted(value)}; it must be a finite number") from None
     if not math.isfinite(number):
         raise ValueError(f"{name} is {number}; it must be a finite number")
-    if bounds and not Bounds(**bounds).allow(number):
+    if bounds and not Bounds(**bounds).allow(max(-MAX_VALUE, min(number, MAX_VALUE))):
         raise ValueError(f"{name} is {number}; {Bounds(**bounds)}")
     return number
 

@@ -6,8 +6,9 @@ import math
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from itertools import groupby
+from typing import Any
 
 from r3_openrlhf.method.history.codec import Codec, state_digest
 from r3_openrlhf.method.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, Draft
@@ -97,27 +98,17 @@ class StepWriter:
             self._sweep()
         self._make_room()
         self._count()
-        self._connection.execute(
-            "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                self._step,
-                epoch,
-                sum(draft.samples for draft in drafts) + len(ungraded),
-                len(ungraded),
-                self._num_rows,
-                self._num_unkept,
-                self._arrived_bytes,
-                self._ids.problem,
-                self._ids.prompt,
-                self._ids.response,
-                self._ids.rollout,
-                time.time(),
-            ),
-        )
+        num_rollouts = sum(draft.samples for draft in drafts) + len(ungraded)
+        counts = num_rollouts, len(ungraded), self._num_rows, self._num_unkept, self._arrived_bytes
+        self._put("steps", self._step, epoch, *counts, *astuple(self._ids), time.time())
         self._usage.save(self._connection)
         self._connection.executemany(
             "INSERT OR REPLACE INTO meta VALUES ('limits.' || ?, ?)", asdict(self._limits).items()
         )
+
+    def _put(self, table: str, *values: Any) -> None:
+        """Insert one row; values in the order of the table's columns."""
+        self._connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
 
     def _count_continuations(self, problems: dict[str, int], continued: Sequence[Rollout]) -> None:
         """Tries and successes of each state that this step continued from."""
@@ -128,10 +119,8 @@ class StepWriter:
             counts[0] += 1
             counts[1] += rollout.verdict is Verdict.CORRECT
         self._usage.continuations += CONTINUATION_BYTES * len(found)
-        self._connection.executemany(
-            "INSERT INTO continuations VALUES (?, ?, ?, ?, ?)",
-            [(*key, self._step, *counts) for key, counts in sorted(found.items())],
-        )
+        for key, counts in sorted(found.items()):
+            self._put("continuations", *key, self._step, *counts)
 
     def _write_bucket(self, problem: int, verdict: Verdict, drafts: list[Draft]) -> None:
         """The drafts of one problem and verdict: who replaces whom, who leaves, who comes."""
@@ -195,7 +184,7 @@ class StepWriter:
     def _insert(self, draft: Draft, *, problem: int, copies: int, earlier: _Row | None) -> bool:
         """Writes a row; False when the file has no room for it."""
         rollout, entropy = draft.rollout, draft.rollout.entropy
-        logprobs, tokens = self._codec.pack(draft.logprobs), self._codec.pack(draft.response_ids)
+        logprobs, tokens = self._codec.pack(rollout.response_logprobs), self._codec.pack(rollout.response_ids)
         size = row_bytes(len(logprobs), len(tokens))
         if draft.turns is not None:
             prompts = self._codec.pack(draft.turns.prompt_ids)
@@ -210,52 +199,42 @@ class StepWriter:
         prompt, new = self._find_or_next("prompts", problem, draft.prompt_digest, self._ids.prompt)
         if new:
             self._ids.prompt = prompt
-            packed = self._codec.pack(draft.prompt_ids)
+            packed = self._codec.pack(rollout.prompt_ids)
             self._usage.prompts += blob_bytes(len(packed))
-            self._connection.execute(
-                "INSERT INTO prompts VALUES (?, ?, ?, ?, ?)",
-                (prompt, problem, draft.prompt_digest, len(draft.prompt_ids), packed),
-            )
+            self._put("prompts", prompt, problem, draft.prompt_digest, len(rollout.prompt_ids), packed)
         response, new = self._find_or_next("responses", problem, draft.response_digest, self._ids.response)
         if new:
             self._ids.response = response
-            self._connection.execute(
-                "INSERT INTO responses VALUES (?, ?, ?, ?, ?)",
-                (response, problem, draft.response_digest, len(draft.response_ids), tokens),
-            )
+            self._put("responses", response, problem, draft.response_digest, rollout.num_tokens, tokens)
         self._ids.rollout += 1
-        self._connection.execute(
-            "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-            (
-                self._ids.rollout,
-                problem,
-                CONTEXT_CODES[rollout.context],
-                VERDICT_CODES[rollout.verdict],
-                prompt,
-                response,
-                len(draft.response_ids),
-                draft.content,
-                self._step,
-                int(rollout.epoch),
-                int(rollout.policy_step),
-                rollout.graded_reward,
-                bool(rollout.truncated),
-                _printable(rollout.finish_reason),
-                _printable(rollout.reason),
-                float(entropy.peak) if entropy else None,
-                float(entropy.global_) if entropy else None,
-                entropy.source if entropy else None,
-                draft.samples,
-                draft.reward_sum,
-                copies,
-                size,
-            ),
+        self._put(
+            "rollouts",
+            self._ids.rollout,
+            problem,
+            CONTEXT_CODES[rollout.context],
+            VERDICT_CODES[rollout.verdict],
+            prompt,
+            response,
+            rollout.num_tokens,
+            draft.content,
+            self._step,
+            rollout.epoch,
+            rollout.policy_step,
+            rollout.graded_reward,
+            rollout.truncated,
+            _printable(rollout.finish_reason),
+            _printable(rollout.reason),
+            *((entropy.peak, entropy.global_, entropy.source) if entropy else (None, None, None)),
+            draft.samples,
+            draft.reward_sum,
+            copies,
+            size,
+            None,
         )
-        self._connection.execute("INSERT INTO logprobs VALUES (?, ?)", (self._ids.rollout, logprobs))
+        self._put("logprobs", self._ids.rollout, logprobs)
         if draft.turns is not None:
-            self._connection.execute(
-                "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?)",
-                (self._ids.rollout, draft.turns.digest, len(draft.turns.prompt_ids), prompts, turns),
+            self._put(
+                "trajectories", self._ids.rollout, draft.turns.digest, len(draft.turns.prompt_ids), prompts, turns
             )
         if earlier is not None and had_state:  # the same response: it keeps its first state
             self._connection.execute(
@@ -263,13 +242,9 @@ class StepWriter:
                 (self._ids.rollout, earlier.candidate.row),
             )
         elif draft.state is not None:
-            self._connection.executemany(
-                "INSERT INTO states VALUES (?, ?, ?, ?, ?)",
-                [
-                    (self._ids.rollout, length, state_digest(draft.response_ids[:length]), float(value), self._step)
-                    for length, value in draft.state.cuts
-                ],
-            )
+            for length, value in draft.state.cuts:
+                state = state_digest(rollout.response_ids[:length])
+                self._put("states", self._ids.rollout, length, state, value, self._step)
         self._usage.live += size
         return True
 
@@ -287,7 +262,7 @@ class StepWriter:
             if found is None:
                 self._ids.problem += 1
                 self._usage.problems += PROBLEM_BYTES
-                self._connection.execute("INSERT INTO problems VALUES (?, ?)", (self._ids.problem, uid))
+                self._put("problems", self._ids.problem, uid)
             problems[uid] = found[0] if found else self._ids.problem
         return problems
 
@@ -326,17 +301,13 @@ class StepWriter:
             before = self._connection.execute(
                 "SELECT count, reward_sum FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key
             ).fetchone() or (0, 0.0)
-            self._connection.execute(
-                "INSERT INTO counters_before VALUES (?, ?, ?, ?, ?, ?)", (self._step, *key, *before)
-            )
+            self._put("counters_before", self._step, *key, *before)
             self._connection.execute(
                 "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?)",
                 (*key, before[0] + count, before[1] + reward_sum),
             )
         for key, count, reward_sum in self._gone.ordered():
-            self._connection.execute(
-                "INSERT INTO gone VALUES (?, ?, ?, ?, ?, ?)", (self._step, *key, count, reward_sum)
-            )
+            self._put("gone", self._step, *key, count, reward_sum)
 
 
 def _printable(text: str) -> str:

@@ -27,9 +27,6 @@ class Draft:
     """A row to be written: one response, sampled `samples` times in this step."""
 
     rollout: Rollout  # the sample that is kept
-    prompt_ids: np.ndarray
-    response_ids: np.ndarray
-    logprobs: np.ndarray
     prompt_digest: bytes
     response_digest: bytes
     content: bytes
@@ -47,7 +44,7 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     not depend on arrival. The rollouts come from `read_rollouts` (method/values.py).
     """
     same: dict[tuple[Any, ...], list[Draft]] = {}
-    prompts: dict[int, tuple[np.ndarray, bytes]] = {}  # samples of a group share one array
+    prompts: dict[int, bytes] = {}  # samples of a group share one array
     for rollout in rollouts:
         draft = _read(rollout, prompts)
         same.setdefault((rollout.uid, rollout.verdict, rollout.context, draft.content), []).append(draft)
@@ -72,19 +69,16 @@ def whole_number(value: object, *, name: str, low: int = 0) -> int:
     raise HistoryError(f"{name} is {quoted(value)}; the history store takes whole numbers from {low} to 2**53")
 
 
-def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Draft:
+def _read(rollout: Rollout, prompts: dict[int, bytes]) -> Draft:
     key = id(rollout.prompt_ids)  # alive as long as the caller's rollouts are
     if key not in prompts:
-        prompts[key] = rollout.prompt_ids, digest(rollout.prompt_ids.tobytes())
-    prompt_ids, prompt_digest = prompts[key]
+        prompts[key] = digest(rollout.prompt_ids.tobytes())
+    prompt_digest = prompts[key]
     response_digest = digest(rollout.response_ids.tobytes())
     turns = draft_turns(rollout)
     of_turns = None if turns is None else turns.digest
     return Draft(
         rollout=rollout,
-        prompt_ids=prompt_ids,
-        response_ids=rollout.response_ids,
-        logprobs=rollout.response_logprobs,
         prompt_digest=prompt_digest,
         response_digest=response_digest,
         content=content_digest(rollout.context, prompt_digest, response_digest, rollout.verdict, of_turns),
@@ -114,7 +108,7 @@ def _preference(draft: Draft) -> tuple[Any, ...]:
     entropy = rollout.entropy
     return (
         rollout.policy_step,
-        draft.logprobs.tobytes(),
+        rollout.response_logprobs.tobytes(),
         rollout.reward,
         rollout.epoch,
         rollout.truncated,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +16,8 @@ from r3_openrlhf.method.history.recall import read
 from r3_openrlhf.method.history.records import StoredRollout
 from r3_openrlhf.method.history.store import lock_of
 from r3_openrlhf.method.history.usage import Usage
+from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.method.types import Context, Verdict
-
-_MAX_HINTS = 5
 
 
 def statistics(path: Path) -> dict[str, Any]:
@@ -100,7 +98,8 @@ def attempts(path: Path, uid: str) -> dict[str, Any]:
     with reading(path) as connection, snapshot(connection):
         problem = connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
         if problem is None:
-            raise HistoryError(f"{path} has no problem '{uid}'. {_hint(connection, uid)}")
+            known = [row[0] for row in connection.execute("SELECT uid FROM problems ORDER BY uid LIMIT 5000")]
+            raise HistoryError(f"{path} has no problem '{uid}'; {nearest(uid, known) if known else 'it is empty'}")
         rows = connection.execute(
             "SELECT id AS row, step, epoch, policy_step, context, verdict, reward, num_tokens, truncated, finish_reason, "
             "reason, entropy_peak, entropy_global, entropy_source, copies, evicted_at FROM rollouts "
@@ -141,11 +140,3 @@ def _named(rows: sqlite3.Cursor) -> list[dict[str, Any]]:
         {name: words.get(name, lambda value: value)(value) for name, value in zip(columns, row, strict=True)}
         for row in rows
     ]
-
-
-def _hint(connection: sqlite3.Connection, uid: str) -> str:
-    known = [row[0] for row in connection.execute("SELECT uid FROM problems ORDER BY uid LIMIT 100000")]
-    near = difflib.get_close_matches(uid, known, n=1) if len(known) <= 5000 else []
-    if near:
-        return f"Did you mean '{near[0]}'?"
-    return f"It has {len(known)} problems, for example {', '.join(known[:_MAX_HINTS])}." if known else "It is empty."

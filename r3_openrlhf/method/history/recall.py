@@ -22,14 +22,12 @@ from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.history.trajectories import read_turns
 from r3_openrlhf.method.types import EntropyStatistics, Rollout
 
-_COLUMNS = (
-    "r.id, p.uid, r.context, r.verdict, r.prompt, r.step, r.epoch, r.policy_step, r.reward, r.truncated, "
-    "r.finish_reason, r.reason, r.entropy_peak, r.entropy_global, r.entropy_source, r.copies, r.evicted_at, "
-    "r.num_tokens, a.ids, l.data"
-)
-_JOINS = (
+_ROW = (
+    "SELECT r.id, r.step, r.copies, r.evicted_at, p.uid, r.reward, r.finish_reason, r.reason, r.epoch, r.policy_step, "
+    "r.context, r.verdict, r.truncated, r.entropy_peak, r.entropy_global, r.entropy_source, r.num_tokens, a.ids, l.data, "
+    "q.id, q.digest, q.num_tokens, q.ids "
     "FROM rollouts r JOIN problems p ON p.id = r.problem JOIN responses a ON a.id = r.response "
-    "JOIN logprobs l ON l.rollout = r.id"
+    "JOIN prompts q ON q.id = r.prompt JOIN logprobs l ON l.rollout = r.id WHERE r.id = ?"
 )
 
 
@@ -84,48 +82,35 @@ def absence(connection: sqlite3.Connection, request: RecallRequest) -> RecallFat
 
 def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> list[StoredRollout]:
     """The rows with these ids, in this order; ids that are gone are left out."""
-    prompts: dict[int, tuple[np.ndarray, str]] = {}
-    stored = []
-    for row in rows:
-        found = connection.execute(f"SELECT {_COLUMNS} {_JOINS} WHERE r.id = ?", (row,)).fetchone()
-        if found is not None:
-            stored.append(_stored(connection, codec, found, prompts))
-    return stored
+    prompts: dict[int, np.ndarray] = {}  # rows of a group share one array
+    found = (connection.execute(_ROW, (row,)).fetchone() for row in rows)
+    return [_stored(connection, codec, values, prompts) for values in found if values is not None]
 
 
 def _stored(
-    connection: sqlite3.Connection, codec: Codec, found: tuple[Any, ...], prompts: dict[int, tuple[np.ndarray, str]]
+    connection: sqlite3.Connection, codec: Codec, found: tuple[Any, ...], prompts: dict[int, np.ndarray]
 ) -> StoredRollout:
-    (row, uid, context, verdict, prompt, step, epoch, policy_step, reward, truncated, finish_reason, reason) = found[
-        :12
-    ]
-    peak, global_, source, copies, evicted_at, num_tokens, ids, logprobs = found[12:]
+    row, step, copies, evicted_at, uid, reward, finish_reason, reason, epoch, policy_step = found[:10]
+    context, verdict, truncated, peak, global_, source, num_tokens, ids, logprobs = found[10:19]
+    prompt, prompt_digest, prompt_tokens, prompt_ids = found[19:]
     if prompt not in prompts:
-        prompt_digest, length, packed = connection.execute(
-            "SELECT digest, num_tokens, ids FROM prompts WHERE id = ?", (prompt,)
-        ).fetchone()
-        prompts[prompt] = codec.unpack(packed, np.int32, length=length), prompt_digest.hex()
-    prompt_ids, prompt_hash = prompts[prompt]
+        prompts[prompt] = codec.unpack(prompt_ids, np.int32, length=prompt_tokens)
+    rollout = Rollout(
+        uid=uid,
+        context=CONTEXTS[context],
+        prompt_ids=prompts[prompt],
+        response_ids=codec.unpack(ids, np.int32, length=num_tokens),
+        response_logprobs=codec.unpack(logprobs, np.float32, length=num_tokens),
+        verdict=VERDICTS[verdict],
+        reward=reward,
+        truncated=bool(truncated),
+        finish_reason=finish_reason,
+        policy_step=policy_step,
+        epoch=epoch,
+        entropy=None if source is None else EntropyStatistics(peak=peak, global_=global_, source=source),
+        reason=reason,
+        turns=read_turns(connection, codec, row),
+    )
     return StoredRollout(
-        row=row,
-        step=step,
-        prompt_hash=prompt_hash,
-        copies=copies,
-        evicted_at=evicted_at,
-        rollout=Rollout(
-            uid=uid,
-            context=CONTEXTS[context],
-            prompt_ids=prompt_ids,
-            response_ids=codec.unpack(ids, np.int32, length=num_tokens),
-            response_logprobs=codec.unpack(logprobs, np.float32, length=num_tokens),
-            verdict=VERDICTS[verdict],
-            reward=reward,
-            truncated=bool(truncated),
-            finish_reason=finish_reason,
-            policy_step=policy_step,
-            epoch=epoch,
-            entropy=None if source is None else EntropyStatistics(peak=peak, global_=global_, source=source),
-            reason=reason,
-            turns=read_turns(connection, codec, row),
-        ),
+        row=row, step=step, prompt_hash=prompt_digest.hex(), copies=copies, evicted_at=evicted_at, rollout=rollout
     )

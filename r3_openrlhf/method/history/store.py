@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from r3_openrlhf.method.core.groups import RecallFate
 from r3_openrlhf.method.core.states import Continuations, StoredState
@@ -29,8 +30,6 @@ from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.method.values import read_rollouts
-
-_GRADED = (Verdict.CORRECT, Verdict.WRONG)
 
 
 class HistoryStore:
@@ -188,24 +187,13 @@ class HistoryStore:
 
         The result depends only on the store's content, the seed and the arguments. `order`:
         "uniform", or "newest" by the weights that sampled the rollout."""
-        request = RecallRequest(
-            uid=uid,
-            verdict=verdict,
-            k=k,
-            step=step,
-            max_policy_lag=max_policy_lag,
-            order=order,
-            contexts=tuple(contexts),
-        )
-        return self.recall_many([request])[0]
+        facts: dict[str, Any] = {"k": k, "step": step, "max_policy_lag": max_policy_lag, "order": order}
+        return self.answer(RecallRequest(uid=uid, verdict=verdict, contexts=tuple(contexts), **facts))
 
-    def recall_many(self, requests: Sequence[RecallRequest]) -> list[list[StoredRollout]]:
-        """Answer many requests in their order, from one state of the store."""
+    def answer(self, request: RecallRequest) -> list[StoredRollout]:
+        """As `recall`."""
         with self._reading() as connection, snapshot(connection):
-            return [
-                recall.read(connection, self._codec, recall.choose(connection, request, seed=self.seed))
-                for request in requests
-            ]
+            return recall.read(connection, self._codec, recall.choose(connection, request, seed=self.seed))
 
     def absence(self, request: RecallRequest) -> RecallFate | None:
         """Return why a request for at least one rollout gets none, or None if it gets some."""
@@ -257,27 +245,26 @@ class HistoryStore:
 
     def mean_rewards(self, uids: Iterable[str], *, contexts: Sequence[Context] = (Context.PLAIN,)) -> dict[str, float]:
         """Return uid -> mean reward of its graded rollouts from these prompts, evicted ones too."""
-        return {
-            uid: sum(reward_sum for _, reward_sum in graded.values()) / sum(count for count, _ in graded.values())
-            for uid, graded in self._graded(uids, contexts)
-        }
+        return self._means(uids, contexts, lambda _verdict, _count, reward_sum: reward_sum)
 
     def shares_right(self, uids: Iterable[str], *, contexts: Sequence[Context] = (Context.PLAIN,)) -> dict[str, float]:
         """Return uid -> share of right rollouts among the same."""
-        return {
-            uid: sum(count for (_, verdict), (count, _) in graded.items() if verdict is Verdict.CORRECT)
-            / sum(count for count, _ in graded.values())
-            for uid, graded in self._graded(uids, contexts)
-        }
+        return self._means(uids, contexts, lambda verdict, count, _reward_sum: count * (verdict is Verdict.CORRECT))
 
-    def _graded(
-        self, uids: Iterable[str], contexts: Sequence[Context]
-    ) -> Iterator[tuple[str, dict[tuple[Context, Verdict], tuple[int, float]]]]:
+    def _means(
+        self, uids: Iterable[str], contexts: Sequence[Context], value: Callable[[Verdict, int, float], float]
+    ) -> dict[str, float]:
+        means = {}
         for uid in uids:
-            counts = self.counts(uid)
-            graded = {key: counts[key] for key in counts if key[0] in contexts and key[1] in _GRADED}
+            graded = [
+                (value(verdict, count, reward_sum), count)
+                for (context, verdict), (count, reward_sum) in self.counts(uid).items()
+                if context in contexts and verdict is not Verdict.UNGRADED
+            ]
             if graded:
-                yield uid, graded
+                values, counts = zip(*graded, strict=True)
+                means[uid] = sum(values) / sum(counts)
+        return means
 
     def success_rates(self) -> dict[str, float]:
         """Return uid -> share of right rollouts among all graded ones of its plain prompt, evicted

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +29,9 @@ class _Turn(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     truncated: bool
 
 
+_FIELDS = _Turn.__struct_fields__[1:]  # those of a PlayedTurn too
+
+
 @dataclass(frozen=True, slots=True)
 class TurnsDraft:
     """The turns of one trajectory, to be written."""
@@ -39,24 +41,15 @@ class TurnsDraft:
 
     @property
     def digest(self) -> bytes:
-        """Digest that is equal for equal turns of two trajectories."""
-        return turns_digest(self.prompt_ids, self.turns)
-
-
-def turns_digest(prompt_ids: np.ndarray, turns: Sequence[Sequence[Any]]) -> bytes:
-    """blake2b-128 of what `unpack_turns` finds."""
-    return digest(prompt_ids.tobytes(), json.dumps(turns, separators=(",", ":")).encode())
+        """blake2b-128 that is equal for equal turns of two trajectories."""
+        return digest(self.prompt_ids.tobytes(), json.dumps(self.turns, separators=(",", ":")).encode())
 
 
 def draft_turns(rollout: Rollout) -> TurnsDraft | None:
     """None without a trajectory."""
     if rollout.turns is None:
         return None
-    turns: list[list[Any]] = []
-    for turn in rollout.turns:
-        numbers = len(turn.prompt_ids), turn.num_tokens
-        texts = turn.state, turn.observation, turn.action
-        turns.append([*numbers, *texts, turn.reward, turn.valid, turn.truncated])
+    turns = [[len(turn.prompt_ids), *(getattr(turn, name) for name in _FIELDS)] for turn in rollout.turns]
     return TurnsDraft(np.concatenate([turn.prompt_ids for turn in rollout.turns]), turns)
 
 
@@ -67,23 +60,16 @@ def read_turns(connection: sqlite3.Connection, codec: Codec, row: int) -> tuple[
     ).fetchone()
     if found is None:
         return None
-    prompt_ids, turns = unpack_turns(codec, *found)
-    ends = np.cumsum([turn[0] for turn in turns])[:-1]
-    return tuple(
-        PlayedTurn(prompt_ids=of_turn, **dict(zip(_Turn.__struct_fields__[1:], turn[1:], strict=True)))
-        for of_turn, turn in zip(np.split(prompt_ids, ends), turns, strict=True)
-    )
-
-
-def unpack_turns(codec: Codec, num_tokens: int, prompts: bytes, turns: bytes) -> tuple[np.ndarray, list[list[Any]]]:
-    """(ids of all prompts, the fields of each turn). Raises HistoryError."""
+    num_tokens, prompts, packed = found
     prompt_ids = codec.unpack(prompts, np.int32, length=num_tokens)
     try:
-        found = codec.unpack_json(turns)
-        checked = msgspec.convert(found["turns"], list[_Turn], strict=True)
+        turns = msgspec.convert(codec.unpack_json(packed)["turns"], list[_Turn], strict=True)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise HistoryError(f"the turns of a stored trajectory are damaged: {error}") from error
-    lengths = [turn.prompt_tokens for turn in checked]
+    lengths = [turn.prompt_tokens for turn in turns]
     if sum(lengths) != num_tokens or min(lengths, default=0) < 0:
         raise HistoryError(f"the turns of a stored trajectory have prompts of {lengths} tokens in {num_tokens}")
-    return prompt_ids, found["turns"]
+    return tuple(
+        PlayedTurn(prompt_ids=ids, **{name: getattr(turn, name) for name in _FIELDS})
+        for ids, turn in zip(np.split(prompt_ids, np.cumsum(lengths)[:-1]), turns, strict=True)
+    )

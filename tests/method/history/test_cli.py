@@ -152,8 +152,8 @@ def test_reading_again_and_again_while_another_process_commits(quick_path):
     ("arguments", "sentence"),
     [
         (["stats", "{run}/nowhere"], "there is no history store at"),
-        (["show", "{run}", "pp"], "has no problem 'pp'. Did you mean 'p'?"),
-        (["show", "{run}", "zzz"], "has no problem 'zzz'. It has 2 problems, for example p, q."),
+        (["show", "{run}", "pp"], "has no problem 'pp'; did you mean p?"),
+        (["show", "{run}", "zzz"], "has no problem 'zzz'; known: p, q"),
     ],
 )
 def test_a_mistake_is_one_sentence(run_dir, arguments, sentence):

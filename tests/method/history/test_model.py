@@ -185,8 +185,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         request = RecallRequest(
             uid=uid, verdict=verdict, k=k, step=step, max_policy_lag=lag, order=order, contexts=contexts
         )
-        (found,) = self.store.recall_many([request])
-        assert [stored.row for stored in found] == [stored.row for stored in self.store.recall_many([request])[0]]
+        found = self.store.answer(request)
+        assert [stored.row for stored in found] == [stored.row for stored in self.store.answer(request)]
         allowed = [
             rollout
             for rollout, _, _ in self.model.rows.values()
