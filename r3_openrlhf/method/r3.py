@@ -189,9 +189,7 @@ class R3:
         """A wrong answer, drawn at random; None: the store has none."""
         assert self.history is not None
         lag = self.settings.replay.max_policy_lag
-        stored = self.history.recall(
-            uid, Verdict.WRONG, k=1, step=step, max_policy_lag=lag, order="uniform", contexts=self._contexts
-        )
+        stored = self.history.recall(uid, Verdict.WRONG, k=1, step=step, max_policy_lag=lag, contexts=self._contexts)
         return stored[0].rollout if stored else None
 
     @property

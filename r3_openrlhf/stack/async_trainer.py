@@ -64,16 +64,8 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
         self.config = config_from_environment()
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, vllm_engines, **kwargs)
-        upstream = self.samples_generator
-        self.samples_generator = AheadGenerator(
-            strategy=strategy,
-            prompts_dataloader=upstream.prompts_dataloader,
-            eval_dataloader=upstream.eval_dataloader,
-            tokenizer=upstream.tokenizer,
-            vllm_engines=upstream.vllm_engines,
-            config=self.config,
-            r3=r3_of(self.config, None),
-        )
+        r3 = r3_of(self.config, None)
+        self.samples_generator = AheadGenerator.instead_of(self.samples_generator, self.config, r3)
 
     def start_at(self, step: int, epoch: int, tokens: int) -> None:
         """Continue after `step`, in `epoch`, after so many sampled tokens. The store exists."""

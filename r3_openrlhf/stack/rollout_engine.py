@@ -32,9 +32,8 @@ def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
     if cpu and config.train.deterministic:
         return {"max_num_seqs": 1, "max_num_batched_tokens": max(2048, config.data.max_len)}
     limits = {"max_num_seqs": config.sequences_per_engine}
-    tokens = None if cpu else DEFAULT_BATCHED_TOKENS
-    if tokens is not None:
-        limits["max_num_batched_tokens"] = max(tokens, config.sequences_per_engine)
+    if not cpu:
+        limits["max_num_batched_tokens"] = max(DEFAULT_BATCHED_TOKENS, config.sequences_per_engine)
     return limits
 
 

@@ -16,6 +16,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Self
 
 import torch
 from openrlhf.trainer.ppo_utils import samples_generator
@@ -60,13 +62,7 @@ class R3SamplesGenerator(SamplesGenerator):
 
     _sample_buffer: list[Experience]  # upstream's: what an epoch has sampled beyond its batches
 
-    def __init__(
-        self,
-        *args,
-        config: R3Config,
-        r3: R3,
-        **kwargs,
-    ) -> None:
+    def __init__(self, *args, config: R3Config, r3: R3, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.config = config
         self.r3 = r3
@@ -85,6 +81,19 @@ class R3SamplesGenerator(SamplesGenerator):
         self._cut_short = False  # did the budget end the last epoch before its time?
         self.tokens = 0  # response tokens sampled for training so far, whatever became of them
         self._counts: Counter[str] = Counter()  # since the last step
+
+    @classmethod
+    def instead_of(cls, upstream: SamplesGenerator, config: R3Config, r3: R3) -> Self:
+        """Make one with the data and the engines of `upstream`."""
+        return cls(
+            strategy=upstream.strategy,
+            prompts_dataloader=upstream.prompts_dataloader,
+            eval_dataloader=upstream.eval_dataloader,
+            tokenizer=upstream.tokenizer,
+            vllm_engines=upstream.vllm_engines,
+            config=config,
+            r3=r3,
+        )
 
     def generate_samples(self, **generate_kwargs):
         """The rollouts of the next step, group by group, in the order of their prompts.
@@ -231,11 +240,13 @@ class R3SamplesGenerator(SamplesGenerator):
         prompts, labels = prompts + [prompt for prompt, _ in found], labels + [label for _, label in found]
         records = [Label.from_json(label) for label in labels]
         first = len(records) - len(found)
+        loaded = dict(zip(map(id, records), prompts, strict=True))  # the plain prompts are the loader's
+        render = SimpleNamespace(plain=lambda problem: loaded[id(problem)], reflection=self._render.reflection)
         self.prompts = self.r3.prompts(
             records[:first],
             step=self.step,
             epoch=self.epoch,
-            render=_Loaded(self._render, dict(zip(map(id, records), prompts, strict=True))),
+            render=render,
             states=self.states,
             of_states=records[first:],
         )
@@ -287,17 +298,6 @@ class R3SamplesGenerator(SamplesGenerator):
             self._counts["generated_tokens"] += experience.r3_rollout.num_sampled_tokens
             self._counts["responses"] += 1
         return experience
-
-
-class _Loaded:
-    """The plain prompts as the loader gave them; reflection prompts are rendered."""
-
-    def __init__(self, render: PromptMaker, plain: dict[int, str]) -> None:
-        self._plain = plain  # by id() of the problem
-        self.reflection = render.reflection
-
-    def plain(self, problem: Label) -> str:
-        return self._plain[id(problem)]
 
 
 def num_tokens(rows: list[Experience]) -> int:

@@ -70,7 +70,10 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
-        self.history = self._open_history() if self.config.keeps_history else None
+        self.history = None
+        if self.config.keeps_history:
+            limits, seed = self.config.history, self.config.train.seed
+            self.history = HistoryStore.open(self.run.history, limits=limits, seed=seed)
         self.r3 = r3_of(self.config, self.history)
         self.samples_generator = self._make_generator(strategy)
         maker: type[StockExperienceMaker] = load_object("algo", self.config.algorithm.experience_maker)
@@ -90,9 +93,6 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
 
     def _make_generator(self, strategy) -> R3SamplesGenerator:
         raise NotImplementedError
-
-    def _open_history(self) -> HistoryStore:
-        return HistoryStore.open(self.run.history, limits=self.config.history, seed=self.config.train.seed)
 
     def init_checkpoint_states(self) -> dict:
         """Continue a run (:405): forget what is newer than the checkpoint in history and files."""
@@ -337,17 +337,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
 class R3Trainer(RecordedSteps, UpstreamTrainer):
     """The single controller: it samples a step's rollouts and trains on them, in turn."""
 
-    def _make_generator(self, strategy) -> R3SamplesGenerator:
-        upstream = self.samples_generator
-        made = R3SamplesGenerator(
-            strategy=strategy,
-            prompts_dataloader=upstream.prompts_dataloader,
-            eval_dataloader=upstream.eval_dataloader,
-            tokenizer=upstream.tokenizer,
-            vllm_engines=upstream.vllm_engines,
-            config=self.config,
-            r3=self.r3,
-        )
+    def _make_generator(self, _strategy) -> R3SamplesGenerator:
+        made = R3SamplesGenerator.instead_of(self.samples_generator, self.config, self.r3)
         made.before_sampling = lambda: self._announce(Phase.SAMPLING)
         return made
 

@@ -200,16 +200,15 @@ class HistoryStore:
         with self._reading() as connection, snapshot(connection):
             return recall.absence(connection, request)
 
-    def continuations(self, uid: str) -> dict[bytes, Continuations]:
-        """Return how often each state of a problem was continued, and with what success, by the
-        digest of its token ids (codec.state_digest)."""
+    def continuations(self) -> dict[tuple[str, bytes], Continuations]:
+        """Return how often each state was continued, and with what success, by the problem's uid and
+        the digest of its token ids (codec.state_digest)."""
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT s.state, sum(s.tries), sum(s.successes) FROM continuations s "
-                "JOIN problems p ON p.id = s.problem WHERE p.uid = ? GROUP BY s.state",
-                (uid,),
+                "SELECT p.uid, c.state, sum(c.tries), sum(c.successes) FROM continuations c "
+                "JOIN problems p ON p.id = c.problem GROUP BY c.problem, c.state"
             ).fetchall()
-        return {state: Continuations(tries=tries, successes=successes) for state, tries, successes in rows}
+        return {(uid, state): Continuations(tries=tries, successes=right) for uid, state, tries, right in rows}
 
     def states(self, *, step: int) -> list[StoredState]:
         """Return all promising states that are kept, the oldest first, each once: of the oldest
@@ -220,11 +219,7 @@ class HistoryStore:
                 "JOIN rollouts r ON r.id = s.rollout JOIN problems p ON p.id = r.problem "
                 "WHERE r.evicted_at IS NULL ORDER BY s.first_step, s.rollout, s.num_tokens",
             ).fetchall()
-            tried = connection.execute(
-                "SELECT p.uid, c.state, sum(c.tries), sum(c.successes) FROM continuations c "
-                "JOIN problems p ON p.id = c.problem GROUP BY c.problem, c.state"
-            ).fetchall()
-        known = {(uid, state): Continuations(tries=tries, successes=right) for uid, state, tries, right in tried}
+            known = self.continuations()
         found: dict[tuple[str, bytes], StoredState] = {}
         for uid, row, num_tokens, value, first_step, state in rows:
             one = StoredState(

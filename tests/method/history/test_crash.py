@@ -51,7 +51,7 @@ def contents(store):
     return (
         store.last_step,
         [store.counts(uid) for uid in "abcdef"],
-        [store.continuations(uid) for uid in "abcdef"],
+        store.continuations(),
         store.states(step=0),
         sorted(found, key=repr),
     )

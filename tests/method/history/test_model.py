@@ -214,7 +214,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
             assert {(uid, *key): found for key, found in self.store.counts(uid).items()} == {
                 key: value for key, value in self.model.tallies.items() if key[0] == uid
             }
-            assert {state: (one.tries, one.successes) for state, one in self.store.continuations(uid).items()} == {
+            known = {state: one for (of, state), one in self.store.continuations().items() if of == uid}
+            assert {state: (one.tries, one.successes) for state, one in known.items()} == {
                 digest(np.array(ids, dtype=np.int32).tobytes()): counts
                 for (of, ids), counts in self.model.continuations.items()
                 if of == uid
