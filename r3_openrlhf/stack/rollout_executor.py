@@ -32,18 +32,37 @@ from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD, Recording
 
 
-class AgentExecutor(AgentExecutorBase):
-    """Sample and grade responses: an engine's actor makes one and calls it for each."""
+class SamplingExecutor(AgentExecutorBase):
+    """Samples as R³ needs it."""
 
     def __init__(self) -> None:
         from vllm.sampling_params import RequestOutputKind  # logprobs_array does without vllm
 
         self.output_kind = RequestOutputKind.FINAL_ONLY
         self.config = config_from_environment()
+        self.stops: tuple[list[int], list[str]] | None = None  # of the first request's tokenizer
+
+    def sampling(self, params, tokenizer, *, logprobs: int):
+        """A copy of OpenRLHF's parameters with this number of most likely tokens, and the run's stops."""
+        params = deepcopy(params)
+        params.logprobs = logprobs
+        params.flat_logprobs = True  # one list a response, not a dict for each token
+        params.output_kind = self.output_kind  # final only: else an output per token
+        params.detokenize = False  # k texts cost more than log-probs; decoded once
+        if self.stops is None:
+            self.stops = stops_of(tokenizer, self.config.data, self.config.rollout.stop)
+        stop_at(params, *self.stops)
+        return params
+
+
+class AgentExecutor(SamplingExecutor):
+    """Sample and grade responses: an engine's actor makes one and calls it for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.grader = make_grader(self.config.reward)
         self.top_logprobs = top_logprobs_wanted(self.config)
         self.vocab_size: int | None = None
-        self.stops: tuple[list[int], list[str]] | None = None  # of the first request's tokenizer
         self.record, self.playback = Recording.named_by(RECORD), Recording.named_by(PLAYBACK)
         self._asked: Counter = Counter()
 
@@ -58,18 +77,10 @@ class AgentExecutor(AgentExecutorBase):
                 f"the prompt of problem {record.uid} has {len(prompt_ids)} tokens, which with {max_tokens} new ones "
                 f"exceeds data.max_len={max_length}; raise data.max_len or lower rollout.max_new_tokens"
             )
-        params = deepcopy(sampling_params)
+        params = self.sampling(sampling_params, hf_tokenizer, logprobs=self.top_logprobs)
         params.max_tokens = max_tokens - len(given)
         if given:  # upstream's 1 (samples_generator.py:234) would forbid to end here
             params.min_tokens = 0
-        params.logprobs = self.top_logprobs
-        params.flat_logprobs = True  # one list a response, not a dict for each token
-        params.output_kind = self.output_kind  # final only: else an output per token
-        params.detokenize = False  # k texts cost more than log-probs; decoded once below
-        if self.stops is None:
-            self.stops = stops_of(hf_tokenizer, self.config.data, self.config.rollout.stop)
-        stop_at(params, *self.stops)
-
         policy_step = getattr(llm_engine, "policy_step", None)  # fixed in a response
         output, key = await self._generate(llm_engine, prompt, prompt_ids + given, given, params)
         response_ids = list(output.token_ids)

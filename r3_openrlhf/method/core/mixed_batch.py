@@ -31,7 +31,6 @@ from r3_openrlhf.method.core.ranking import (
     ranked_rewards,
     score_rewards,
 )
-from r3_openrlhf.method.core.replay import rows_to_replace
 from r3_openrlhf.method.types import (
     AdvantageScope,
     Context,
@@ -249,8 +248,8 @@ class MixedBatch:
         group.recalled += [self._add(group, index, rollout).index for rollout in stored]
         group.replay = RecallFate.RECALLED if group.recalled else RecallFate.NOT_CHOSEN
         if mode is ReplayMode.REPLACE and group.recalled:
-            for position in rows_to_replace(len(fresh), min(len(group.recalled), len(fresh) - 1), rng):
-                self.rows[fresh[position]].trained = False
+            for row in rng.sample(fresh, min(len(group.recalled), len(fresh) - 1)):
+                self.rows[row].trained = False
 
     def _takes(self, group: Group, verdict: Verdict) -> bool:
         if group.context is Context.REFLECTION:

@@ -1,5 +1,4 @@
-"""Choose the past rollouts that join a collapsed group, and the rows that give way to them (CCR,
-METHOD section 4).
+"""Choose the past rollouts that join a collapsed group (CCR, METHOD section 4).
 
 RECALL_ORDERS is the table of orders; a function of one's own joins it by import path:
 
@@ -81,14 +80,3 @@ RECALL_ORDERS: OpenTable[RecallOrder] = OpenTable(
     of_user=_order_of_user,
     unread=lambda path: uniform,
 )
-
-
-def rows_to_replace(n_rows: int, k: int, rng: random.Random) -> list[int]:
-    """Places, ascending, of the k rows of a group that give way to k recalled rows, drawn
-    uniformly.
-
-    ValueError: n_rows below 1, k below 0 or above n_rows."""
-    n_rows, k = whole_number("n_rows", n_rows, minimum=1), whole_number("k", k, minimum=0)
-    if k > n_rows:
-        raise ValueError(f"k is {k}; a group of {n_rows} rows cannot give up more than it has")
-    return sorted(rng.sample(range(n_rows), k))

@@ -25,7 +25,7 @@ from r3_openrlhf.method.types import EntropyStatistics, Rollout
 _ROW = (
     "SELECT r.id, r.step, r.copies, r.evicted_at, p.uid, r.reward, r.finish_reason, r.reason, r.epoch, r.policy_step, "
     "r.context, r.verdict, r.truncated, r.entropy_peak, r.entropy_global, r.entropy_source, r.num_tokens, a.ids, l.data, "
-    "q.id, q.digest, q.num_tokens, q.ids "
+    "q.id, q.num_tokens, q.ids "
     "FROM rollouts r JOIN problems p ON p.id = r.problem JOIN responses a ON a.id = r.response "
     "JOIN prompts q ON q.id = r.prompt JOIN logprobs l ON l.rollout = r.id WHERE r.id = ?"
 )
@@ -92,7 +92,7 @@ def _stored(
 ) -> StoredRollout:
     row, step, copies, evicted_at, uid, reward, finish_reason, reason, epoch, policy_step = found[:10]
     context, verdict, truncated, peak, global_, source, num_tokens, ids, logprobs = found[10:19]
-    prompt, prompt_digest, prompt_tokens, prompt_ids = found[19:]
+    prompt, prompt_tokens, prompt_ids = found[19:]
     if prompt not in prompts:
         prompts[prompt] = codec.unpack(prompt_ids, np.int32, length=prompt_tokens)
     rollout = Rollout(
@@ -111,6 +111,4 @@ def _stored(
         reason=reason,
         turns=read_turns(connection, codec, row),
     )
-    return StoredRollout(
-        row=row, step=step, prompt_hash=prompt_digest.hex(), copies=copies, evicted_at=evicted_at, rollout=rollout
-    )
+    return StoredRollout(row=row, step=step, copies=copies, evicted_at=evicted_at, rollout=rollout)

@@ -17,7 +17,6 @@ class StoredRollout:
 
     row: int  # id of the row
     step: int  # training step it was committed with
-    prompt_hash: str  # blake2b-128 of the prompt's token ids, hexadecimal
     copies: int  # how often this very response was sampled while the store kept it
     evicted_at: int | None = None  # step that evicted it; None: recallable
     rollout: Rollout

@@ -12,35 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from copy import deepcopy
-
-from openrlhf.utils.agent import AgentExecutorBase
 
 from r3_openrlhf.problems.agents.processes.pool import EnvironmentLost, EnvironmentPool
 from r3_openrlhf.problems.agents.trajectory import Episode, Trajectory
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
-from r3_openrlhf.problems.stops import stop_at, stops_of
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.agents.tasks import environment_of_run, seed_of
 from r3_openrlhf.stack.agents.turns import Sampled, lost_at_reset, responses_of
-from r3_openrlhf.stack.environment import config_from_environment
-from r3_openrlhf.stack.rollout_executor import logprobs_array
+from r3_openrlhf.stack.rollout_executor import SamplingExecutor, logprobs_array
 
 
-class AgentExecutor(AgentExecutorBase):
+class AgentExecutor(SamplingExecutor):
     """Play trajectories: an engine's actor makes one and calls it for each."""
 
     def __init__(self) -> None:
-        from vllm.sampling_params import RequestOutputKind  # responses_of does without vllm
-
-        self.output_kind = RequestOutputKind.FINAL_ONLY
-        self.config = config_from_environment()
+        super().__init__()
         agents = self.config.agents
         self.environments = EnvironmentPool(
             environment_of_run(self.config), agents.options, timeout_s=agents.timeout_s
         )
         self._numbers = itertools.count()
-        self.stops: tuple[list[int], list[str]] | None = None  # of the first request's tokenizer
 
     async def execute(  # text alone: no images
         self,
@@ -109,14 +100,7 @@ class AgentExecutor(AgentExecutorBase):
         return episode.trajectory(), sampled
 
     async def _sample(self, prompt: str, state: str, sampling_params, hf_tokenizer, llm_engine) -> Sampled:
-        params = deepcopy(sampling_params)
-        params.logprobs = 0  # the sampled token's alone
-        params.flat_logprobs = True  # as rollout_executor.py
-        params.output_kind = self.output_kind
-        params.detokenize = False
-        if self.stops is None:
-            self.stops = stops_of(hf_tokenizer, self.config.data, self.config.rollout.stop)
-        stop_at(params, *self.stops)
+        params = self.sampling(sampling_params, hf_tokenizer, logprobs=0)  # the sampled token's alone
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         output = (await llm_engine.generate(prompt_ids, params)).outputs[0]
         response_ids = list(output.token_ids)

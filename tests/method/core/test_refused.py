@@ -22,7 +22,6 @@ MODULES = (advantages, entropy, ranking, reflection, replay, rewards, hierarchy)
 FUNCTIONS = {name: value for module in MODULES for name, value in vars(module).items()} | {
     "choose": partial(replay.choose, rng=random.Random(0)),
     "overlong_penalty": overlong_penalty,
-    "rows_to_replace": partial(replay.rows_to_replace, rng=random.Random(0)),
     "token_logprobs_and_entropy": of_zeros,
 }
 TABLE = tomllib.loads(Path(__file__).with_name("refused.toml").read_text())

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists, sampled_from
 
-from r3_openrlhf.method.core.replay import Candidate, choose, rows_to_replace
+from r3_openrlhf.method.core.replay import Candidate, choose
 
 
 def Stored(step, ids):
@@ -54,19 +54,6 @@ def test_uniform_is_uniform():
 def test_equal_rows_do_not_need_an_order():
     twins = [Stored(1, (2,)), Stored(1, (2,))]
     assert choose(twins, k=2, order="newest", rng=random.Random(0)) == twins
-
-
-@given(integers(1, 20), integers(0, 20), integers(0, 99))
-def test_replaced_rows_are_distinct_places(n_rows, k, seed):
-    places = rows_to_replace(n_rows, min(k, n_rows), random.Random(seed))
-    assert places == sorted(set(places)) and len(places) == min(k, n_rows)
-    assert all(0 <= place < n_rows for place in places)
-
-
-def test_every_row_may_be_replaced():
-    rng = random.Random(0)
-    drawn = Counter(place for _ in range(2000) for place in rows_to_replace(4, 1, rng))
-    assert all(abs(drawn[place] - 500) < 5 * 20 for place in range(4))
 
 
 def twice(candidates, k, rng):
