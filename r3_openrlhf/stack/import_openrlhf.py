@@ -142,11 +142,9 @@ def page(arguments: Sequence[str]) -> tuple[str, str | None]:
     found, reasons = configuration(arguments)
     nested: dict[str, Any] = {"run_dir": found.pop("run_dir", "runs/imported")}
     for key, value in sorted(found.items()):
-        section, _, name = key.partition(".")
-        if name:
-            nested.setdefault(section, {})[name] = list(value) if isinstance(value, tuple) else value
-        else:
-            nested[key] = value
+        *section, name = key.split(".", maxsplit=1)
+        values = nested.setdefault(section[0], {}) if section else nested
+        values[name] = list(value) if isinstance(value, tuple) else value
     try:
         with_overrides(nested, [], source="the imported configuration")
         refused = None

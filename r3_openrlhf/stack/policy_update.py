@@ -5,7 +5,8 @@ B rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -222,31 +223,24 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
 
 def forget_fillers(experience, real_B: torch.Tensor) -> None:
     """Leave fillers out of means per row; their token tensors stay, without any action."""
-    size = len(real_B)
     for key, value in list(experience.info.items()):
-        if isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == size:
-            experience.info[key] = value[real_B]
-        elif isinstance(value, list) and len(value) == size:
-            experience.info[key] = (
-                torch.stack([v for v, keep in zip(value, real_B.tolist(), strict=True) if keep])
-                if real_B.any()
-                else torch.zeros(0)
-            )
+        values = torch.stack(value) if isinstance(value, list) else value
+        if values.dim() > 0 and len(values) == len(real_B):
+            experience.info[key] = values[real_B]
     for name in ("response_length", "truncated", "total_length"):
         value = getattr(experience, name)
         if isinstance(value, torch.Tensor):
             setattr(experience, name, value[real_B])
 
 
-class in_order:
+@contextmanager
+def in_order(module) -> Iterator[None]:
     """For upstream's DataLoader: `lay_out` shuffled the rows; micro-batches keep windows."""
-
-    def __init__(self, module) -> None:
-        self.module = module
-
-    def __enter__(self) -> None:
-        self.loader = self.module.DataLoader
-        self.module.DataLoader = lambda *args, **kwargs: DataLoader(*args, **{**kwargs, "shuffle": False})
-
-    def __exit__(self, *error) -> None:
-        self.module.DataLoader = self.loader
+    loader, module.DataLoader = (
+        module.DataLoader,
+        lambda *args, **kwargs: DataLoader(*args, **kwargs | {"shuffle": False}),
+    )
+    try:
+        yield
+    finally:
+        module.DataLoader = loader

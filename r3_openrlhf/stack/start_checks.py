@@ -35,7 +35,7 @@ def check_places(run: RunDirectory, *, platform: str) -> list[str]:
 
 def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
     """Check that the run may continue from this checkpoint, with its metrics and history, before
-    anything starts. The trainer checks again. R3Error."""
+    anything starts. R3Error."""
     if config.algorithm.has_critic and not (folder.parent.with_name(checkpoint_record.CRITIC) / folder.name).is_dir():
         raise ConfigError(
             f"the checkpoint {folder} has no critic with it; restore {checkpoint_record.CRITIC} from a copy, or choose another run_dir"

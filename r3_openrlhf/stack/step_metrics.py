@@ -16,18 +16,17 @@ def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     bounds = [r.entropy_bounds for r in rollouts if r.entropy_bounds is not None]
     if bounds:
-        lower = sum(b.global_lower for b in bounds) / len(bounds)
-        upper = sum(b.global_upper for b in bounds) / len(bounds)
+        lower, upper = fmean(b.global_lower for b in bounds), fmean(b.global_upper for b in bounds)
         metrics |= {
             "r3/entropy/global_lower": lower,
             "r3/entropy/global_upper": upper,
             "r3/entropy/bound_width": upper - lower,
-            "r3/entropy/peak_lower": sum(b.peak_lower for b in bounds) / len(bounds),
+            "r3/entropy/peak_lower": fmean(b.peak_lower for b in bounds),
         }
     exact = [r.entropy for r in rollouts if r.entropy is not None and r.entropy.source == "exact"]
     if exact:
-        metrics["r3/entropy/ranked_peak"] = sum(e.peak for e in exact) / len(exact)
-        metrics["r3/entropy/ranked_global"] = sum(e.global_ for e in exact) / len(exact)
+        metrics["r3/entropy/ranked_peak"] = fmean(e.peak for e in exact)
+        metrics["r3/entropy/ranked_global"] = fmean(e.global_ for e in exact)
     return metrics
 
 

@@ -16,7 +16,7 @@ from openrlhf.trainer import ppo_trainer
 
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.method.history.witness import check_checkpoint, record_of
+from r3_openrlhf.method.history.witness import record_of
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, read_prompts
 from r3_openrlhf.problems.label import Label
@@ -40,16 +40,6 @@ from r3_openrlhf.stack.work import work_of
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor; this is the decorated class
 UpstreamTrainer: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
-
-ADDED_SECONDS = (
-    "r3/time/generator_s",
-    "r3/time/bounds_s",
-    "r3/time/recall_s",
-    "r3/time/batch_s",
-    "r3/time/entropy_s",
-    "r3/time/advantage_s",
-    "r3/time/history_s",
-)
 
 
 class RecordedSteps(ppo_trainer.BasePPOTrainer):
@@ -99,10 +89,6 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         states = super().init_checkpoint_states()
         other_ranks.forget(self.run)  # every rank has loaded it
         step = states["global_step"]
-        folder = checkpoint_record.newest(self.run.checkpoints)
-        if self.history is not None and folder is not None and not self.config.checkpoint.force:
-            record = checkpoint_record.read(folder)
-            check_checkpoint(self.run.history, record.history if record else None, step=step)
         self.r3.roll_back(step)
         self.run.roll_back(step)
         self._at(step)
@@ -110,11 +96,6 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if step:  # a line is on disk before its checkpoint
             lines = self.run.read_metrics()
             self._trends = [kept(line) for line in lines]
-            if not lines or lines[-1]["step"] != step:
-                raise TrainingStopped(
-                    f"{self.run.metrics} has no line of step {step}, of which there is a checkpoint; restore it from a copy, or "
-                    "choose another run_dir"
-                )
             self.samples_generator.tokens = int(lines[-1]["generated_tokens_total"])
         if self._evaluation_is_due():  # or the run was killed before this one
             if step:
@@ -186,7 +167,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
                 "r3/time/history_s": history_s,
             }
         )
-        status["r3/time/added_s"] = sum(status.get(key, 0.0) for key in ADDED_SECONDS)
+        status["r3/time/added_s"] = sum(value for key, value in status.items() if key.startswith("r3/time/"))
         self._at(global_step)
         self._next_epoch = facts.next_epoch
         return status, global_step

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib.util
 import io
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -92,7 +93,9 @@ def installed_source() -> Path:
 def _upstream(source: Path) -> tuple[argparse.ArgumentParser, Callable[[list[str]], SimpleNamespace]]:
     """The parser of the `__main__` block, and a function for the part up to `train(args)`."""
     making, checking = _programs(source, source.stat().st_mtime_ns)
-    names: dict[str, Any] = {"argparse": argparse, "hierarchize": _hierarchize(source.parent.parent)}
+    # importing openrlhf.utils.config would import torch and transformers; the file is alone
+    hierarchize = runpy.run_path(str(source.parent.parent / "utils" / "config.py"))["hierarchize"]
+    names: dict[str, Any] = {"argparse": argparse, "hierarchize": hierarchize}
     exec(making, names)  # noqa: S102, installed code
     parser = names["parser"]
 
@@ -115,7 +118,6 @@ def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
     parse = next((index for index, node in enumerate(block) if "attr='parse_args'" in ast.dump(node)), None)
     if parse is None:
         raise ConfigError(f"{source} has no parser under __main__; R³ supports OpenRLHF 0.11.2")
-    # importing openrlhf.utils.config would import torch and transformers; `hierarchize` is alone.
     checking = [
         node
         for node in block[parse:]
@@ -133,13 +135,3 @@ def _imports(tree: ast.Module) -> list[ast.stmt]:
         if (isinstance(node, ast.Import) and all(name.name in sys.stdlib_module_names for name in node.names))
         or (isinstance(node, ast.ImportFrom) and node.module in sys.stdlib_module_names)
     ]
-
-
-def _hierarchize(package: Path) -> Callable:
-    path = package / "utils" / "config.py"
-    spec = importlib.util.spec_from_file_location("_openrlhf_utils_config", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be loaded")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.hierarchize

@@ -15,7 +15,7 @@ from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_ou
 from r3_openrlhf.problems.prompts import RunPrompts
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.first_page import FirstPage, page_of_run, page_of_tasks
+from r3_openrlhf.runs.first_page import FirstPage, page_of_run
 from r3_openrlhf.runs.models.checks import load_tokenizer
 
 HERE = Path(__file__).parent
@@ -70,14 +70,10 @@ def _tasks() -> Work:
     from r3_openrlhf.stack.agents.tasks import check_environment, prepare_tasks, turn_prompts
     from r3_openrlhf.stack.agents.turns import whole_trajectories
 
-    def prepare_tasks_and_page(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
-        data = prepare_tasks(config, run)
-        return data, page_of_tasks(config, model, data)
-
     return Work(
         executor=HERE / "agents" / "executor.py",
         check=check_environment,
-        prepare=prepare_tasks_and_page,
+        prepare=prepare_tasks,
         prompts=turn_prompts,
         evaluated=whole_trajectories,
     )

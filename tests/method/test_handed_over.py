@@ -103,7 +103,7 @@ ROLLOUT = make_rollout("a", turns=(3,))
         (lambda r3: ReplaySettings(k="2"), "replay.k is '2'; use 1 to 10000"),
         (lambda r3: ReplaySettings(k=2.5), "replay.k is 2.5; use a whole number"),
         (lambda r3: ReplaySettings(enabled="false"), "replay.enabled is 'false'; use true or false"),
-        (lambda r3: R3Settings(ranking={"score": 5}), "ranking.score is '5', which cannot be called"),
+        (lambda r3: R3Settings(ranking={"score": 5}), "ranking.score is '5', which fails on two made-up rollouts"),
         (lambda r3: r3.mix(5, step=0), "rollouts is 5; use a list of Rollout"),
         (lambda r3: r3.mix([{"uid": "a"}], step=0), "rollouts[0] is {'uid': 'a'}; use r3_openrlhf.Rollout"),
         (lambda r3: r3.mix([make_rollout()], step="0"), "step is '0'; use a whole number"),

@@ -18,7 +18,7 @@ from typing import Any
 
 from r3_openrlhf.method.core.advantages import group_advantages
 from r3_openrlhf.method.core.checks import finite_values
-from r3_openrlhf.method.open_table import OpenTable, check_signature, named_by, tried
+from r3_openrlhf.method.open_table import OpenTable, named_by, tried
 
 PSR_WEIGHT = 0.1  # lambda of W-REINFORCE, arXiv 2506.01347, section 5
 EQ_3: dict[str, Any] = {"alpha": 1.0, "lam": 1e-9, "off_policy_only": False}  # eq. 1: OpenRLHF's group_norm
@@ -104,7 +104,6 @@ def gpg(rewards: Sequence[float], *, differing: float) -> list[float]:
 def estimator_of_user(key: str, path: str, function: Any) -> GroupEstimator:
     """Make an entry of a user's function. ConfigError: it cannot be called, or fails on a made-up group."""
     estimator = GroupEstimator(function)
-    check_signature(key, path, function, [0.0] * 4, **named_by(function, FACTS))
     for rewards, num_right in (([1.75, 1.5, 0.0, 0.0], 2), ([0.0] * 4, 0), ([1.75, 1.5, 1.0, 1.25], 4)):
         call = partial(estimator.of, rewards, **FACTS | {"correct": [i < num_right for i in range(4)]})
         tried(key, path, call, on=f"a made-up group of four, {num_right} of them right")

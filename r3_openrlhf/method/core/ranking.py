@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length
-from r3_openrlhf.method.open_table import OpenTable, check_signature, named_by, tried
+from r3_openrlhf.method.open_table import OpenTable, named_by, tried
 from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
 
 MARGIN = 0.1  # a ranking leaves this share of the way from a failure's own reward to the least success
@@ -191,7 +191,6 @@ def confidence(rollouts: Sequence[Rollout]) -> list[float]:
 def _score_of_user(path: str, function: Any) -> RankingScore:
     """ConfigError: no function of (rollouts[, entropies]), or it fails on two made-up rollouts."""
     entropies = [EntropyStatistics(peak=1.0 + i, global_=0.5, source="exact") for i in range(2)]
-    check_signature("ranking.score", path, function, [], **named_by(function, {"entropies": []}))
     score = RankingScore(function)
     rollouts = [_made_up(i) for i in range(2)]
     tried("ranking.score", path, lambda: score.of(rollouts, entropies), on="two made-up rollouts")

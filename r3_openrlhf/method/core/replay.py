@@ -14,7 +14,7 @@ from typing import Any
 
 from r3_openrlhf.method.core.checks import whole_number
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import Name, OpenTable, check_signature, tried
+from r3_openrlhf.method.open_table import Name, OpenTable, tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,6 @@ def uniform(candidates: Sequence[Candidate], k: int, rng: random.Random) -> list
 
 def _order_of_user(path: str, function: Any) -> RecallOrder:
     """ConfigError: no function of (candidates, k, rng), or it fails on three made-up ones."""
-    check_signature("replay.order", path, function, [], 1, random.Random(0))
     candidates = [Candidate(step, step, 1.0 + step / 10, 5 - step, bytes([step])) for step in range(3)]
     made_up = "three made-up candidates"
     found = tried("replay.order", path, lambda: list(function(candidates, 2, random.Random(0))), on=made_up)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from itertools import groupby
@@ -36,25 +37,13 @@ class _Ids:
     rollout: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A recallable row that is stored already."""
-
-    candidate: Candidate
-    copies: int
-    bytes: int
-
-
-class _Tallies(dict[tuple[int, int, int], tuple[int, list[float]]]):
-    """Number of samples and their reward sums, by problem, context and verdict."""
-
-    def add(self, key: tuple[int, int, int], samples: int, reward_sum: float) -> None:
-        count, sums = self.get(key, (0, []))
-        self[key] = count + samples, [*sums, reward_sum]
+class _Tallies(defaultdict[tuple[int, int, int], list[tuple[int, float]]]):
+    """Numbers of samples and their reward sums, by problem, context and verdict."""
 
     def ordered(self) -> list[tuple[tuple[int, int, int], int, float]]:
         """By key. fsum: the order of arrival leaves no trace in the last bit."""
-        return [(key, count, math.fsum(sums)) for key, (count, sums) in sorted(self.items())]
+        columns = ((key, *zip(*parts, strict=True)) for key, parts in sorted(self.items()))
+        return [(key, sum(counts), math.fsum(sums)) for key, counts, sums in columns]
 
 
 class StepWriter:
@@ -70,8 +59,8 @@ class StepWriter:
         ).fetchone()
         self._ids = _Ids(*last) if last else _Ids(0, 0, 0, 0)
         self._usage = Usage.load(connection)
-        self._counted = _Tallies()
-        self._gone = _Tallies()  # what has no row
+        self._counted = _Tallies(list)
+        self._gone = _Tallies(list)  # what has no row
         self._touched: set[tuple[int, int]] = set()
         self._num_rows = self._num_unkept = self._arrived_bytes = 0
 
@@ -89,8 +78,8 @@ class StepWriter:
         problems = self._problem_ids([*(draft.rollout.uid for draft in drafts), *(r.uid for r in ungraded)])
         for rollout in ungraded:
             key = problems[rollout.uid], CONTEXT_CODES[rollout.context], VERDICT_CODES[Verdict.UNGRADED]
-            self._counted.add(key, 1, 0.0)
-            self._gone.add(key, 1, 0.0)
+            self._counted[key].append((1, 0.0))
+            self._gone[key].append((1, 0.0))
         for (uid, verdict), bucket in groupby(drafts, key=lambda draft: (draft.rollout.uid, draft.rollout.verdict)):
             self._write_bucket(problems[uid], verdict, list(bucket))
         self._count_continuations(problems, continued)
@@ -128,17 +117,16 @@ class StepWriter:
         self._touched.add((problem, code))
         live = self._live_rows(problem, code)
         replaced = {draft.content: live.pop(draft.content) for draft in drafts if draft.content in live}
-        candidates = [row.candidate for row in live.values()]
-        candidates += [self._candidate(draft, replaced.get(draft.content)) for draft in drafts]
+        candidates = [*live.values(), *(self._candidate(draft, replaced.get(draft.content)) for draft in drafts)]
         refused = set()
         for candidate in self._over(candidates):
             if candidate.row is None:
                 refused.add(candidate.content)
             else:
-                self._evict(candidate.row, live[candidate.content].bytes)
+                self._evict(candidate.row, candidate.num_bytes)
         for draft in drafts:
             key = problem, CONTEXT_CODES[draft.rollout.context], code
-            self._counted.add(key, draft.samples, draft.reward_sum)
+            self._counted[key].append((draft.samples, draft.reward_sum))
             earlier = replaced.get(draft.content)
             copies = draft.samples + (earlier.copies if earlier else 0)
             kept = draft.content not in refused and self._insert(
@@ -147,14 +135,14 @@ class StepWriter:
             if kept:
                 self._num_rows += 1
             else:
-                self._gone.add(key, draft.samples, draft.reward_sum)
+                self._gone[key].append((draft.samples, draft.reward_sum))
                 self._num_unkept += draft.samples
             if earlier and (kept or draft.content in refused):  # no room: the older stays
-                self._evict(earlier.candidate.row, earlier.bytes)
+                self._evict(earlier.row, earlier.num_bytes)
 
-    def _candidate(self, draft: Draft, earlier: _Row | None) -> Candidate:
+    def _candidate(self, draft: Draft, earlier: Candidate | None) -> Candidate:
         """A draft as eviction sees it, with the state of the row that it replaces, or its own."""
-        first_step = earlier.candidate.first_step if earlier else None
+        first_step = earlier.first_step if earlier else None
         if first_step is None and draft.state is not None:
             first_step = self._step
         return Candidate(None, draft.rollout.context, self._step, draft.content, first_step)
@@ -163,7 +151,7 @@ class StepWriter:
         limits = self._limits
         return rows_over(candidates, cap=limits.max_per_problem_and_verdict, max_states=limits.max_states_per_problem)
 
-    def _live_rows(self, problem: int, verdict: int) -> dict[bytes, _Row]:
+    def _live_rows(self, problem: int, verdict: int) -> dict[bytes, Candidate]:
         """Recallable rows of one problem and verdict, by content."""
         rows = self._connection.execute(
             "SELECT id, context, step, content, (SELECT min(first_step) FROM states WHERE rollout = id), copies, bytes "
@@ -171,8 +159,8 @@ class StepWriter:
             (problem, verdict),
         )
         return {
-            content: _Row(Candidate(row, CONTEXTS[context], step, content, first_step), copies, size)
-            for row, context, step, content, first_step, copies, size in rows
+            content: Candidate(row, CONTEXTS[context], step, content, *others)
+            for row, context, step, content, *others in rows
         }
 
     def _evict(self, row: int | None, size: int) -> None:
@@ -181,7 +169,7 @@ class StepWriter:
         self._usage.live -= size
         self._usage.retained += size
 
-    def _insert(self, draft: Draft, *, problem: int, copies: int, earlier: _Row | None) -> bool:
+    def _insert(self, draft: Draft, *, problem: int, copies: int, earlier: Candidate | None) -> bool:
         """Writes a row; False when the file has no room for it."""
         rollout, entropy = draft.rollout, draft.rollout.entropy
         logprobs, tokens = self._codec.pack(rollout.response_logprobs), self._codec.pack(rollout.response_ids)
@@ -190,7 +178,7 @@ class StepWriter:
             prompts = self._codec.pack(draft.turns.prompt_ids)
             turns = self._codec.pack_json({"turns": draft.turns.turns})
             size += blob_bytes(len(prompts)) + blob_bytes(len(turns))
-        had_state = earlier is not None and earlier.candidate.first_step is not None
+        had_state = earlier is not None and earlier.first_step is not None
         if had_state or draft.state is not None:
             size += STATE_BYTES
         self._arrived_bytes += size
@@ -239,7 +227,7 @@ class StepWriter:
         if earlier is not None and had_state:  # the same response: it keeps its first state
             self._connection.execute(
                 "INSERT INTO states SELECT ?, num_tokens, state, value, first_step FROM states WHERE rollout = ?",
-                (self._ids.rollout, earlier.candidate.row),
+                (self._ids.rollout, earlier.row),
             )
         elif draft.state is not None:
             for length, value in draft.state.cuts:
@@ -276,8 +264,8 @@ class StepWriter:
         ).fetchall()
         for problem, verdict in set(over) - self._touched:
             live = self._live_rows(problem, verdict)
-            for candidate in self._over([row.candidate for row in live.values()]):
-                self._evict(candidate.row, live[candidate.content].bytes)
+            for candidate in self._over(list(live.values())):
+                self._evict(candidate.row, candidate.num_bytes)
 
     def _make_room(self) -> None:
         """Evicts rows of the richest sets (eviction.py) ahead of need.

@@ -53,6 +53,8 @@ class Candidate:
     step: int
     content: bytes  # digest of context, prompt, response and verdict
     first_step: int | None = None  # of its state; None: it has none
+    copies: int = 0  # samples of this response, while it was stored
+    num_bytes: int = 0
 
 
 def rows_over(candidates: Sequence[Candidate], *, cap: int, max_states: int) -> list[Candidate]:

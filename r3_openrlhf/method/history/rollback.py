@@ -12,25 +12,10 @@ BELOW_FLOOR = -1  # `gone.step` of what no roll-back can bring back
 def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
     """Make the store what it was at `step`; returns the number of rows removed."""
     last = connection.execute(
-        "SELECT last_problem, last_prompt, last_response, last_rollout FROM steps WHERE step <= ? "
-        "ORDER BY step DESC LIMIT 1",
-        (step,),
+        "SELECT last_problem, last_rollout FROM steps WHERE step <= ? ORDER BY step DESC LIMIT 1", (step,)
     ).fetchone()
-    problem, prompt, response, rollout = last or (0, 0, 0, 0)
-    # Texts that outlive their later rows, but may have lost the earlier below the floor.
-    shared = {
-        table: connection.execute(
-            f"SELECT DISTINCT {column} FROM rollouts WHERE id > ? AND {column} <= ?", (rollout, limit)
-        ).fetchall()
-        for table, column, limit in (("prompts", "prompt", prompt), ("responses", "response", response))
-    }
-    removed = connection.execute("DELETE FROM rollouts WHERE id > ?", (rollout,)).rowcount
-    for table in ("logprobs", "trajectories", "states"):
-        connection.execute(f"DELETE FROM {table} WHERE rollout > ?", (rollout,))
-    connection.execute("DELETE FROM responses WHERE id > ?", (response,))
-    connection.execute("DELETE FROM prompts WHERE id > ?", (prompt,))
-    for table, rows in shared.items():
-        _delete_unused(connection, table, rows)
+    problem, rollout = last or (0, 0)
+    removed, _ = _delete_rows(connection, "id > ?", rollout)
     connection.execute("UPDATE rollouts SET evicted_at = NULL WHERE evicted_at > ?", (step,))
 
     changed = connection.execute(
@@ -82,19 +67,24 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
     )
     connection.execute("DELETE FROM continuations WHERE step BETWEEN 0 AND ?", (floor,))
     usage.continuations = Usage.of_continuations(connection)
+    _, freed = _delete_rows(connection, "evicted_at <= ?", floor)
+    usage.prompts -= freed  # a response's bytes are its rows' bytes
+    connection.execute("DELETE FROM counters_before WHERE step <= ?", (floor,))
+    usage.save(connection)
+
+
+def _delete_rows(connection: sqlite3.Connection, which: str, number: int) -> tuple[int, int]:
+    """Delete rollouts, and the texts that no other row needs. Returns how many there were, and the
+    bytes of these prompts."""
     shared = {
-        table: connection.execute(f"SELECT DISTINCT {column} FROM rollouts WHERE evicted_at <= ?", (floor,)).fetchall()
+        table: connection.execute(f"SELECT DISTINCT {column} FROM rollouts WHERE {which}", (number,)).fetchall()
         for table, column in (("prompts", "prompt"), ("responses", "response"))
     }
     for table in ("logprobs", "trajectories", "states"):
-        connection.execute(
-            f"DELETE FROM {table} WHERE rollout IN (SELECT id FROM rollouts WHERE evicted_at <= ?)", (floor,)
-        )
-    connection.execute("DELETE FROM rollouts WHERE evicted_at <= ?", (floor,))
+        connection.execute(f"DELETE FROM {table} WHERE rollout IN (SELECT id FROM rollouts WHERE {which})", (number,))
+    removed = connection.execute(f"DELETE FROM rollouts WHERE {which}", (number,)).rowcount
     freed = {table: _delete_unused(connection, table, rows) for table, rows in shared.items()}
-    usage.prompts -= freed["prompts"]  # a response's bytes are its rows' bytes
-    connection.execute("DELETE FROM counters_before WHERE step <= ?", (floor,))
-    usage.save(connection)
+    return removed, freed["prompts"]
 
 
 def _delete_unused(connection: sqlite3.Connection, table: str, rows: list[tuple[int]]) -> int:

@@ -18,6 +18,7 @@ from r3_openrlhf.problems.agents.environment import make_environment, task_uid
 from r3_openrlhf.problems.agents.reflection import TurnPrompts
 from r3_openrlhf.problems.training_file import Label, PreparedData, line_of, write_once
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.first_page import FirstPage, page_of_tasks
 
 TASK = "environment"  # of a Label: no grader judges it
 
@@ -28,13 +29,12 @@ def check_environment(config: R3Config) -> None:
 
 
 def environment_of_run(config: R3Config) -> str:
-    """agents.environment. ValueError: the run has none."""
-    if config.agents.environment is None:
-        raise ValueError("agents.environment is not set; this run has no environment")
+    """agents.environment, which an agentic run has."""
+    assert config.agents.environment is not None
     return config.agents.environment
 
 
-def prepare_tasks(config: R3Config, run: RunDirectory) -> PreparedData:
+def prepare_tasks(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
     """Write the tasks that are trained on, and the held-out ones, whose seeds are the next ones.
 
     Raises:
@@ -45,14 +45,11 @@ def prepare_tasks(config: R3Config, run: RunDirectory) -> PreparedData:
     _write(config, run.data, range(num_tasks))
     if num_held_out:
         _write(config, run.held_out, range(num_tasks, num_tasks + num_held_out))
-    counts: dict[str, Any] = {
-        "num_problems": num_tasks,
-        "num_dropped_overlong": 0,
-        "num_duplicates": 0,
-        "num_unusable": 0,
-    }
+    nothing = "num_dropped_overlong num_duplicates num_unusable max_prompt_tokens num_too_long_to_reflect"
+    counts: dict[str, Any] = {"num_problems": num_tasks, **dict.fromkeys(nothing.split(), 0)}
     run.data_counts.write_text(json.dumps(counts) + "\n", encoding="utf-8")
-    return PreparedData(path=run.data, **counts)
+    data = PreparedData(path=run.data, **counts)
+    return data, page_of_tasks(config, model, data)
 
 
 def turn_prompts(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> TurnPrompts:
