@@ -348,10 +348,11 @@ def test_view_is_enough_to_read_a_run(installed_with, tmp_path):
 @pytest.mark.slow
 def test_serve_is_enough_to_grade(installed_with, tmp_path):
     place = installed_with("serve")
-    body = {"query": ["1+1? \\boxed{2}", "1+1? \\boxed{3}"], "prompts": ["1+1?"] * 2, "labels": ["2"] * 2}
+    items = [{"response": f"\\boxed{{{n}}}", "references": ["2"], "num_tokens": 1} for n in (2, 3)]
     command = (place / "r3", "serve-rewards", "--task", "math", "--port", "0", "--workers", "1")
     with server(*command, cwd=tmp_path, said_by="stderr") as address:
-        assert json.loads(answer_of(f"{address}/get_reward", body))["scores"] == [1.0, 0.0]
+        results = json.loads(answer_of(f"{address}/grade", {"items": items}))["results"]
+        assert [result["score"] for result in results] == [1.0, 0.0]
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.machine.processes.fork_server import START_TIMEOUT_S
 from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
 from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of
@@ -51,11 +50,11 @@ class AdmissionQueue:
         )
         self._most = (settings.max_pending_items, settings.max_pending_mb * 2**20)
         self.num_items = self._num_bytes = 0  # accepted and not yet answered
-        self._task = settings.task
+        self._task, self._reward = settings.task, settings.reward
         self._probe: Future[Outcome] | None = None
         self._answered_at = -READY_FOR_S  # monotonic; below 0: never
 
-    async def grade(self, questions: list[Question], *, reward: RewardConfig) -> list[Grade]:
+    async def grade(self, questions: list[Question]) -> list[Grade]:
         """Grade in order. Busy when not all of them can be accepted; then none is. What comes alone may
         be larger than the bounds.
 
@@ -75,7 +74,7 @@ class AdmissionQueue:
             for job in jobs:
                 job.cancel()
         pairs = zip(questions, outcomes, strict=True)
-        return [grade_of(outcome, question.num_tokens, reward) for question, outcome in pairs]
+        return [grade_of(outcome, question.num_tokens, self._reward) for question, outcome in pairs]
 
     def _begin(self, task: str, item: msgspec.Raw) -> Future[Outcome]:
         job = self.pools.submit(task, item)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -18,11 +17,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from r3_openrlhf.config.access import is_loopback, is_this_machine, shows_token
-from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, Busy
-from r3_openrlhf.rewards.server.bodies import Bodies, Refused, parse_grade_body, parse_stock_body
+from r3_openrlhf.rewards.server.bodies import Bodies, Refused, parse_grade_body
 from r3_openrlhf.rewards.server.settings import ServerSettings
-from r3_openrlhf.rewards.server.stock_contract import load_counter, stock_answer
 
 _OPEN_ROUTES = ("/health", "/ready")
 _CLOSE = {"Connection": "close"}
@@ -31,14 +28,7 @@ Result = TypeVar("Result")
 
 
 def create_app(settings: ServerSettings) -> Starlette:
-    """The service as an ASGI application; its grading processes live from start-up to shutdown.
-
-    Raises:
-        ConfigError: settings.tokenizer is no tokenizer.
-    """
-    # the stock client sends no length: without a tokenizer there is no length reward for it
-    count_tokens = load_counter(settings.tokenizer) if settings.tokenizer else lambda response: 0
-    stock_reward = settings.reward if settings.tokenizer else replace(settings.reward, length_reward_max_tokens=None)
+    """The service as an ASGI application; its grading processes live from start-up to shutdown."""
     max_body_bytes = settings.max_body_mb * 2**20
     bodies = Bodies(
         max_bytes=max_body_bytes,
@@ -55,19 +45,7 @@ def create_app(settings: ServerSettings) -> Starlette:
     async def grade(request: Request) -> Response:
         """Grade a batch of responses; one answer when all of them have a grade."""
         questions = await bodies.read(request, partial(parse_grade_body, own_task=settings.task))
-        grading = request.app.state.queue.grade(questions, reward=settings.reward)
-        return _json({"results": await _unless_gone(request, grading)})
-
-    async def get_reward(request: Request) -> Response:
-        """OpenRLHF's contract (`--reward.remote_url`). An ungraded item alone is an error."""
-        questions = await bodies.read(
-            request, partial(parse_stock_body, task=settings.task, count_tokens=count_tokens)
-        )
-        grading = request.app.state.queue.grade(questions, reward=stock_reward)
-        grades = await _unless_gone(request, grading)
-        if len(grades) == 1 and grades[0].verdict is Verdict.UNGRADED:
-            return _problem(422, f"the response could not be graded: {grades[0].reason}; that is not a reward of 0")
-        return _json(stock_answer(grades))
+        return _json({"results": await _unless_gone(request, request.app.state.queue.grade(questions))})
 
     async def health(request: Request) -> Response:
         return _json({"status": "ok", "pending": request.app.state.queue.num_items})
@@ -82,7 +60,6 @@ def create_app(settings: ServerSettings) -> Starlette:
     return Starlette(
         routes=[
             Route("/grade", grade, methods=["POST"]),
-            Route("/get_reward", get_reward, methods=["POST"]),
             Route("/health", health),
             Route("/ready", ready),
         ],

@@ -12,15 +12,12 @@ from starlette.requests import Request
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.server.admission_queue import Busy, Question
-from r3_openrlhf.rewards.server.schema import GradeBody, StockBody
-from r3_openrlhf.rewards.server.stock_contract import references_of, response_of
+from r3_openrlhf.rewards.server.schema import GradeBody
 
 MAX_REASON_CHARS = 300
 Parsed = TypeVar("Parsed")
 
-_read_body = msgspec.json.Decoder(GradeBody).decode
-_read_stock = msgspec.json.Decoder(StockBody).decode
-_read_label = msgspec.json.Decoder(str | int | float | list[str] | None).decode
+_decode = msgspec.json.Decoder(GradeBody).decode
 
 
 class Refused(Exception):
@@ -70,7 +67,7 @@ def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
     own_task: of this service; of the tasks that users have written, a caller can have no other one.
     """
     questions = []
-    for i, item in enumerate(_read(_read_body, body, "$").items):
+    for i, item in enumerate(_read(body).items):
         if item.task not in TASKS and item.task != own_task:
             raise Refused(422, f"no such task; known: {', '.join({*TASKS, own_task})} - at `$.items[{i}].task`")
         metadata = bytes(item.metadata)
@@ -81,40 +78,14 @@ def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
     return questions
 
 
-def parse_stock_body(body: bytes, *, task: str, count_tokens: Callable[[str], int]) -> list[Question]:
-    """The items of /get_reward. Refused: the body has not the documented form."""
-    whole = _read(_read_stock, body, "$")
-    if not len(whole.query) == len(whole.prompts) == len(whole.labels):
-        raise Refused(422, "query, prompts and labels need the same number of elements")
-    questions = []
-    for i, (query, prompt, raw) in enumerate(zip(whole.query, whole.prompts, whole.labels, strict=True)):
-        response = response_of(query, prompt)
-        if response is None:
-            raise Refused(422, f"query {i} does not begin with its prompt, so the response in it is unknown")
-        # an object is not read here: the grading process does
-        label = bytes(raw) if bytes(raw)[:1] == b"{" else _read(_read_label, raw, f"$.labels[{i}]")
-        references, metadata = references_of(label)
-        request = GradeRequest(
-            response=response,
-            references=references,
-            task=task,
-            num_tokens=count_tokens(response),
-            truncated=False,
-            metadata=metadata,
-            problem=prompt,
-        )
-        questions.append(Question.of(request))
-    return questions
-
-
-def _read(decode: Callable[[bytes | msgspec.Raw], Parsed], text: bytes | msgspec.Raw, where: str) -> Parsed:
+def _read(body: bytes) -> GradeBody:
     """A refusal with the place but without the value, which may be long or not be JSON."""
     try:
-        return decode(text)
+        return _decode(body)
     except msgspec.ValidationError as error:
-        reason = str(error).replace("`$", f"`{where}") if "`$" in str(error) else f"{error} - at `{where}`"
+        reason = str(error) if "`$" in str(error) else f"{error} - at `$`"
         raise Refused(422, reason.encode("ascii", "replace").decode()[-MAX_REASON_CHARS:]) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(422, f"this is no JSON: {error} - at `{where}`") from error
+        raise Refused(422, f"this is no JSON: {error} - at `$`") from error
     except RecursionError as error:
         raise Refused(400, "this is nested too deep for parsing") from error

@@ -12,7 +12,6 @@ import click
 
 from r3_openrlhf.config import CodeConfig, RewardConfig
 from r3_openrlhf.config.access import new_token, read_token
-from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.rewards.server.settings import ServerSettings
 
@@ -30,7 +29,7 @@ def _option(name: str, field: str, text: str, *, default: Any = None, **more: An
 @click.command("serve-rewards")
 @_option("--host", "host", "Address to listen on.")
 @_option("--port", "port", "0: any free port, printed at the start.")
-@_option("--task", "task", f"Grader of /get_reward: {' | '.join(TASKS)}, or my_module:function.")
+@_option("--task", "task", "A grader of yours, my_module:function, which items may name besides ours.")
 @click.option(
     "--workers",
     type=int,
@@ -38,7 +37,6 @@ def _option(name: str, field: str, text: str, *, default: Any = None, **more: An
     help="Grading processes.  [default: cores of this process]",
 )
 @_option("--timeout", "timeout_s", "Seconds for one response.", default=_REWARD.timeout_s)
-@click.option("--tokenizer", help="tokenizer.json for the length reward of /get_reward; without it there is none.")
 @click.option("--length-reward/--no-length-reward", default=True, show_default=True)
 @_option("--length-reward-max-tokens", "max_tokens", "L_max.", default=_REWARD.length_reward_max_tokens)
 @_option(
@@ -79,9 +77,9 @@ def serve_rewards(
     token_file: str | None,
     **of_server: Any,
 ) -> None:
-    """Serve grades and rewards over HTTP, for `reward.urls` or OpenRLHF's --reward.remote_url.
+    """Serve grades and rewards over HTTP, for `reward.urls`.
 
-    Example: r3 serve-rewards --port 5000, then --reward.remote_url http://127.0.0.1:5000/get_reward
+    Example: r3 serve-rewards --port 5000, then reward.urls=[http://127.0.0.1:5000]
     """
     try:
         code = CodeConfig(

@@ -32,14 +32,3 @@ class GradeBody(Struct, forbid_unknown_fields=True):
     """The body of /grade."""
 
     items: Annotated[list[GradeItem], Meta(min_length=1, max_length=MAX_ITEMS)]
-
-
-class StockBody(Struct):
-    """OpenRLHF's remote reward request; the three lists have the same length.
-
-    query: prompt and response, decoded. labels: a text, a number, texts, an object or null.
-    """
-
-    query: Annotated[list[Text], Meta(min_length=1, max_length=MAX_ITEMS)]
-    prompts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_ITEMS)]
-    labels: Annotated[list[Raw], Meta(min_length=1, max_length=MAX_ITEMS)]

@@ -17,11 +17,8 @@ MAX_SIZE = 2**20
 class ServerSettings:
     """One reward service.
 
-    token: bearer token that callers must show; needed unless the service listens on loopback. task:
-    grader of the OpenRLHF route, which cannot say it; a word of answer_tasks.TASKS, or a user's
-    import path. tokenizer: path of a tokenizer.json (or its directory), to count tokens on the
-    OpenRLHF route; without it that
-        route pays no length reward.
+    token: bearer token that callers must show; needed unless the service listens on loopback. task: a
+    word of answer_tasks.TASKS, or a user's import path, which callers may then ask for.
     max_pending_items, max_pending_mb: accepted, not yet answered; above it, 503. Bytes are those of
     items (response, references, metadata), without bodies still being read.
     max_connections: at work at once; above it, 503. Idle ones are closed for new ones.
@@ -31,7 +28,6 @@ class ServerSettings:
     port: int = 5000
     token: str | None = None
     task: str = DEFAULT_TASK
-    tokenizer: str | None = None
     max_body_mb: int = 32
     max_pending_items: int = 32768
     max_pending_mb: int = 256

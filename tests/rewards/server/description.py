@@ -2,12 +2,11 @@
 
 from msgspec.json import schema_components
 
-from r3_openrlhf.rewards.server.schema import GradeBody, StockBody
+from r3_openrlhf.rewards.server.schema import GradeBody
 
 NUMBER, TEXT = {"type": "number"}, {"type": "string"}
 NULL = {"type": "null"}
 MAYBE_NUMBER = {"anyOf": [NUMBER, NULL]}
-NUMBERS = {"anyOf": [NUMBER, {"type": "array", "items": MAYBE_NUMBER}]}
 
 
 def _object(**properties):
@@ -24,7 +23,6 @@ RESULT = _object(
     extras={"type": "object"},
 )
 GRADES = _object(results={"type": "array", "items": RESULT})
-REWARDS = _object(rewards=NUMBERS, scores=NUMBERS, extra_logs={"type": "object", "additionalProperties": NUMBERS})
 STATUS = _object(status=TEXT)
 PROBLEM = _object(detail=TEXT)
 
@@ -44,19 +42,14 @@ def _post(body, answer):
 
 
 def description():
-    _, components = schema_components([GradeBody, StockBody], ref_template="#/components/schemas/{name}")
+    _, components = schema_components([GradeBody], ref_template="#/components/schemas/{name}")
     components["GradeItem"]["properties"]["metadata"] = {"anyOf": [{"type": "object"}, NULL]}
-    texts = {"type": "array", "items": TEXT}
-    components["StockBody"]["properties"]["labels"]["items"] = {
-        "anyOf": [TEXT, NUMBER, texts, {"type": "object"}, NULL]
-    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "R³ reward service", "version": "0"},
         "components": {"schemas": components},
         "paths": {
             "/grade": _post("GradeBody", GRADES),
-            "/get_reward": _post("StockBody", REWARDS),
             "/health": {"get": {"responses": _answers(_object(status=TEXT, pending=NUMBER))}},
             "/ready": {"get": {"responses": _answers(STATUS, 503)}},
         },

@@ -44,10 +44,10 @@ def begun(service):
 
 
 @contextmanager
-def requested(service, body, *, route="/grade"):
+def requested(service, body):
     """A connection on which a request was sent; its answer is not waited for."""
     text = json.dumps(body).encode()
-    head = f"POST {route} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {service.headers['Authorization']}\r\n"
+    head = f"POST /grade HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {service.headers['Authorization']}\r\n"
     head += f"content-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", service.port), timeout=300) as connection:
         connection.sendall(head.encode() + text)
@@ -144,19 +144,11 @@ def test_all_of_an_item_counts_towards_what_is_pending(items):
             assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
 
 
-@pytest.mark.parametrize("route", ["/grade", "/get_reward"])
-def test_a_caller_who_leaves_frees_the_jobs(route):
+def test_a_caller_who_leaves_frees_the_jobs():
     """More hanging items than one worker could end in an hour, for somebody who is not there any more."""
     items = [endless_item(n) for n in range(200)]
-    body = {"items": items}
-    if route == "/get_reward":
-        body = {
-            "query": [item["response"] for item in items],
-            "prompts": [""] * len(items),
-            "labels": [item["references"] for item in items],
-        }
     with running("--timeout", "60", "--workers", "1", "--max-pending", "300") as service:
-        with requested(service, body, route=route):
+        with requested(service, {"items": items}):
             wait_until_pending(service, 200)
         wait_until_pending(service, 0)
 
@@ -243,8 +235,7 @@ def test_a_service_that_stops_says_for_how_long():
 def test_without_a_token_of_the_user_there_is_a_new_one_and_a_rebinding_page_is_refused(service, headers):
     """As another user of the machine, or a page whose name points here."""
     address = f"http://127.0.0.1:{service.port}"
-    for route in ("/grade", "/get_reward"):
-        assert httpx.post(address + route, json={}, headers=headers).status_code == 401
+    assert httpx.post(address + "/grade", json={}, headers=headers).status_code == 401
     for route in ("/health", "/ready"):
         assert (
             httpx.get(address + route, headers={**headers, "Host": f"example.org:{service.port}"}).status_code == 421

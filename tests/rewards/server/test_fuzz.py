@@ -28,7 +28,7 @@ CHECKS = [
 ]
 
 
-ROUTES = [("POST", path, mode) for path in ("/grade", "/get_reward") for mode in GenerationMode] + [
+ROUTES = [("POST", "/grade", mode) for mode in GenerationMode] + [
     ("GET", path, GenerationMode.POSITIVE) for path in ("/health", "/ready")
 ]
 
@@ -47,10 +47,7 @@ def test_every_route_keeps_to_its_description(service, method, path, mode):
     run()
 
 
-VALID = {
-    "/grade": {"items": [{"response": r"\boxed{5}", "references": ["5"], "num_tokens": 10, "task": "math"}]},
-    "/get_reward": {"query": [r"Q \boxed{5}"], "prompts": ["Q"], "labels": ["5"]},
-}
+VALID = {"items": [{"response": r"\boxed{5}", "references": ["5"], "num_tokens": 10, "task": "math"}]}
 VALUES = json.loads(Path(__file__).with_name("fuzz_values.json").read_text())
 
 
@@ -67,19 +64,19 @@ def mutated(rng, value):
     return value[:position] + [mutated(rng, value[position])] + value[position + 1 :]
 
 
-def fuzzed_body(rng, route):
-    body = json.dumps(mutated(rng, VALID[route])).encode()
+def fuzzed_body(rng):
+    body = json.dumps(mutated(rng, VALID)).encode()
     if rng.random() < 0.3:  # broken on the level of bytes
         position = rng.randrange(len(body) + 1)
         body = body[:position] + rng.randbytes(rng.randrange(4)) + body[position + rng.randrange(3) :]
     return body
 
 
-def exchange(connection, route, body, headers):
+def exchange(connection, body, headers):
     """The answer and its text. Once more on a new connection: the service closes one that is idle for 5 s."""
     for last in (False, True):
         try:
-            connection.request("POST", route, body, headers)
+            connection.request("POST", "/grade", body, headers)
             answer = connection.getresponse()
             return answer, answer.read()
         except ConnectionError:
@@ -94,10 +91,9 @@ def test_fuzzed_bodies_meet_documented_answers_only(service, num_bodies):
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=300)
     seen = set()
     for _ in range(num_bodies):
-        route = rng.choice(list(VALID))
-        body = fuzzed_body(rng, route)
+        body = fuzzed_body(rng)
         kind = rng.choice(["application/json"] * 8 + ["text/plain", "multipart/form-data"])
-        answer, text = exchange(connection, route, body, {"Content-Type": kind, **service.headers})
+        answer, text = exchange(connection, body, {"Content-Type": kind, **service.headers})
         content = json.loads(text)
         assert answer.status in (200, 400, 422), (answer.status, body)
         assert isinstance(content.get("detail"), str) if answer.status != 200 else "detail" not in content, content

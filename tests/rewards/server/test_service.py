@@ -127,9 +127,7 @@ def test_the_token_is_needed_where_there_is_one():
         for wrong in ("Bearer wrong", f"Bearer {token}x", "Bearer", f"Token {token}", "Basic !!!"):
             assert post(service.url, "/grade", body, headers={"Authorization": wrong}).status_code == 401
         assert post(service.url, "/grade", body, headers={"Authorization": f"Bearer {token}"}).status_code == 200
-        with_password = service.url.replace(
-            "http://", f"http://r3:{token}@"
-        )  # for the stock client, which has only a URL
+        with_password = service.url.replace("http://", f"http://r3:{token}@")
         assert post(with_password, "/grade", body).status_code == 200
 
 
@@ -137,7 +135,7 @@ def test_while_the_service_ends_items_are_ungraded_and_nobody_fails():
     async def run():
         queue = AdmissionQueue(ServerSettings())
         queue.close()
-        return await queue.grade([Question.of(request("5"))], reward=RewardConfig())
+        return await queue.grade([Question.of(request("5"))])
 
     assert [grade.reason for grade in asyncio.run(run())] == ["closed"]
 
@@ -157,8 +155,6 @@ def test_the_command_says_what_is_wrong_and_exits_with_1():
     program = [sys.executable, "-c", "from r3_openrlhf.cli import main; main()", "serve-rewards"]
     done = subprocess.run([*program, "--host", "0.0.0.0"], capture_output=True, text=True)
     assert done.returncode == 1 and "R3_REWARD_TOKEN" in done.stderr and "Traceback" not in done.stderr
-    done = subprocess.run([*program, "--tokenizer", "/no/where"], capture_output=True, text=True)
-    assert done.returncode == 1 and "tokenizer.json" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_programs_are_run_as_the_options_say(monkeypatch):
@@ -171,17 +167,6 @@ def test_programs_are_run_as_the_options_say(monkeypatch):
     languages = {"c": "my.module:C", "d": "d.py:D"}
     expected = CodeConfig(seconds_per_test=0.5, seconds=9, memory_mb=256, url="http://box:80", languages=languages)
     assert started[0].reward.code == expected
-
-
-def test_a_tokenizer_gives_the_stock_route_its_length_reward(tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with running("--tokenizer", str(tmp_path), "--length-reward-max-tokens", "10") as service:
-        body = {"query": [r"Q a a a a \boxed{5}"], "prompts": ["Q"], "labels": ["5"]}
-        assert post(service.url, "/get_reward", body).json()["rewards"] == pytest.approx(1.5)  # 5 of 10 tokens
 
 
 def test_a_served_grade_is_the_local_one(service):
