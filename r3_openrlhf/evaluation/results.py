@@ -124,7 +124,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def _overview(summaries: dict[str, Any], means: dict[str, Any], n: int) -> list[str]:
-    header = ["benchmark", "problems", "Pass@1", f"Pass@{n}", f"maj@{n}", "tokens", "truncated", "ungraded"]
+    header = ["benchmark", "problems", f"Pass@1 (avg@{n})", f"Pass@{n}", f"maj@{n}", "tokens", "truncated", "ungraded"]
     rows = [[name, str(summary["num_problems"]), *_cells(summary, n)] for name, summary in summaries.items()]
     if len(rows) > 1:
         no_interval = {key: {"value": value, "low": None} for key, value in means.items()}

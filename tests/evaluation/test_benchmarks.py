@@ -15,7 +15,7 @@ ANYTHING = DataConfig(path="-", task="exact", uid_key="x", problem_key="p", reas
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data/math/eval is not there")
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", SIZES)
 def test_every_benchmark_is_read_whole_from_files(name):
     found = load_problem_set(name, ANYTHING, data_dir=str(DATA))
     assert len(found.labels) == SIZES[name] and found.num_duplicates == found.num_unusable == 0
@@ -25,12 +25,18 @@ def test_every_benchmark_is_read_whole_from_files(name):
 
 HUB_ROWS = {  # as the hub's columns are
     "aime24": ({"id": 60, "problem": "P", "solution": "S", "answer": "204"}, ["204"]),
+    "aime25": ({"problem": "P", "answer": "70", "id": "0"}, ["70"]),
     "math500": ({"problem": "P", "solution": "S", "answer": "p - q", "unique_id": "u"}, ["p - q"]),
     "amc23": ({"id": 0, "problem": "P", "answer": 142.0, "url": ""}, ["142.0"]),
     "minerva": ({"question": "P", "answer": "4.5e33"}, ["4.5e33"]),
     "olympiadbench": ({"question": "P", "final_answer": ["$69$", "$84$"]}, ["$69$, $84$"]),
     "gsm8k": ({"question": "P", "answer": "2 + 2 = <<2+2=4>>4 #hours\n#### 1,000"}, ["1,000"]),
 }
+
+
+MATHARENA = {"problem_idx": 1, "answer": "103", "problem": "P", "problem_type": ["Algebra"]}
+HUB_ROWS |= {name: (MATHARENA, ["103"]) for name in ("aime26", "hmmt25", "brumo25")}
+HUB_ROWS["amc23_40"] = ({"id": 0, "question": "P", "answer": "27.0", "url": ""}, ["27.0"])
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
