@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, islice, zip_longest
 from statistics import fmean
 from typing import Any
 
@@ -84,16 +85,16 @@ def report(library: Library) -> str:
 
 
 def examples(library: Library, runs: Sequence[RunReader]) -> list[tuple[str, Opened, list[Shown]]]:
-    """(why, group, some of its responses): the newest group of each of REASONS in each run."""
+    """(why, group, some of its responses): of each run the newest of each of REASONS in turn."""
     found = []
     for run in runs:
-        newest: dict[str, tuple[int, StepGroup]] = {}
+        waiting: dict[str, list[tuple[str, int, StepGroup]]] = {why: [] for why in REASONS}
         for step in run.steps()[: -NEWEST - 1 : -1]:
             for group in run.groups(step):
                 if why := next((why for why, holds in REASONS.items() if holds(group)), None):
-                    newest.setdefault(why, (step, group))
-        for why in list(filter(newest.get, REASONS))[: max(1, MAX_GROUPS // len(runs))]:
-            step, group = newest[why]
+                    waiting[why].append((why, step, group))
+        in_turn = filter(None, chain.from_iterable(zip_longest(*waiting.values())))
+        for why, step, group in islice(in_turn, max(1, MAX_GROUPS // len(runs))):
             opened = open_group(library, run.name, step, group.context.value, group.uid)
             found.append((why, opened, _responses(opened)))
     return found
