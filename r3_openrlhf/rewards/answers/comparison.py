@@ -16,7 +16,6 @@ from r3_openrlhf.rewards.answers.units import (
     in_kelvin,
     split_unit,
     unit_of,
-    units_differ,
     without_rate,
 )
 
@@ -223,8 +222,6 @@ def _compare_meanings(answer: str, reference: str) -> bool | None:
     if all(units) and units[0] != units[1]:
         a, b = number(answer), number(reference)
         return a is not None and b is not None and numbers_agree(a, b)
-    elif units_differ(answer, reference):
-        return False
     if any(units) and not all(units):
         a, b = number(answer), number(reference)
         if a is not None and b is not None and a.percent != b.percent:

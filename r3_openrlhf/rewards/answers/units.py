@@ -124,25 +124,7 @@ def unit_of(answer: str) -> str | None:
         return f"{_CURRENCY[sign[1]]}/{below}" if below else _CURRENCY[sign[1]]
     if degrees := _DEGREES.search(answer):
         return {"C": "celsius", "F": "fahrenheit"}.get(degrees[1], "degree")
-    return split_unit(answer.strip().removesuffix("."))[1]
-
-
-def units_differ(answer: str, reference: str) -> bool:
-    r"""Tell whether both state units, one after a letter or sign (5\pi cm, x m), and these differ.
-
-    Single letters there may be factors: \pi g and \pi h differ in the unit if the rest is equal.
-    """
-    answer, reference = answer.strip(), reference.strip()
-    mine, theirs = _LOOSE.search(answer), _LOOSE.search(reference)
-    units = [
-        unit_of(text) or (_known(found["unit"], found["power"]) if found else None)
-        for text, found in ((answer, mine), (reference, theirs))
-    ]
-    if None in units or units[0] == units[1] or not (mine or theirs):
-        return False
-    if mine and theirs and len(mine["unit"]) == len(theirs["unit"]) == 1:
-        return answer[: mine.start("unit")] == reference[: theirs.start("unit")]
-    return True
+    return _apart(answer.removesuffix("."))[1]
 
 
 def in_one_unit(answer: str, reference: str) -> tuple[str, str]:
@@ -155,13 +137,8 @@ def in_one_unit(answer: str, reference: str) -> tuple[str, str]:
     (mine, unit), (theirs, other) = _apart(answer), _apart(reference)
     if unit and other and unit != other and (factor := conversion(unit, other)):
         return rf"\frac{{{factor.numerator}}}{{{factor.denominator}}} \cdot ({mine})", theirs
-    if unit and not other and not _states_a_unit(reference) or other and not unit and not _states_a_unit(answer):
-        return mine, theirs
-    return answer, reference
-
-
-def _states_a_unit(text: str) -> bool:
-    return _LOOSE.search(text.strip()) is not None or unit_of(text) is not None
+    is_only_one = (unit_of(answer) is None) != (unit_of(reference) is None)
+    return (mine, theirs) if is_only_one else (answer, reference)
 
 
 def without_unit(text: str) -> str:
