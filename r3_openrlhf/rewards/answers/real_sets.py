@@ -29,7 +29,7 @@ _IS_SET = re.compile(r"[<>]|\\(?:[lg]eq?(?:slant)?|neq?|cup|cap|infty|setminus|m
 _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\(?:lor|vee|cup)(?![a-zA-Z])|\bor\b")
 _AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b")
 _RELATION = re.compile(r"(\\(?:[lg]eq?(?:slant)?|neq?)(?![a-zA-Z])|<=|>=|[<>=])")
-_WITHOUT = re.compile(r"(.+?)(?:\\setminus(?![a-zA-Z])|-)\s*(\{[^{}]+\})")
+_WITHOUT = re.compile(r"(.+?)(?:\\setminus(?![a-zA-Z])\s*(.+)|-\s*(\{[^{}]+\}))")
 _NAME = re.compile(r"[a-zA-Z](?:_\{?\w\}?)?|[a-z]\s*\([a-z]\)")
 _SIZE = re.compile(r"\|\s*([a-zA-Z])\s*\||\\lvert\s*([a-zA-Z])\s*\\rvert")
 _DESCRIBED = re.compile(
@@ -88,8 +88,8 @@ def _piece(text: str, names: set[str]) -> list[Interval]:
     text = _BELONGS.sub("", text).strip(" ~$")
     if match := _WITHOUT.fullmatch(text):
         kept = _piece(match[1], names)
-        for value in map(_end, match[2][1:-1].split(",")):
-            kept = [both for a in kept for b in _all_but(value) if (both := _common(a, b))]
+        for left_out in _piece(match[2] or match[3], names):
+            kept = [both for a in kept for b in _outside(left_out) if (both := _common(a, b))]
         return kept
     if text in _NAMED_SETS:
         return [_NAMED_SETS[text]]
@@ -121,7 +121,7 @@ def _of_relations(sides: list[str], names: set[str]) -> list[Interval]:
         if relation == "=":
             allowed = [(value, True, value, True)]
         elif relation.startswith("\\n"):
-            allowed = _all_but(value)
+            allowed = _outside((value, True, value, True))
         else:
             closed = relation[-1] == "=" or relation.startswith(("\\le", "\\ge"))
             below = (relation[0] == "<" or relation.startswith("\\l")) == is_after
@@ -155,8 +155,9 @@ def value_of(text: str) -> Fraction | None:
     return None if value is None else Fraction(mp.nstr(value, 30))
 
 
-def _all_but(value: float | Fraction) -> list[Interval]:
-    return [(-math.inf, False, value, False), (value, False, math.inf, False)]
+def _outside(interval: Interval) -> list[Interval]:
+    low, low_in, high, high_in = interval
+    return [(-math.inf, False, low, not low_in), (high, not high_in, math.inf, False)]
 
 
 def _common(a: Interval, b: Interval) -> Interval | None:

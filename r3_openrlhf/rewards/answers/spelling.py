@@ -65,6 +65,12 @@ def _mixed(match: re.Match) -> str:
     return rf"\frac{{{part.numerator}}}{{{part.denominator}}}\text{{{match[2]}}}" if part and part < 1 else match[0]
 
 
+def _said_once(match: re.Match) -> str:
+    """7 of "7 (seven)"."""
+    said = number(match[1])
+    return match[1] if said is not None and value_in_words(match[2]) == said.value else match[0]
+
+
 _BY: dict[str, Callable[[re.Match], str]] = {
     "raised": lambda match: f"^{{{_plain(match)}}}",
     "lowered": lambda match: f"_{{{_plain(match)}}}",
@@ -75,6 +81,7 @@ _BY: dict[str, Callable[[re.Match], str]] = {
     "without_points": lambda match: match[1].replace(".", ""),
     "base": _base,
     "mixed": _mixed,
+    "twice": _said_once,
 }
 # what has to be there, pattern, replacement
 _REWRITES = [
@@ -202,10 +209,13 @@ def _words_beside(text: str, other: str) -> str:
     words = _FORMS["whole_text"].fullmatch(text)
     if words is None:
         return text
-    if (said := number(other)) is not None and (value := value_in_words(words[1])) is not None:
-        return other if value == said.value else str(value)
+    alike = _FORMS["whole_text"].fullmatch(other)
+    said = number(other)
+    wanted = said.value if said else value_in_words(alike[1]) if alike else None
+    if wanted is not None and (value := value_in_words(words[1])) is not None:
+        return other if said and value == wanted else str(value)
     sign, meant = _MEANINGS.get(words[1].lower()), other.strip()
-    if sign is not None and (alike := _FORMS["whole_text"].fullmatch(other)):
+    if sign is not None and alike:
         meant = _MEANINGS.get(alike[1].lower(), meant)
     return sign if sign is not None and sign == meant.replace("{+}", "+") else text
 
@@ -269,7 +279,7 @@ def _beside(text: str, other: str) -> str:
         text = _FORMS["for_all"].sub("", _FORMS["any_integer"].sub("", text)) or text
     if not re.search(r"[,<>]|\\g", other) and (begun := _FORMS["from_on"].match(text)) and begun[2] in begun[1]:
         text = begun[1]
-    return _FORMS["domain"].sub("", text) if "\\text" not in other else text
+    return text if "\\text" in other or "\\ne" in other else _FORMS["domain"].sub("", text)
 
 
 def _coordinates(text: str) -> str | None:

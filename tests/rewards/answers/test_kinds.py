@@ -38,17 +38,17 @@ def siblings(name, rng):
 
 
 def test_every_kind_has_siblings():
-    assert set(SIBLINGS) == set(kinds())
+    assert set(SIBLINGS) >= set(kinds())
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("name", SIBLINGS)
 @given(seed=SEEDS)
 @settings(max_examples=6, deadline=None)
 def test_equal_siblings_are_right_and_neighbours_wrong_in_any_wrapping(name, seed):
     rng = random.Random(seed)
     problem, reference, equal, unequal = siblings(name, rng)
-    kind, _ = kind_of(reference, problem)
-    assert kind.name == name, reference
+    kind = kind_of(reference, problem)
+    assert (kind[0].name if kind else "") == (name if name in kinds() else ""), reference
     wrapping, section = rng.choice(TABLES["wrappings"]), rng.choice(TABLES["sections"])
     for expected, answers in (("correct", equal), ("wrong", unequal)):
         for answer in answers:
@@ -56,7 +56,7 @@ def test_equal_siblings_are_right_and_neighbours_wrong_in_any_wrapping(name, see
             assert verdict(response, reference, problem) == expected, (response, reference)
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("name", SIBLINGS)
 @given(seed=SEEDS)
 @settings(max_examples=6, deadline=None)
 def test_what_denies_an_answer_or_belongs_to_another_question_is_not_it(name, seed):
