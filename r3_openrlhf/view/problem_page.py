@@ -33,16 +33,6 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """A prefix of a response from which groups started (exploration.rrl), or may start."""
-
-    num_tokens: int
-    # steps that cut a failed response there, with the critic's value; none without a critic
-    cuts: list[tuple[int, float]]
-    tried: list[tuple[int, StepGroup]]  # what started from it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
     """In one run."""
 
@@ -50,7 +40,6 @@ class Life:
     points: list[Moment]
     threshold: float | None
     hard_by: str
-    states: list[State]  # in the order in which they were cut or tried first
     helped: list[tuple[float, float]]  # share right after reflection, and plain, by step
 
 
@@ -109,21 +98,7 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
         for point in points
         if point.group.context is Context.REFLECTION and point.step in plain
     ]
-    states = _states(rollouts, groups)
-    return Life(run=run, points=points, threshold=tau, hard_by=settings.hard_by, states=states, helped=helped)
-
-
-def _states(rollouts: Sequence[Row], groups: Sequence[tuple[int, StepGroup]]) -> list[State]:
-    states: dict[str, State] = {}
-    for row in rollouts:
-        if row["cut_state"] is not None:
-            state = states.setdefault(row["cut_state"], State(num_tokens=row["cut_tokens"], cuts=[], tried=[]))
-            state.cuts.append((row["step"], row["cut_value"]))
-    for step, group in groups:
-        if group.context is Context.PREFIX and (digest := group.rows[0]["prefix_state"]) is not None:
-            length = group.rows[0]["prefix_tokens"]
-            states.setdefault(digest, State(num_tokens=length, cuts=[], tried=[])).tried.append((step, group))
-    return sorted(states.values(), key=lambda state: min(step for step, _ in [*state.cuts, *state.tried]))
+    return Life(run=run, points=points, threshold=tau, hard_by=settings.hard_by, helped=helped)
 
 
 def _share(group: StepGroup) -> float:

@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +15,6 @@ from r3_openrlhf.problems.label import Label
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_files import file_of
 from r3_openrlhf.view import search as module
-from r3_openrlhf.view.problem_page import life_of
 from r3_openrlhf.view.run_reader import RunReader
 from r3_openrlhf.view.search import marked, problems_with, rollouts_of_problem, search, texts_in
 
@@ -180,31 +178,3 @@ def test_the_life_of_a_problem(run):
     ]  # fmt: skip
     assert [one["context"] for one in rollouts_of_problem(run, "q")[0]] == ["plain", "reflection"]
     assert rollouts_of_problem(run, "nobody") == ([], []) and faults == []
-
-
-def test_the_life_of_states(tmp_path):
-    """Cut twice at the same tokens, tried in two steps; another is waiting, and one was cut by no critic."""
-
-    def prefix(step, state, verdict, num_tokens=2):
-        more = {"context": "prefix", "group": 1, "prefix_tokens": num_tokens, "prefix_state": state}
-        return row(step, "abcd", verdict=verdict, **more)
-
-    def cut(step, state, value, num_tokens=2):
-        return row(step, f"abc{step}", cut_tokens=num_tokens, cut_value=value, cut_state=state)
-
-    steps = {
-        1: [cut(1, "aa", 0.25)],
-        2: [cut(2, "bb", 0.5, 3), prefix(2, "aa", "wrong"), prefix(2, "aa", "wrong")],
-        3: [cut(3, "aa", 0.75), prefix(3, "aa", "correct"), prefix(3, "aa", "wrong")],
-        4: [prefix(4, "cc", "wrong", 1), prefix(4, "cc", "ungraded", 1)],
-    }
-    rollouts, _ = rollouts_of_problem(make_run(tmp_path / "run", steps), "p")
-    states = [
-        (one.num_tokens, one.cuts, [(step, group.num_correct, group.num_fresh) for step, group in one.tried])
-        for one in life_of(SimpleNamespace(config=None), rollouts).states
-    ]
-    assert states == [
-        (2, [(1, 0.25), (3, 0.75)], [(2, 0, 2), (3, 1, 2)]),
-        (3, [(2, 0.5)], []),
-        (1, [], [(4, 0, 2)]),
-    ]
