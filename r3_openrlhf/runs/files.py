@@ -17,7 +17,6 @@ from r3_openrlhf.method.errors import R3Error
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None
-Number = float | None
 
 
 MAX_BYTES = 2**28  # of a file that is read as a whole, and of one line: no run writes a tenth of it
@@ -41,23 +40,6 @@ class EvaluationLine(TypedDict):
     num_problems: NotRequired[Count]
     n_samples: NotRequired[Count]
     name: NotRequired[str]
-
-
-class RolloutLine(TypedDict):
-    """A rollout, as far as commands look at it."""
-
-    step: Count
-    uid: str
-    context: str
-    verdict: str
-    reward: Number
-    recalled_from: Count | None
-    advantage: Number
-    num_tokens: Count
-    truncated: bool
-    ranked: NotRequired[bool | None]
-    reason: NotRequired[str | None]
-    text: NotRequired[str | None]
 
 
 class AnyLine(TypedDict):

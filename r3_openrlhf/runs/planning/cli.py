@@ -60,10 +60,8 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     num_problems = _number(own, "problems") if "problems" in own else num_problems_of(config)
     if num_problems is None:
         raise ConfigError(f"the number of problems of data.path={config.data.path} is not known here; add problems=N")
-    options = {"num_problems": num_problems}
-    if "mean_tokens" in own:
-        options["mean_tokens"] = _number(own, "mean_tokens")
-    found = make_plan(config, shape, gpu, **options)
+    given = _number(own, "mean_tokens") if "mean_tokens" in own else None
+    found = make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=given)
     longer = [
         make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=tokens)
         for tokens in longer_means(config, found.mean_tokens)
