@@ -44,6 +44,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     from r3_openrlhf.config.loading import load_config, split_settings
     from r3_openrlhf.runs.planning.forecast import longer_means, make_plan, not_planned, num_problems_of
     from r3_openrlhf.runs.planning.hardware import DEFAULT, gpu_named
+    from r3_openrlhf.runs.planning.history_forecast import history_warnings
     from r3_openrlhf.runs.planning.table import plan_as_json, plan_table
     from r3_openrlhf.runs.planning.verdict import check_split, fits, remedies
 
@@ -67,16 +68,19 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         for tokens in longer_means(config, found.mean_tokens)
     ]
     fitting = fits(config, shape, gpu)
-    ways = [] if fitting else remedies(config, shape, gpu)
+    said = {
+        "fits": fitting,
+        "remedies": [] if fitting else remedies(config, shape, gpu),
+        "warnings": history_warnings(config, num_problems=num_problems, mean_tokens=found.mean_tokens),
+        "longer": longer,
+    }
     if as_json:
-        click.echo(json.dumps(plan_as_json(found, fits=fitting, remedies=ways, longer=longer)))
+        click.echo(json.dumps(plan_as_json(found, **said)))
     else:
         from rich.console import Console
 
         width = None if sys.stdout.isatty() else 120
-        Console(file=sys.stdout, width=width).print(
-            plan_table(found, fits=fitting, remedies=ways, longer=longer), crop=False
-        )
+        Console(file=sys.stdout, width=width).print(plan_table(found, **said), crop=False)
     if not fitting:
         sys.exit(1)
 

@@ -43,6 +43,7 @@ class Phase:
     parts: dict[str, int]
     sure: int
     seconds: float = 0.0
+    slow_seconds: float = 0.0  # at half of every rate (formulas.SLOW)
 
     @property
     def peak(self) -> int:
@@ -74,18 +75,26 @@ class Plan:
     @property
     def step_s(self) -> float:
         """Seconds of a step: phases in turn, or the later ones while the next rollouts come."""
-        sampling, *others = (phase.seconds for phase in self.phases)
+        return self._step([phase.seconds for phase in self.phases])
+
+    @property
+    def slow_step_s(self) -> float:
+        """The same where a GPU reaches half of the assumed rates."""
+        return self._step([phase.slow_seconds for phase in self.phases])
+
+    def _step(self, seconds: list[float]) -> float:
+        sampling, *others = seconds
         return max(sampling, sum(others)) if self.ahead else sampling + sum(others)
 
     @property
     def hours(self) -> float:
-        """Seconds of the whole run, without its start, evaluations and checkpoints."""
+        """Hours of the whole run, without its start, evaluations and checkpoints."""
         return self.step_s * self.steps / 3600
 
     @property
-    def steps_per_day(self) -> float:
-        """At `step_s` each."""
-        return 86_400 / self.step_s
+    def slow_hours(self) -> float:
+        """The same at `slow_step_s`."""
+        return self.slow_step_s * self.steps / 3600
 
 
 def num_problems_of(config: R3Config) -> int | None:
@@ -110,7 +119,8 @@ def make_plan(
     mean = min(mean_tokens or config.rollout.max_new_tokens / 2, config.rollout.max_new_tokens)
     run = _Run(config, shape, gpu, mean=mean, prompt=min(prompt_tokens, config.data.max_len))
     steps = run.steps(num_problems)
-    phases = tuple(replace(phase, seconds=s) for phase, s in zip(run.phases(), run.seconds(), strict=True))
+    seconds = zip(run.phases(), run.seconds(f.RATES), run.seconds(f.SLOW), strict=True)
+    phases = tuple(replace(phase, seconds=fast, slow_seconds=slow) for phase, fast, slow in seconds)
     disk, per_step = run.disk(steps)
     expected = history_forecast(config, num_problems=num_problems, mean_tokens=mean, steps=steps)
     later = dict.fromkeys(range(2, config.train.num_epochs + 1), expected.coverage) if expected else {}
@@ -206,7 +216,12 @@ class _Run:
         self.kv_tokens = max(0, cache * f.kv_split(shape, self.tp) // shape.kv_bytes)
         # between samplings: all without sleep; in asynchronous training it is on another GPU
         self.engine_at_rest = 0 if self.ahead else self.engine_context if self.sleep else self.engine_share
-        self.at_rest = {"weights": self.weights, "optimizer, gradients": 0 if self.sleep else self.states}
+        models = 1 + self.critic
+        self.at_rest = {
+            "weights": self.weights,
+            "optimizer, gradients": 0 if self.sleep else self.states,
+            "host Adam's buffer": models * self.zero.offload_buffer(shape.largest),
+        }
 
     def steps(self, num_problems: int) -> int:
         """Steps of the whole run: all epochs, or what ends it earlier."""
@@ -267,13 +282,16 @@ class _Run:
             "activations": f.activation_bytes(shape, tokens=tokens, checkpointing=checkpointing, flash=flash),
             "logits": logit_bytes * with_logits * shape.vocab,
             "last layer's gradient": f.FP32 * shape.vocab * shape.hidden * in_chunks,
-            "gradient bucket": self.zero.bucket(self.trained_params),
+            "gradient bucket": self.zero.bucket(
+                self.trained_params, overlaps=bool(self.config.flag("ds.overlap_comm"))
+            ),
             "gathered weights": self.live,
         }
         at_step = self.zero.step_gradients(self.trained_params)
         if at_step > sum(of_batch.values()):  # the optimizer's step comes when activations are gone
             of_batch = {"fp32 gradients": at_step}
         states = {"weights": self.weights, "optimizer": self.optimizer, "gradients": self.gradients}
+        states["host Adam's buffer"] = self.at_rest["host Adam's buffer"]
         if self.critic and not self.sleep:  # both at once (trainer/ppo_trainer.py:287)
             states["critic's states"] = self.of_one + at_step
             of_batch["critic's activations"] = of_batch.get("activations", 0)
@@ -283,13 +301,12 @@ class _Run:
     def sync(self) -> Phase:
         engine = {"engine's weights": self.engine_weights} if self.sleep else {"engine": self.engine_at_rest}
         contexts = self.policy_contexts + (self.engine_context if self.sleep else 0)
-        largest = f.BF16 * self.shape.vocab * self.shape.hidden
-        parts = self.at_rest | engine | {"tensor in flight": largest, "contexts": contexts}
+        parts = self.at_rest | engine | {"tensor in flight": f.BF16 * self.shape.largest, "contexts": contexts}
         return Phase("sync", parts, sum(self.at_rest.values()) + (0 if self.ahead else self.engine_weights))
 
     # ── seconds ──
 
-    def seconds(self) -> tuple[float, float, float, float]:
+    def seconds(self, rates: f.Rates) -> tuple[float, float, float, float]:
         """The four phases."""
         shape, gpu, config = self.shape, self.gpu, self.config
         per_engine = -(-int(self.sampled) // (self.ranks // self.tp))
@@ -303,17 +320,19 @@ class _Run:
             tensor_parallel=self.tp,
             flops=gpu.flops,
             bandwidth=gpu.bandwidth,
+            rates=rates,
         )
         tokens, all_flops = self.trained * self.length, self.ranks * gpu.flops
         passes = 1 + self.reference + self.critic
-        logprobs = passes * f.forward_flops(shape, tokens=tokens, length=self.length) / (f.RATES.forward * all_flops)
+        logprobs = passes * f.forward_flops(shape, tokens=tokens, length=self.length) / (rates.forward * all_flops)
         checkpointing, tokens = config.model.gradient_checkpointing, tokens * config.train.inner_epochs
         flops = f.update_flops(shape, tokens=tokens, length=self.length, checkpointing=checkpointing)
-        update = (1 + self.critic) * flops / (f.RATES.update * all_flops)
+        update = (1 + self.critic) * flops / (rates.update * all_flops)
         if self.offload:  # gradients down, weights up, and Adam on the host
-            update += (1 + self.critic) * 3 * f.BF16 * self.trained_params / self.ranks / f.RATES.host_link
+            update += (1 + self.critic) * 3 * f.BF16 * self.trained_params / self.ranks / rates.host_link
         moved = self.states if self.sleep and not self.offload else 0
-        return sampling, logprobs, update, f.sync_seconds(shape, tensor_parallel=self.tp, state_bytes=moved)
+        sync = f.sync_seconds(shape, tensor_parallel=self.tp, state_bytes=moved, sleeps=self.sleep, rates=rates)
+        return sampling, logprobs, update, sync
 
     # ── around the GPUs ──
 
@@ -323,10 +342,11 @@ class _Run:
         sleeping = self.engine_weights + (0 if self.offload else self.states)
         # fp32 master, Adam, fp32 gradients
         models = 1 + self.critic
-        offloaded = models * 4 * f.FP32 * self.trained_params * per_node // self.ranks if self.offload else 0
+        offloaded = 4 * f.FP32 * self.trained_params * per_node // self.ranks if self.offload else 0
+        offloaded += per_node * self.zero.offload_buffer(self.shape.largest)
         return {
             "asleep: optimizer, gradients, engine's weights": per_node * sleeping * self.sleep,
-            "offloaded optimizer": offloaded,
+            "offloaded optimizer": models * offloaded,
             "processes": ((1 + models) * per_node + 2) * PROCESS_BYTES,
             "controller's rows": int(CONTROLLER_COPIES * EXPERIENCE_BYTES * tokens),
             "Ray's object store": int((RESPONSE_BYTES + EXPERIENCE_BYTES) * tokens),

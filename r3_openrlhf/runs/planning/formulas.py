@@ -34,7 +34,8 @@ class Contexts:
 
 @dataclass(frozen=True)
 class Rates:
-    """Shares of the data sheet that are reached. Assumed before any comparison, and kept."""
+    """Shares of the data sheet that are reached, and seconds. Assumed before any comparison, and
+    kept; `SLOW` is half as fast everywhere: what runs of others on this kind of stack come to."""
 
     update: float = 0.30  # of the GPU's FLOP/s, forward and backward
     forward: float = 0.40
@@ -43,10 +44,20 @@ class Rates:
     allreduce_s: float = 15e-6  # one of two a layer, with tensor parallelism
     host_link: float = 20e9  # bytes per second and GPU, between GPU and pinned host memory
     tensor_sync_s: float = 0.010  # one named tensor to all engines, a remote call each
-    disk: float = 1e9  # bytes per second, a checkpoint
+    sleep_s: float = 1.0  # an engine's sleep or wake besides what moves (vLLM 28714: 1 to 3)
 
 
 RATES, CONTEXTS = Rates(), Contexts()
+SLOW = Rates(
+    update=0.15,
+    forward=0.20,
+    decode=0.30,
+    decode_step_s=0.012,
+    allreduce_s=30e-6,
+    host_link=10e9,
+    tensor_sync_s=0.020,
+    sleep_s=3.0,
+)
 
 
 # ── model states ──
@@ -81,9 +92,18 @@ class Zero:
         """Gradients again, in fp32, in a step (deepspeed/runtime/zero/stage_1_and_2.py, step)."""
         return 0 if self.offloaded else FP32 * params // self._share(1)
 
-    def bucket(self, params: int) -> int:
-        """Gradients on their way to the rank that owns them: reduce_bucket_size elements."""
-        return BF16 * min(params, REDUCE_BUCKET) if self.stage >= 2 and self.ranks > 1 else 0
+    def bucket(self, params: int, *, overlaps: bool = False) -> int:
+        """Gradients on their way to the rank that owns them: reduce_bucket_size elements, however
+        few parameters and ranks there are (stage_1_and_2.py:2508, stage3.py:737), with
+        ds.overlap_comm twice; several ranks reduce a flattened copy (stage_1_and_2.py:1851)."""
+        buffers = 2 if overlaps and self.stage < 3 else 1
+        copy = min(params, REDUCE_BUCKET) if self.ranks > 1 else 0
+        return BF16 * (buffers * REDUCE_BUCKET + copy) if self.stage >= 1 else 0
+
+    def offload_buffer(self, largest: int) -> int:
+        """With the optimizer on the host, a buffer of the largest weight on the GPU, and as much in
+        pinned memory (stage_1_and_2.py:587-595)."""
+        return BF16 * largest if self.offloaded and self.stage in (1, 2) else 0
 
     def gathered(self, params: int) -> int:
         """Weights that stage 3 gathers (stage3_max_live_parameters), besides its share."""
@@ -207,7 +227,10 @@ def update_flops(shape: ModelShape, *, tokens: float, length: float, checkpointi
     return (4 if checkpointing else 3) * forward_flops(shape, tokens=tokens, length=length)
 
 
-def sync_seconds(shape: ModelShape, *, tensor_parallel: int, state_bytes: int, rates: Rates = RATES) -> float:
-    """A call per named tensor, the engine's weights from the host, optimizer states both ways."""
+def sync_seconds(
+    shape: ModelShape, *, tensor_parallel: int, state_bytes: int, sleeps: bool, rates: Rates = RATES
+) -> float:
+    """A call per named tensor, the engine's weights from the host, optimizer states both ways, and
+    once to sleep and to wake."""
     moved = BF16 * shape.params / tensor_parallel + 2 * state_bytes
-    return shape.tensors * rates.tensor_sync_s + moved / rates.host_link
+    return shape.tensors * rates.tensor_sync_s + moved / rates.host_link + 2 * rates.sleep_s * sleeps

@@ -78,12 +78,12 @@ def history_forecast(config: R3Config, *, num_problems: int, mean_tokens: float,
     )
 
 
-def history_warnings(config: R3Config, *, num_problems: int) -> list[str]:
+def history_warnings(config: R3Config, *, num_problems: int, mean_tokens: float | None = None) -> list[str]:
     """Sentences about a history that will be too small to recall from; [] where it is large enough.
 
-    Responses are taken to be half as long as rollout.max_new_tokens on average.
+    mean_tokens: of a response; None: half of rollout.max_new_tokens.
     """
-    mean_tokens, checkpoint = config.rollout.max_new_tokens / 2, config.checkpoint
+    mean_tokens, checkpoint = mean_tokens or config.rollout.max_new_tokens / 2, config.checkpoint
     steps = -(-num_problems * config.train.num_epochs // config.rollout.batch_size)
     expected = history_forecast(config, num_problems=num_problems, mean_tokens=mean_tokens, steps=steps)
     if expected is None:

@@ -30,6 +30,7 @@ class ModelShape:
     params: int
     matmul_params: int  # weights that multiply each token; of experts those that it is sent to
     tensors: int
+    largest: int  # entries of the largest one
     layers: int
     hidden: int
     vocab: int
@@ -99,6 +100,7 @@ def measured(config: Any) -> ModelShape:
         params=sum(weight.numel() for weight in params.values()),
         matmul_params=round(sum(_used(name, weight, config) for name, weight in params.items())) - looked_up,
         tensors=len(params),
+        largest=max(weight.numel() for weight in params.values()),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         vocab=config.vocab_size,

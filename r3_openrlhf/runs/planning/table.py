@@ -15,25 +15,31 @@ from r3_openrlhf.runs.planning.verdict import TIGHT, gib
 
 
 def plan_as_json(
-    plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], longer: Sequence[Plan] = ()
+    plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], warnings: list[str], longer: Sequence[Plan] = ()
 ) -> dict[str, Any]:
     """The plan's fields and what follows from them. Bytes and seconds, nothing rounded. longer: the
     same run with longer responses."""
     phases = [{**asdict(phase), "peak": phase.peak} for phase in plan.phases]
-    sums = {"step_s": plan.step_s, "hours": plan.hours}
-    return {**asdict(plan), "phases": phases, **sums, "fits": fits, "remedies": remedies} | {
-        "longer": [{"mean_tokens": one.mean_tokens, "step_s": one.step_s, "hours": one.hours} for one in longer]
-    }
+    said = {"fits": fits, "remedies": remedies, "warnings": warnings}
+    said["longer"] = [{"mean_tokens": one.mean_tokens, **_times(one)} for one in longer]
+    return {**asdict(plan), "phases": phases, **_times(plan), **said}
 
 
-def plan_table(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], longer: Sequence[Plan] = ()) -> Group:
+def _times(plan: Plan) -> dict[str, float]:
+    return {name: getattr(plan, name) for name in ("step_s", "slow_step_s", "hours", "slow_hours")}
+
+
+def plan_table(
+    plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], warnings: list[str], longer: Sequence[Plan] = ()
+) -> Group:
     """GiB of a GPU, GB of everything else."""
     ranks = plan.nodes * plan.gpus_per_node
     head = (
         f"{plan.model}, {plan.params / 1e9:.2f} B parameters, on {ranks} x {plan.gpu.name} ({plan.nodes} "
         f"node{'s' if plan.nodes > 1 else ''}); {plan.num_problems:,} problems, responses of {plan.mean_tokens:,.0f} tokens"
     )
-    return Group(Text(head), _memory(plan), Text(_verdict(fits, remedies)), _around(plan, longer))
+    said = [_verdict(fits, remedies), *(f"Warning: {warning}." for warning in warnings)]
+    return Group(Text(head), _memory(plan), *map(Text, said), _around(plan, longer))
 
 
 def _memory(plan: Plan) -> Table:
@@ -52,8 +58,13 @@ def _memory(plan: Plan) -> Table:
     table.add_row(
         f"of {gib(plan.gpu.memory_bytes)}", *[_share(phase.peak / plan.gpu.memory_bytes) for phase in plan.phases]
     )
-    table.add_row("seconds a step", *[f"{phase.seconds:,.1f}" for phase in plan.phases])
+    table.add_row("seconds a step", *[_range(phase.seconds, phase.slow_seconds) for phase in plan.phases])
     return table
+
+
+def _range(low: float, high: float) -> str:
+    digits = 0 if high >= 10 else 1
+    return f"{low:,.{digits}f} to {high:,.{digits}f}"
 
 
 def _share(share: float) -> str:
@@ -72,19 +83,19 @@ def _verdict(fits: bool, remedies: list[tuple[str, ...]]) -> str:
 def _around(plan: Plan, longer: Sequence[Plan]) -> Table:
     table = Table.grid(padding=(0, 2))
     rows = [
-        ("a step", f"{plan.step_s:,.0f} s"),
-        ("the run", f"{plan.steps:,} steps, {plan.hours:,.0f} h ({plan.steps_per_day:,.0f} steps a day)"),
+        ("a step", f"{_range(plan.step_s, plan.slow_step_s)} s, until a GPU has answered (docs/planning.md)"),
+        ("the run", f"{plan.steps:,} steps, {_range(plan.hours, plan.slow_hours)} h"),
         *[
             (
                 f"{one.mean_tokens:,.0f} tokens",
-                f"{one.step_s:,.0f} s a step, {one.hours:,.0f} h, if responses become so long",
+                f"{_range(one.step_s, one.slow_step_s)} s a step, {_range(one.hours, one.slow_hours)} h, if responses become so long",
             )
             for one in longer
         ],
         ("KV cache", f"{plan.kv_tokens:,} tokens an engine"),
         ("host memory", _parts(plan.host_bytes) + " of the first node"),
         ("disk at the end", _parts(plan.disk)),
-        ("rollouts", f"{plan.rollout_bytes_per_step * plan.steps_per_day / 1e9:.1f} GB a day"),
+        ("rollouts", f"{plan.rollout_bytes_per_step * 86_400 / plan.step_s / 1e9:.1f} GB a day, at most"),
     ]
     if plan.coverage:
         said = ", ".join(f"{epoch}: {share:.0%}" for epoch, share in plan.coverage.items())

@@ -34,7 +34,15 @@ def model_states(model: str, ranks: int, stage: int, output: Path, rank: int) ->
         max_norm=0.0, scheduler_steps=100,
     )  # fmt: skip
     actor, _, _ = strategy.prepare((actor, settings))
-    engine = actor.model
+    engine, buckets = actor.model, []
+    if stage < 3:
+        setup = engine.optimizer.setup_buckets
+
+        def recorded():
+            setup()
+            buckets.append(size(one for bucket in engine.optimizer.ipg_buckets.values() for one in bucket.buffer))
+
+        engine.optimizer.setup_buckets = recorded
     engine.set_gradient_accumulation_boundary(True)
     ids = torch.randint(5, 200, (1, 16), generator=torch.Generator().manual_seed(rank))
     ones = torch.ones(1, 15)
@@ -52,6 +60,7 @@ def model_states(model: str, ranks: int, stage: int, output: Path, rank: int) ->
     engine.step()
     moments = [t for state in optimizer.optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
     found = {"weights": weights, "optimizer": size(master) + size(moments), "gradients": gradients}
+    found["bucket"] = max(buckets, default=0)
     if rank == 0:
         output.write_text(json.dumps(found))
     torch.distributed.barrier()

@@ -13,7 +13,7 @@ WITHIN = 0.15
 
 @pytest.mark.stack
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "ranks", "stage"), [("tiny", 2, 2)])
+@pytest.mark.parametrize(("name", "ranks", "stage"), [("tiny", 2, 2), ("tiny", 1, 2)])
 def test_model_states_are_deepspeeds_tensors(name, ranks, stage, tmp_path):
     """Real ranks of OpenRLHF's strategy after one backward pass: the bytes of their tensors."""
     pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
@@ -25,6 +25,7 @@ def test_model_states_are_deepspeeds_tensors(name, ranks, stage, tmp_path):
     on_ranks(rank_states.model_states, ranks, model, ranks, stage, output, folder=tmp_path)
     found = json.loads(output.read_text())
     zero = f.Zero(ranks, stage)
+    assert found["bucket"] == f.Zero(1, stage).bucket(shape.params)  # whole, however small the model is
     assert zero.weights(shape.params) == pytest.approx(found["weights"], rel=WITHIN)
     assert zero.optimizer(shape.params) == pytest.approx(found["optimizer"], rel=WITHIN)
     assert zero.gradients(shape.params) == pytest.approx(found["gradients"], rel=WITHIN)

@@ -41,7 +41,7 @@ def test_the_1p5b_run_by_hand():
     assert update["optimizer"] == 12 * 1_777_088_000 // 8
     assert update["gradients"] == 4 * 1_777_088_000 // 8  # summed in float32
     assert update["logits"] == 10 * 16_384 * 151_936
-    assert update["gradient bucket"] == 2 * 500_000_000
+    assert update["gradient bucket"] == 2 * (500_000_000 + 500_000_000)  # and its flattened copy
     sampling = phase(planned(small()), "sampling").parts
     engine = sum(sampling[part] for part in ("engine's weights", "KV cache", "engine's steps"))
     assert engine == int(0.7 * H100.memory_bytes) and planned(small()).steps == 3 * 315
@@ -82,7 +82,7 @@ def test_an_adapter_by_hand():
     adapter = 41_943_040
     assert found["weights"] == 2 * (8_030_261_248 + adapter)
     assert (found["optimizer"], found["gradients"]) == (12 * adapter // 8, 4 * adapter // 8)
-    assert found["gradient bucket"] == 2 * adapter and found["last layer's gradient"] == 0
+    assert found["gradient bucket"] == 2 * (500_000_000 + adapter) and found["last layer's gradient"] == 0
     disk = planned(small("openrlhf.ds.lora.rank=16"), shape).disk["checkpoints"]
     assert disk % (2 * 8_030_261_248 + 12 * adapter) == 0
     attention = planned(small("openrlhf.ds.lora.rank=16", "openrlhf.ds.lora.target_modules=[q_proj,v_proj]"), shape)
@@ -111,7 +111,13 @@ def test_what_each_setting_is_for():
     assert phase(longer, "update").parts["logits"] == 2 * phase(base, "update").parts["logits"]
     offloaded = planned(small("train.adam_offload=true"))
     assert phase(offloaded, "update").parts["optimizer"] == 0
-    assert offloaded.host_bytes["offloaded optimizer"] == 16 * SMALL.params
+    words = 151_936 * 1536  # the largest weight
+    assert offloaded.host_bytes["offloaded optimizer"] == 16 * SMALL.params + 8 * 2 * words
+    assert all(
+        phase(offloaded, name).parts["host Adam's buffer"] == 2 * words for name in ("log-probs", "update", "sync")
+    )
+    alone = phase(planned(load_config("r3_1p5b_1gpu", [])), "update").parts
+    assert alone["gradient bucket"] == 2 * 500_000_000
     awake = planned(small("cluster.enable_sleep=false"))
     for name in ("log-probs", "update"):  # the engine keeps its share
         assert phase(awake, name).peak - phase(base, name).peak > 0.6 * H100.memory_bytes
@@ -169,12 +175,12 @@ def test_heads_that_vllm_cannot_share_are_refused(size, even):
 
 
 def test_no_remedy_splits_what_vllm_cannot_split():
-    """7B on 44 GiB with a small share for vLLM fits in engines of 4 GPUs. 14 heads instead of 28 cannot be shared by 4."""
+    """7B on 45 GiB with a small share for vLLM fits in engines of 2 GPUs. 7 heads instead of 28 cannot be shared by 2."""
     settings = ["cluster.num_nodes=1", "cluster.vllm_tensor_parallel_size=1"]
     settings.append("cluster.vllm_gpu_memory_utilization=0.2")
-    config, gpu = load_config("r3_7b_deepscaler_multinode", settings), replace(H100, memory_bytes=44 * GiB)
-    wide = replace(SEVEN, heads=14, kv_heads=2)
-    split = ("cluster.vllm_tensor_parallel_size=4",)
+    config, gpu = load_config("r3_7b_deepscaler_multinode", settings), replace(H100, memory_bytes=45 * GiB)
+    wide = replace(SEVEN, heads=7, kv_heads=1)
+    split = ("cluster.vllm_tensor_parallel_size=2",)
     assert split in remedies(config, SEVEN, gpu) and split not in remedies(config, wide, gpu) != []
 
 
@@ -209,6 +215,13 @@ def test_an_entropy_bonus_keeps_one_gradient_of_the_logits_more():
     assert bonus["logits"] - base["logits"] == 4 * 16_384 * 151_936
 
 
+def test_half_of_every_rate_is_at_most_twice_the_time():
+    """And not less than what moves bytes or multiplies, twice; the sleeping engine takes three times as long."""
+    for phase in planned(small()).phases:
+        assert 1.5 * phase.seconds < phase.slow_seconds < 3 * phase.seconds
+        assert phase.name == "sync" or phase.slow_seconds <= 2.001 * phase.seconds
+
+
 def test_a_start_is_refused_only_for_what_is_sure():
     assert start_check(small(), SMALL, H100) is None
     expected = phase(planned(small()), "update")
@@ -241,8 +254,17 @@ def test_the_command(tmp_path):
     command = ["plan", "experiment=r3_1p5b_deepscaler_8gpu", f"run_dir={tmp_path}"]
     table = CliRunner().invoke(main, command)
     assert table.exit_code == 0 and "Fits." in table.output and "KV cache" in table.output
+    assert "Warning" not in table.output
+    short = CliRunner().invoke(main, [*command, "history.max_bytes=2000000000"])
+    said = " ".join(short.output.split())
+    assert re.search("Fits. Warning: history.max_bytes is 2,000,000,000: .* use [0-9,]+ or more", said)
+    assert json.loads(CliRunner().invoke(main, [*command, "history.max_bytes=2000000000", "--json"]).output)[
+        "warnings"
+    ]
     found = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
     assert found["step_s"] == pytest.approx(sum(p["seconds"] for p in found["phases"]))
+    assert found["slow_step_s"] == pytest.approx(sum(p["slow_seconds"] for p in found["phases"]))
+    assert f"{found['step_s']:,.0f} to {found['slow_step_s']:,.0f} s" in table.output
     assert all(p["peak"] == sum(p["parts"].values()) for p in found["phases"])
     assert list(tmp_path.iterdir()) == []
     assert "8,000 tokens  " in table.output
