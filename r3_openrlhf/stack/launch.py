@@ -89,13 +89,15 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         if is_built(config.model.path) and not Path(locate_model(config.model.path)).is_dir():
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path)
-        check_context(config, model, platform=platform)
+        given = config  # which the run keeps: without packing it is the same run
+        config, changed = check_context(config, model, platform=platform)
+        warnings += changed
         warnings += gpu_warnings(config, platform=platform)
         warnings += filter(None, [memory_warning(config, model, platform=platform)])
         arguments = checked_arguments(config, run, model, platform=platform)
         with held(run):
             run.error.unlink(missing_ok=True)
-            run.create(config)
+            run.create(given)
             for sentence in keep_functions(run.path, config.reward.all_functions):
                 console.say(f"Warning: {sentence}")
             StopRequest(run.stop_request).clear()
@@ -176,7 +178,8 @@ def plan(config: R3Config) -> Plan:
     notes = [f"Warning: {sentence}" for sentence in check_places(run, platform=platform)]
     is_here = (Path(model) / "config.json").is_file()  # no name on the hub, and built already
     if is_here:
-        check_context(config, model, platform=platform)
+        config, changed = check_context(config, model, platform=platform)
+        notes += [f"Warning: {sentence}" for sentence in changed]
     arguments = checked_arguments(config, run, model, platform=platform)
     if not is_here:
         if (shape := published().get(config.model.path)) is not None:

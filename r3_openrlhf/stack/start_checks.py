@@ -13,7 +13,7 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history import witness
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.models.checks import check_own_code
+from r3_openrlhf.runs.models.checks import check_own_code, packing_fault, without_packing
 from r3_openrlhf.runs.planning.forecast import not_planned
 from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.shapes import shape_of
@@ -51,8 +51,10 @@ def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
         witness.check_checkpoint(run.history, record.history if record else None, step=step)
 
 
-def check_context(config: R3Config, model: str, *, platform: str) -> None:
-    """ConfigError: data.max_len is more than the positions of the model, or its layers do not do
+def check_context(config: R3Config, model: str, *, platform: str) -> tuple[R3Config, list[str]]:
+    """Return the configuration without packing where the model needs that, and a sentence about it.
+
+    ConfigError: data.max_len is more than the positions of the model, or its layers do not do
     what the settings ask of them. model: a directory, or a name on the hub."""
     from transformers import AutoConfig
 
@@ -77,26 +79,16 @@ def check_context(config: R3Config, model: str, *, platform: str) -> None:
                     f"openrlhf.{name} is {value}, but model.path {config.model.path} has no experts; leave it out"
                 )
     check_layers(config, found, platform=platform)
+    return without_packing(config, packing_fault(found))
 
 
 def check_layers(config: R3Config, model_config: Any, *, platform: str) -> None:
     """ConfigError: a kind of model with which the installed OpenRLHF, transformers and vLLM would
     compute something else, silently. model_config: its configuration, as transformers loads it."""
-    text = model_config.get_text_config()
-    if platform == "cuda" and getattr(text, "num_experts_per_tok", None):
+    if platform == "cuda" and getattr(model_config.get_text_config(), "num_experts_per_tok", None):
         raise ConfigError(
             f"model.path {config.model.path} has experts, whose weights vLLM 0.29 may lay out anew when it loads them: those of a "
             "later sync would be read wrongly (https://github.com/vllm-project/vllm/issues/42821); use a model without experts"
-        )
-    # stack/chunked_actor.py, models/actor.py:246: rows are told apart by their positions alone
-    reason = "has positions of three dimensions" if hasattr(model_config, "vision_config") else None
-    for kind in getattr(text, "layer_types", None) or ():
-        if kind == "linear_attention" or not kind.endswith("_attention"):
-            reason = f"has layers ({kind}) that carry a state from one token to the next"
-    if config.train.packing and reason is not None:
-        raise ConfigError(
-            f"train.packing is true, but model.path {config.model.path} {reason}, and a packed row would see the one before it; use "
-            "train.packing=false train.dynamic_batch=false"
         )
 
 

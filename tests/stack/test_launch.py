@@ -253,14 +253,23 @@ def test_experts_are_refused_where_vllm_lays_their_weights_out_anew():
         check_layers(config, Qwen2MoeConfig(), platform="cuda")
 
 
-def test_rows_are_packed_for_models_that_tell_them_apart():
-    config = load_config("r3_1p5b_deepscaler_8gpu", [])
-    for kind, said in (("qwen3_5", "linear_attention"), ("qwen2_vl", "positions of three dimensions")):
-        config.train.packing = True
-        with pytest.raises(ConfigError, match=f"train.packing is true, .*{said}.*; use train.packing=false"):
-            check_layers(config, AutoConfig.for_model(kind), platform="cuda")
-        config.train.packing = False
-        check_layers(config, AutoConfig.for_model(kind), platform="cuda")
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("qwen3_5_text", "linear_attention"), ("qwen3_5", "linear_attention"), ("gemma3", "reads images"), ("gemma4", "reads images")]
+    + [("recurrent_gemma", "recurrent"), ("gemma3_text", None), ("gemma4_text", None), ("qwen3", None), ("olmo2", None)],
+)  # fmt: skip
+def test_rows_are_packed_for_models_that_tell_them_apart(tmp_path, kind, said):
+    """The others are trained row by row, with one warning; the user's configuration stays as it is."""
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)
+    settings = [f"model.path={tmp_path}", "cluster.device=cuda", "data.max_len=2048", "rollout.max_new_tokens=1024"]
+    asked = load_config("r3_1p5b_deepscaler_8gpu", settings)
+    _, words, notes, _ = plan(asked)
+    assert ("--ds.packing_samples" in words) == ("--train.dynamic_batch_enable" in words) == (said is None)
+    for name in ("train", "rollout"):
+        assert said is None or words[words.index(f"--{name}.micro_batch_size") + 1] == "1"
+    warned = [note for note in notes if "a packed row would see the one before it" in note]
+    assert len(warned) == (said is not None) and all(said in note for note in warned)
+    assert asked.train.packing and asked.train.dynamic_batch
 
 
 def test_packed_rows_of_a_linear_attention_see_each_other():

@@ -5,13 +5,15 @@ Engine and policy read the same ids: no metric shows a tokenizer that loses text
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r3_openrlhf.config import DataConfig, ModelConfig
+from r3_openrlhf.config import DataConfig, ModelConfig, R3Config
+from r3_openrlhf.config.between_sections import check_sections
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.prompts import begin_of_text, end_of_turn, render
@@ -143,6 +145,33 @@ def template_findings(
             Finding(f"the prompt opens {mark}: a response that never closes it counts as one without an answer")
         )
     return found
+
+
+def packing_fault(model_config: Any) -> str | None:
+    """Say why packed rows of a model, as transformers loads its configuration, would see each other;
+    None: they are told apart by their positions (stack/chunked_actor.py, models/actor.py:246)."""
+    text = model_config.get_text_config()
+    for kind in getattr(text, "layer_types", None) or getattr(text, "block_types", None) or ():
+        if kind == "linear_attention" or not kind.endswith("attention"):
+            return f"has layers ({kind}) that carry a state from one token to the next"
+    if not hasattr(text, "num_attention_heads"):
+        return "has no attention, but a state that goes from one token to the next"
+    return "reads images, whose positions have three dimensions" if hasattr(model_config, "vision_config") else None
+
+
+def without_packing(config: R3Config, fault: str | None) -> tuple[R3Config, list[str]]:
+    """The configuration with which the model can be trained, and what changed. fault: `packing_fault`.
+    ConfigError: rows one by one do not divide evenly among the ranks."""
+    if fault is None or not (config.train.packing or config.train.dynamic_batch):
+        return config, []
+    changed = copy.deepcopy(config)
+    changed.train.packing = changed.train.dynamic_batch = False
+    changed.train.micro_batch_size = changed.rollout.micro_batch_size = 1
+    check_sections(changed)
+    return changed, [
+        f"model.path {config.model.path} {fault}, so a packed row would see the one before it: train.packing and train.dynamic_batch "
+        "are off, and rows pass one by one, which may take up to twice the time"
+    ]
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase, model: str) -> set[int]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from r3_openrlhf.config.shell_completion import complete_settings
 from r3_openrlhf.method.errors import ConfigError, quoted
-
-if TYPE_CHECKING:
-    from r3_openrlhf.runs.planning.shapes import ModelShape
 
 OWN = ("gpu", "nodes", "mean_tokens", "problems")
 
@@ -42,9 +39,12 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     The formulas and their sources: docs/planning.md. Exit code 1 where the run does not fit.
     """
     from r3_openrlhf.config.loading import load_config, split_settings
+    from r3_openrlhf.runs.models.checks import without_packing
+    from r3_openrlhf.runs.models.locate import locate_model
     from r3_openrlhf.runs.planning.forecast import longer_means, make_plan, not_planned, num_problems_of
     from r3_openrlhf.runs.planning.hardware import DEFAULT, gpu_named
     from r3_openrlhf.runs.planning.history_forecast import history_warnings
+    from r3_openrlhf.runs.planning.shapes import shape_of
     from r3_openrlhf.runs.planning.table import plan_as_json, plan_table
     from r3_openrlhf.runs.planning.verdict import check_split, fits, remedies
 
@@ -54,8 +54,17 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     if "nodes" in own:
         others.append(f"cluster.num_nodes={_number(own, 'nodes')}")
     config = load_config(name, others)
-    gpu, shape = gpu_named(own.get("gpu", DEFAULT)), _shape(config.model.path)
+    gpu, located = gpu_named(own.get("gpu", DEFAULT)), locate_model(config.model.path)
+    is_here = (Path(located) / "config.json").is_file()
+    try:
+        shape = shape_of(located if is_here else config.model.path)
+    except ConfigError as error:
+        if not is_here:
+            raise
+        click.echo(f"Nothing is planned: {error}")
+        return
     check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
+    config, changed = without_packing(config, shape.packing_fault)
     if (unknown := not_planned(config)) is not None:
         raise ConfigError(f"the plan does not know what {unknown} takes; leave it out to plan without it")
     num_problems = _number(own, "problems") if "problems" in own else num_problems_of(config)
@@ -71,7 +80,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     said = {
         "fits": fitting,
         "remedies": [] if fitting else remedies(config, shape, gpu),
-        "warnings": history_warnings(config, num_problems=num_problems, mean_tokens=found.mean_tokens),
+        "warnings": changed + history_warnings(config, num_problems=num_problems, mean_tokens=found.mean_tokens),
         "longer": longer,
     }
     if as_json:
@@ -83,16 +92,6 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         Console(file=sys.stdout, width=width).print(plan_table(found, **said), crop=False)
     if not fitting:
         sys.exit(1)
-
-
-def _shape(path: str) -> ModelShape:
-    from pathlib import Path
-
-    from r3_openrlhf.runs.models.locate import locate_model
-    from r3_openrlhf.runs.planning.shapes import shape_of
-
-    located = locate_model(path)
-    return shape_of(located if (Path(located) / "config.json").is_file() else path)
 
 
 def _number(own: dict[str, str], key: str) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.runs.models.checks import packing_fault
 
 TOKENS = 64  # of the pass on the meta device
 ATTENTION = "r3_planned"  # its entry in Transformers' table of attentions
@@ -44,6 +45,7 @@ class ModelShape:
     repeated_bytes: float  # more of the largest layer where keys and values are repeated for every head
     around_bytes: float  # before and after the layers
     linear_sizes: Mapping[str, int]  # inputs + outputs of the linear layers of a name; no head
+    packing_fault: str | None = None  # runs/models/checks.py
 
     def adapter_params(self, rank: int, targets: Collection[str] = ()) -> int:
         """LoRA parameters: rank x (in + out) of each linear layer of `targets`; empty: of all."""
@@ -83,12 +85,15 @@ def measured(config: Any) -> ModelShape:
     import torch
     from transformers import AttentionInterface, AutoModelForCausalLM
 
-    config, tape = config.get_text_config(), _Tape()
+    fault, config, tape = packing_fault(config), config.get_text_config(), _Tape()
     AttentionInterface.register(ATTENTION, tape.attention)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=ATTENTION)
+        try:
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=ATTENTION)
+        except KeyError:  # it chooses among classes of its own
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager")
     model.tie_weights()
-    cache, layers = tape.run(model.train(), num_layers=config.num_hidden_layers)
+    cache, layers = tape.run(model.train())
     params = dict(model.named_parameters())
     head, linears, looked_up = model.get_output_embeddings(), Counter[str](), 0
     for name, module in model.named_modules():
@@ -101,10 +106,10 @@ def measured(config: Any) -> ModelShape:
         matmul_params=round(sum(_used(name, weight, config) for name, weight in params.items())) - looked_up,
         tensors=len(params),
         largest=max(weight.numel() for weight in params.values()),
-        layers=config.num_hidden_layers,
+        layers=len(layers),
         hidden=config.hidden_size,
         vocab=config.vocab_size,
-        heads=config.num_attention_heads,
+        heads=getattr(config, "num_attention_heads", 1),
         kv_heads=max((one.keys.shape[1] for one in cache), default=1),
         attention_width=tape.attention_width,
         kv_bytes=sum(2 * (one.keys.numel() + one.values.numel()) for one in cache) // TOKENS,
@@ -114,6 +119,7 @@ def measured(config: Any) -> ModelShape:
         repeated_bytes=tape.repeated_bytes,
         around_bytes=sum(tape.kept[None]),
         linear_sizes=dict(linears),
+        packing_fault=fault,
     )
 
 
@@ -149,18 +155,19 @@ class _Tape:
             self.keep(tensor)
         return result, None
 
-    def run(self, model: Any, *, num_layers: int) -> tuple[list[Any], list[list[float]]]:
+    def run(self, model: Any) -> tuple[list[Any], list[list[float]]]:
         """(layers of the KV cache, bytes a token of each tensor that each layer keeps)."""
         import torch
+        from transformers.modeling_layers import GradientCheckpointingLayer
 
-        layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == num_layers)
+        layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
         for number, layer in enumerate(layers):
             layer.register_forward_pre_hook(lambda *_, number=number: setattr(self, "layer", number))
             layer.register_forward_hook(lambda *_: setattr(self, "layer", None))
         self.held |= {(storage := weight.untyped_storage())._cdata: storage for weight in model.parameters()}
         ids = torch.zeros((1, TOKENS), dtype=torch.long, device="meta")
         with torch.autograd.graph.saved_tensors_hooks(self.keep, lambda tensor: tensor):
-            cache = model(ids, use_cache=True).past_key_values.layers
-        return [one for one in cache if getattr(one, "keys", None) is not None], [
-            self.kept[number] for number in range(num_layers)
-        ]
+            output = model(ids, use_cache=True)
+        cache = getattr(getattr(output, "past_key_values", None), "layers", ())
+        grows = [one for one in cache if getattr(one, "keys", None) is not None]
+        return grows, [self.kept[number] for number in range(len(layers))]

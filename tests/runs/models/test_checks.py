@@ -1,13 +1,22 @@
 """Each check fails on a model that is wrong in that way, says a remedy, and is silent on one that is right."""
 
+import contextlib
 import json
 from dataclasses import replace
 
 import pytest
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.problems.prompts import render
-from r3_openrlhf.runs.models.checks import PROBE, directory_findings, template_findings, tokenizer_findings
+from r3_openrlhf.runs.models.checks import (
+    PROBE,
+    directory_findings,
+    packing_fault,
+    template_findings,
+    tokenizer_findings,
+)
 from tests.families import FAMILIES, load_tokenizer, write_model
 
 
@@ -122,3 +131,19 @@ def test_two_begins(tmp_path):
 )
 def test_a_right_template_has_no_findings(tmp_path, name):
     assert template_of(FAMILIES[name], tmp_path) == []
+
+
+# Every causal language model of the installed transformers with a recurrence or a convolution over tokens, by its own source
+STATEFUL = """bamba falcon_h1 falcon_mamba granitemoehybrid inkling_text jamba mamba mamba2 minimax nemotron_h olmo_hybrid qwen3_5
+qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma rwkv xlstm zamba zamba2 zaya"""
+
+
+def test_packed_rows_of_every_architecture_that_carries_a_state_are_a_fault():
+    found = set()
+    for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        with contextlib.suppress(Exception):  # a few have no default configuration
+            if " state " in (packing_fault(AutoConfig.for_model(kind)) or ""):
+                found.add(kind)
+    assert found - {"blt", "gemma4_assistant", "gemma4_unified_assistant"} == set(
+        STATEFUL.split()
+    )  # those have no text model

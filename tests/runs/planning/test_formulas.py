@@ -144,7 +144,7 @@ def test_lengths_have_the_mean_and_the_cut_that_was_asked_for(num, mean, longest
 
 
 UNIT = ModelShape(
-    params=500, matmul_params=500, tensors=9, layers=1, hidden=8, vocab=10, heads=1, kv_heads=1, attention_width=8, kv_bytes=32,
+    params=500, matmul_params=500, tensors=9, largest=80, layers=1, hidden=8, vocab=10, heads=1, kv_heads=1, attention_width=8, kv_bytes=32,
     kept_bytes=0, layer_bytes=0, widest_bytes=0, repeated_bytes=0, around_bytes=0, linear_sizes={},
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from transformers import AutoConfig
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import experiments, load_config
@@ -92,7 +93,7 @@ def test_an_adapter_by_hand():
 def test_an_adapter_has_the_parameters_that_peft_gives_it():
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     shape = shape_of("meta-llama/Llama-3.1-8B")
     configs = json.loads(Path(__file__).with_name("published_configs.json").read_text())
@@ -284,6 +285,20 @@ def test_the_plan_in_the_page_of_the_first_run_is_what_the_command_prints():
     ((command, text),) = re.findall(r"<!-- r3 (plan [^\n]*) -->\n```text\n(.*?)\n```", page, re.DOTALL)
     printed = CliRunner().invoke(main, command.split()).output
     assert [line.rstrip() for line in printed.splitlines()] == text.splitlines(), command
+
+
+def test_other_architectures_and_one_that_nobody_knows(tmp_path):
+    """A hybrid of 2026 is planned without packing, with a warning; of an unknown kind there is a sentence and no refusal."""
+    command = ["plan", "experiment=r3_1p5b_deepscaler_8gpu", f"model.path={tmp_path}"]
+    sizes = {"hidden_size": 2048, "num_hidden_layers": 8, "vocab_size": 151936}
+    AutoConfig.for_model("qwen3_5_text", **sizes).save_pretrained(tmp_path)
+    said = " ".join(CliRunner().invoke(main, command).output.split())
+    assert "Fits." in said and "layers (linear_attention) that carry a state" in said
+    (tmp_path / "config.json").write_text('{"model_type": "of_2031"}')
+    shape_of.cache_clear()
+    found = CliRunner().invoke(main, command)
+    assert found.exit_code == 0 and found.output.startswith("Nothing is planned: model.path is ")
+    assert "of_2031" in found.output and found.output.count("\n") == 1
 
 
 MISTAKES = Path(__file__).with_name("mistakes.jsonl").read_text().splitlines()
