@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -77,7 +78,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         for tokens in longer_means(config, found.mean_tokens)
     ]
     fitting = fits(config, shape, gpu)
-    said = {
+    said: dict[str, Any] = {
         "fits": fitting,
         "remedies": [] if fitting else remedies(config, shape, gpu),
         "warnings": changed + history_warnings(config, num_problems=num_problems, mean_tokens=found.mean_tokens),
