@@ -42,7 +42,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     from r3_openrlhf.config.loading import load_config, split_settings
     from r3_openrlhf.runs.models.checks import without_packing
     from r3_openrlhf.runs.models.locate import locate_model
-    from r3_openrlhf.runs.planning.forecast import longer_means, make_plan, not_planned, num_problems_of
+    from r3_openrlhf.runs.planning.forecast import make_plan, not_planned, num_problems_of
     from r3_openrlhf.runs.planning.hardware import DEFAULT, gpu_named
     from r3_openrlhf.runs.planning.history_forecast import history_warnings
     from r3_openrlhf.runs.planning.shapes import shape_of
@@ -73,16 +73,11 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         raise ConfigError(f"the number of problems of data.path={config.data.path} is not known here; add problems=N")
     given = _number(own, "mean_tokens") if "mean_tokens" in own else None
     found = make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=given)
-    longer = [
-        make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=tokens)
-        for tokens in longer_means(config, found.mean_tokens)
-    ]
     fitting = fits(config, shape, gpu)
     said: dict[str, Any] = {
         "fits": fitting,
         "remedies": [] if fitting else remedies(config, shape, gpu),
         "warnings": changed + history_warnings(config, num_problems=num_problems, mean_tokens=found.mean_tokens),
-        "longer": longer,
     }
     if as_json:
         click.echo(json.dumps(plan_as_json(found, **said)))

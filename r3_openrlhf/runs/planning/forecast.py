@@ -143,13 +143,6 @@ def make_plan(
     )
 
 
-def longer_means(config: R3Config, mean: float) -> list[int]:
-    """Mean lengths that a response may come to have: three quarters of rollout.max_new_tokens and
-    all of it, in whole thousands (6,000 and 8,000 of 8,192), where they are more than `mean`."""
-    longest = config.rollout.max_new_tokens
-    return [tokens for tokens in (longest * 3 // 4000 * 1000, longest // 1000 * 1000) if tokens > mean]
-
-
 def not_planned(config: R3Config) -> str | None:
     """A setting, as "key=value", whose memory no formula here has; None: there is none."""
     for name in ("ds.ring_attn_size", "ds.tensor_parallel_size"):

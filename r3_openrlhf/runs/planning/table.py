@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,24 +13,14 @@ from r3_openrlhf.runs.planning.forecast import Plan
 from r3_openrlhf.runs.planning.verdict import TIGHT, gib
 
 
-def plan_as_json(
-    plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], warnings: list[str], longer: Sequence[Plan] = ()
-) -> dict[str, Any]:
-    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded. longer: the
-    same run with longer responses."""
+def plan_as_json(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], warnings: list[str]) -> dict[str, Any]:
+    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded."""
     phases = [{**asdict(phase), "peak": phase.peak} for phase in plan.phases]
-    said = {"fits": fits, "remedies": remedies, "warnings": warnings}
-    said["longer"] = [{"mean_tokens": one.mean_tokens, **_times(one)} for one in longer]
-    return {**asdict(plan), "phases": phases, **_times(plan), **said}
+    times = {name: getattr(plan, name) for name in ("step_s", "slow_step_s", "hours", "slow_hours")}
+    return {**asdict(plan), "phases": phases, **times, "fits": fits, "remedies": remedies, "warnings": warnings}
 
 
-def _times(plan: Plan) -> dict[str, float]:
-    return {name: getattr(plan, name) for name in ("step_s", "slow_step_s", "hours", "slow_hours")}
-
-
-def plan_table(
-    plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], warnings: list[str], longer: Sequence[Plan] = ()
-) -> Group:
+def plan_table(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], warnings: list[str]) -> Group:
     """GiB of a GPU, GB of everything else."""
     ranks = plan.nodes * plan.gpus_per_node
     head = (
@@ -39,7 +28,7 @@ def plan_table(
         f"node{'s' if plan.nodes > 1 else ''}); {plan.num_problems:,} problems, responses of {plan.mean_tokens:,.0f} tokens"
     )
     said = [_verdict(fits, remedies), *(f"Warning: {warning}." for warning in warnings)]
-    return Group(Text(head), _memory(plan), *map(Text, said), _around(plan, longer))
+    return Group(Text(head), _memory(plan), *map(Text, said), _around(plan))
 
 
 def _memory(plan: Plan) -> Table:
@@ -80,18 +69,11 @@ def _verdict(fits: bool, remedies: list[tuple[str, ...]]) -> str:
     )
 
 
-def _around(plan: Plan, longer: Sequence[Plan]) -> Table:
+def _around(plan: Plan) -> Table:
     table = Table.grid(padding=(0, 2))
     rows = [
         ("a step", f"{_range(plan.step_s, plan.slow_step_s)} s, until a GPU has answered (docs/planning.md)"),
         ("the run", f"{plan.steps:,} steps, {_range(plan.hours, plan.slow_hours)} h"),
-        *[
-            (
-                f"{one.mean_tokens:,.0f} tokens",
-                f"{_range(one.step_s, one.slow_step_s)} s a step, {_range(one.hours, one.slow_hours)} h, if responses become so long",
-            )
-            for one in longer
-        ],
         ("KV cache", f"{plan.kv_tokens:,} tokens an engine"),
         ("host memory", _parts(plan.host_bytes) + " of the first node"),
         ("disk at the end", _parts(plan.disk)),

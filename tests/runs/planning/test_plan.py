@@ -268,13 +268,8 @@ def test_the_command(tmp_path):
     assert f"{found['step_s']:,.0f} to {found['slow_step_s']:,.0f} s" in table.output
     assert all(p["peak"] == sum(p["parts"].values()) for p in found["phases"])
     assert list(tmp_path.iterdir()) == []
-    assert "8,000 tokens  " in table.output
-    six, eight = found["longer"]
-    assert (six["mean_tokens"], eight["mean_tokens"]) == (6000, 8000)
-    assert found["step_s"] < six["step_s"] < eight["step_s"] and six["hours"] < eight["hours"]
     at_seven = json.loads(CliRunner().invoke(main, [*command, "--json", "mean_tokens=7000"]).output)
-    assert [one["mean_tokens"] for one in at_seven["longer"]] == [8000]
-    assert at_seven["longer"][0]["step_s"] == eight["step_s"]
+    assert at_seven["mean_tokens"] == 7000 and at_seven["step_s"] > found["step_s"]
     seven = ["plan", "experiment=r3_7b_deepscaler_multinode", "nodes=1", "gpu=a100-40gb", f"run_dir={tmp_path}"]
     small_gpu = CliRunner().invoke(main, seven)
     assert small_gpu.exit_code == 1 and "These would make it fit: " in small_gpu.output
