@@ -12,13 +12,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that 
 
 from r3_openrlhf.config.loading import load_config  # noqa: E402
 from r3_openrlhf.runs.planning.forecast import Plan, make_plan  # noqa: E402
+from r3_openrlhf.runs.planning.formulas import RATES, SLOW, Rates  # noqa: E402
 from r3_openrlhf.runs.planning.hardware import GPUS  # noqa: E402
 from r3_openrlhf.runs.planning.shapes import shape_of  # noqa: E402
 
 STOCK = ["run_dir=unused", "algo=grpo", "replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
 
 
-def nemo_rl() -> Plan:
+def nemo_rl(rates: Rates = RATES) -> Plan:
     """NeMo-RL 0.4, "G-Average Seq len" 1,060 of at most 4,096, T-GBS 512; a reference model, as in its recipe."""
     settings = [
         *("cluster.num_nodes=2", "cluster.gpus_per_node=8", "cluster.vllm_tensor_parallel_size=1"),
@@ -27,10 +28,12 @@ def nemo_rl() -> Plan:
     ]
     config = load_config("r3_7b_deepscaler_multinode", [*STOCK, *settings])
     shape = shape_of("meta-llama/Llama-3.1-8B")
-    return make_plan(config, shape, GPUS["h100-80gb"], num_problems=64, mean_tokens=860, prompt_tokens=200)
+    return make_plan(
+        config, shape, GPUS["h100-80gb"], num_problems=64, mean_tokens=860, prompt_tokens=200, rates=rates
+    )
 
 
-def small_on_h800(mean_tokens: int) -> Plan:
+def small_on_h800(mean_tokens: int, rates: Rates = RATES) -> Plan:
     """1.2 million rollouts in 1,170 steps: 64 problems of 16 samples a step."""
     settings = [
         *("rollout.batch_size=64", "rollout.max_new_tokens=16384", "data.max_len=20480", "train.max_steps=1170"),
@@ -38,32 +41,33 @@ def small_on_h800(mean_tokens: int) -> Plan:
     ]
     config = load_config("r3_1p5b_deepscaler_8gpu", [*STOCK, *settings])
     shape = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
-    return make_plan(config, shape, GPUS["h800-80gb"], num_problems=64 * 1170, mean_tokens=mean_tokens)
+    return make_plan(config, shape, GPUS["h800-80gb"], num_problems=64 * 1170, mean_tokens=mean_tokens, rates=rates)
 
 
-def rllm_on_h200() -> Plan:
+def rllm_on_h200(rates: Rates = RATES) -> Plan:
     """A report to rLLM (issue 29 of agentica-project/rllm): 128 problems of 8 responses on 8 H200, 400 s a step."""
     config = load_config(
         "r3_1p5b_deepscaler_8gpu", [*STOCK, "rollout.batch_size=128", "rollout.n_samples_per_prompt=8"]
     )
     shape = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
-    return make_plan(config, shape, GPUS["h200-141gb"], num_problems=40_315)
+    return make_plan(config, shape, GPUS["h200-141gb"], num_problems=40_315, rates=rates)
 
 
 def main() -> None:
     plan = nemo_rl()
     parts = ", ".join(f"{phase.name} {phase.seconds:.1f}" for phase in plan.phases)
     print(
-        f"Llama-3.1-8B on 16 H100: planned {plan.step_s:.1f} to {plan.slow_step_s:.0f} s a step ({parts}), published 97.7 s: "
+        f"Llama-3.1-8B on 16 H100: planned {plan.step_s:.1f} to {nemo_rl(SLOW).step_s:.0f} s a step ({parts}), published 97.7 s: "
         f"{plan.step_s / 97.7 - 1:+.0%}"
     )
     plan = rllm_on_h200()
-    print(f"1.5B on 8 H200, 1,024 rows: planned {plan.step_s:.0f} to {plan.slow_step_s:.0f} s a step, published 400 s")
+    print(
+        f"1.5B on 8 H200, 1,024 rows: planned {plan.step_s:.0f} to {rllm_on_h200(SLOW).step_s:.0f} s a step, published 400 s"
+    )
     for mean_tokens in (2000, 3000, 4000, 6000):
-        plan = small_on_h800(mean_tokens)
-        hours = plan.hours
+        hours, slow = (small_on_h800(mean_tokens, rates).hours for rates in (RATES, SLOW))
         print(
-            f"1.5B on 8 H800, {mean_tokens} tokens a response: planned {hours:.0f} to {plan.slow_hours:.0f} h, published 51 h: {hours / 51 - 1:+.0%}"
+            f"1.5B on 8 H800, {mean_tokens} tokens a response: planned {hours:.0f} to {slow:.0f} h, published 51 h: {hours / 51 - 1:+.0%}"
         )
 
 

@@ -43,6 +43,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     from r3_openrlhf.runs.models.checks import without_packing
     from r3_openrlhf.runs.models.locate import locate_model
     from r3_openrlhf.runs.planning.forecast import make_plan, not_planned, num_problems_of
+    from r3_openrlhf.runs.planning.formulas import RATES, SLOW
     from r3_openrlhf.runs.planning.hardware import DEFAULT, gpu_named
     from r3_openrlhf.runs.planning.history_forecast import history_warnings
     from r3_openrlhf.runs.planning.shapes import shape_of
@@ -72,7 +73,10 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     if num_problems is None:
         raise ConfigError(f"the number of problems of data.path={config.data.path} is not known here; add problems=N")
     given = _number(own, "mean_tokens") if "mean_tokens" in own else None
-    found = make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=given)
+    found, slow = (
+        make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=given, rates=rates)
+        for rates in (RATES, SLOW)
+    )
     fitting = fits(config, shape, gpu)
     said: dict[str, Any] = {
         "fits": fitting,
@@ -80,12 +84,12 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         "warnings": changed + history_warnings(config, num_problems=num_problems, mean_tokens=found.mean_tokens),
     }
     if as_json:
-        click.echo(json.dumps(plan_as_json(found, **said)))
+        click.echo(json.dumps(plan_as_json(found, slow, **said)))
     else:
         from rich.console import Console
 
         width = None if sys.stdout.isatty() else 120
-        Console(file=sys.stdout, width=width).print(plan_table(found, **said), crop=False)
+        Console(file=sys.stdout, width=width).print(plan_table(found, slow, **said), crop=False)
     if not fitting:
         sys.exit(1)
 

@@ -43,7 +43,6 @@ class Phase:
     parts: dict[str, int]
     sure: int
     seconds: float = 0.0
-    slow_seconds: float = 0.0  # at half of every rate (formulas.SLOW)
 
     @property
     def peak(self) -> int:
@@ -75,26 +74,13 @@ class Plan:
     @property
     def step_s(self) -> float:
         """Seconds of a step: phases in turn, or the later ones while the next rollouts come."""
-        return self._step([phase.seconds for phase in self.phases])
-
-    @property
-    def slow_step_s(self) -> float:
-        """The same where a GPU reaches half of the assumed rates."""
-        return self._step([phase.slow_seconds for phase in self.phases])
-
-    def _step(self, seconds: list[float]) -> float:
-        sampling, *others = seconds
+        sampling, *others = (phase.seconds for phase in self.phases)
         return max(sampling, sum(others)) if self.ahead else sampling + sum(others)
 
     @property
     def hours(self) -> float:
         """Hours of the whole run, without its start, evaluations and checkpoints."""
         return self.step_s * self.steps / 3600
-
-    @property
-    def slow_hours(self) -> float:
-        """The same at `slow_step_s`."""
-        return self.slow_step_s * self.steps / 3600
 
 
 def num_problems_of(config: R3Config) -> int | None:
@@ -114,13 +100,13 @@ def make_plan(
     num_problems: int,
     mean_tokens: float | None = None,
     prompt_tokens: int = PROMPT_TOKENS,
+    rates: f.Rates = f.RATES,
 ) -> Plan:
     """mean_tokens: of a response; None: half of rollout.max_new_tokens, as in the history."""
     mean = min(mean_tokens or config.rollout.max_new_tokens / 2, config.rollout.max_new_tokens)
     run = _Run(config, shape, gpu, mean=mean, prompt=min(prompt_tokens, config.data.max_len))
     steps = run.steps(num_problems)
-    seconds = zip(run.phases(), run.seconds(f.RATES), run.seconds(f.SLOW), strict=True)
-    phases = tuple(replace(phase, seconds=fast, slow_seconds=slow) for phase, fast, slow in seconds)
+    phases = tuple(replace(phase, seconds=s) for phase, s in zip(run.phases(), run.seconds(rates), strict=True))
     disk, per_step = run.disk(steps)
     expected = history_forecast(config, num_problems=num_problems, mean_tokens=mean, steps=steps)
     later = dict.fromkeys(range(2, config.train.num_epochs + 1), expected.coverage) if expected else {}

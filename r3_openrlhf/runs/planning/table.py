@@ -12,15 +12,18 @@ from rich.text import Text
 from r3_openrlhf.runs.planning.forecast import Plan
 from r3_openrlhf.runs.planning.verdict import TIGHT, gib
 
+Remedies = list[tuple[str, ...]]
 
-def plan_as_json(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], warnings: list[str]) -> dict[str, Any]:
-    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded."""
+
+def plan_as_json(plan: Plan, slow: Plan, *, fits: bool, remedies: Remedies, warnings: list[str]) -> dict[str, Any]:
+    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded. slow: at
+    half of every rate."""
     phases = [{**asdict(phase), "peak": phase.peak} for phase in plan.phases]
-    times = {name: getattr(plan, name) for name in ("step_s", "slow_step_s", "hours", "slow_hours")}
+    times = {"step_s": plan.step_s, "slow_step_s": slow.step_s, "hours": plan.hours, "slow_hours": slow.hours}
     return {**asdict(plan), "phases": phases, **times, "fits": fits, "remedies": remedies, "warnings": warnings}
 
 
-def plan_table(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], warnings: list[str]) -> Group:
+def plan_table(plan: Plan, slow: Plan, *, fits: bool, remedies: Remedies, warnings: list[str]) -> Group:
     """GiB of a GPU, GB of everything else."""
     ranks = plan.nodes * plan.gpus_per_node
     head = (
@@ -28,10 +31,10 @@ def plan_table(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], warni
         f"node{'s' if plan.nodes > 1 else ''}); {plan.num_problems:,} problems, responses of {plan.mean_tokens:,.0f} tokens"
     )
     said = [_verdict(fits, remedies), *(f"Warning: {warning}." for warning in warnings)]
-    return Group(Text(head), _memory(plan), *map(Text, said), _around(plan))
+    return Group(Text(head), _memory(plan, slow), *map(Text, said), _around(plan, slow))
 
 
-def _memory(plan: Plan) -> Table:
+def _memory(plan: Plan, slow: Plan) -> Table:
     """One column a phase, one line a part; GiB of one GPU."""
     table = Table(title="Peak memory of one GPU, GiB", title_justify="left")
     table.add_column("part")
@@ -47,7 +50,8 @@ def _memory(plan: Plan) -> Table:
     table.add_row(
         f"of {gib(plan.gpu.memory_bytes)}", *[_share(phase.peak / plan.gpu.memory_bytes) for phase in plan.phases]
     )
-    table.add_row("seconds a step", *[_range(phase.seconds, phase.slow_seconds) for phase in plan.phases])
+    pairs = zip(plan.phases, slow.phases, strict=True)
+    table.add_row("seconds a step", *[_range(fast.seconds, late.seconds) for fast, late in pairs])
     return table
 
 
@@ -60,7 +64,7 @@ def _share(share: float) -> str:
     return f"{share:.0%}" + (" !" if share > 1 else " (tight)" if share > TIGHT else "")
 
 
-def _verdict(fits: bool, remedies: list[tuple[str, ...]]) -> str:
+def _verdict(fits: bool, remedies: Remedies) -> str:
     if fits:
         return "Fits."
     ways = " or ".join(" ".join(settings) for settings in remedies)
@@ -69,11 +73,11 @@ def _verdict(fits: bool, remedies: list[tuple[str, ...]]) -> str:
     )
 
 
-def _around(plan: Plan) -> Table:
+def _around(plan: Plan, slow: Plan) -> Table:
     table = Table.grid(padding=(0, 2))
     rows = [
-        ("a step", f"{_range(plan.step_s, plan.slow_step_s)} s, until a GPU has answered (docs/planning.md)"),
-        ("the run", f"{plan.steps:,} steps, {_range(plan.hours, plan.slow_hours)} h"),
+        ("a step", f"{_range(plan.step_s, slow.step_s)} s, until a GPU has answered (docs/planning.md)"),
+        ("the run", f"{plan.steps:,} steps, {_range(plan.hours, slow.hours)} h"),
         ("KV cache", f"{plan.kv_tokens:,} tokens an engine"),
         ("host memory", _parts(plan.host_bytes) + " of the first node"),
         ("disk at the end", _parts(plan.disk)),
