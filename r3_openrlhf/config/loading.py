@@ -88,7 +88,7 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
     ConfigError, one sentence: unknown experiment, preset or key (with the nearest known one), a
     value of the wrong type or out of range, a key without a value, keys that exclude each other."""
     settings = _experiment_of(experiment)
-    parsed = [_check_override(_with_plain_path(override)) for override in overrides]
+    parsed = [_check_override(override) for override in overrides]
     chosen = next((override.value() for override in reversed(parsed) if override.key_or_group == "algo"), None)
     # a name is a preset; an algorithm of a user is the key alone
     preset = None if chosen is None or is_import_path(str(chosen)) else str(chosen)
@@ -157,7 +157,7 @@ def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str)
     """`values`, an R3Config's sections as dictionaries, "key=value" on top; as load_config. What
     looks like an interpolation in `values` is text, of a run of others perhaps."""
     composed = OmegaConf.create(_as_text(values))
-    parsed = [_check_override(_with_plain_path(override)) for override in overrides]
+    parsed = [_check_override(override) for override in overrides]
     _apply(composed, parsed)
     config = _checked(_container(composed), source=source)
     check_keys(config, (override.key_or_group for override in parsed))
@@ -393,7 +393,7 @@ def _check_override(text: str) -> Override:
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
         raise ConfigError(f"{quoted(text)} holds bytes that are not UTF-8 text; write the value in UTF-8")
     try:
-        override = OverridesParser.create().parse_override(text)
+        override = OverridesParser.create().parse_override(_with_plain_path(text))
     except HydraException as error:
         raise ConfigError(f"{quoted(text)} is not of the form key=value; {_one_line(error)}") from error
     if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):

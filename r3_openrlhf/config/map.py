@@ -96,14 +96,11 @@ def _settings_of(schema: type, prefix: str) -> Iterable[Setting]:
             kind="str" if field.type == "Name" else str(field.type),
             default=_default(field),
             unit=next((unit for end, unit in UNITS.items() if field.name.endswith(end)), ""),
-            meaning=comments.get(field.name) or (_purpose(schema) if field.name == "enabled" else ""),
+            # of `enabled` what its section is for
+            meaning=comments.get(field.name)
+            or ((schema.__doc__ or "").splitlines()[0] if field.name == "enabled" else ""),
             allowed=_allowed(field.metadata.get("words", ())),
         )
-
-
-def _purpose(schema: type) -> str:
-    """Say what a section is for: the first line of its docstring."""
-    return (schema.__doc__ or "").splitlines()[0]
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -25,11 +25,7 @@ def complete_settings(context: click.Context, parameter: click.Parameter, incomp
     if not equals and before and before[-1] in keys:  # click takes a lone "=" away
         key, equals, start, kept = before[-1], "=", incomplete, ""
     if not equals:
-        return [
-            CompletionItem(f"{name}=")
-            for name in ("experiment", *(one.key for one in settings()))
-            if name.startswith(key)
-        ]
+        return [CompletionItem(f"{name}=") for name in keys if name.startswith(key)]
     values: dict[str, list[str]] = {"experiment": experiments(), "algo": presets()}
     values |= {one.key: list(one.allowed) for one in settings() if one.allowed and one.key not in values}
     offered = [CompletionItem(f"{kept}{value}") for value in values.get(key, []) if value.startswith(start)]

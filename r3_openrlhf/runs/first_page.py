@@ -71,15 +71,10 @@ class FirstPage:
     rewards: list[str] = field(default_factory=list)  # the user's own rewards on one problem
     algorithm: list[str] = field(default_factory=list)  # of a training run: `algorithm_lines`
 
-    @property
-    def refusals(self) -> list[str]:
-        """List the reasons not to run."""
-        return [one.sentence for one in self.findings if one.refuses]
-
     def check(self) -> None:
         """ConfigError: something is wrong for sure."""
-        if self.refusals:
-            raise ConfigError("; ".join(self.refusals))
+        if refusals := [one.sentence for one in self.findings if one.refuses]:
+            raise ConfigError("; ".join(refusals))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, with nothing cut."""

@@ -14,20 +14,8 @@ from r3_openrlhf.runs.step_groups import groups_of
 SHOWN_LINES = 6  # of a response on a terminal
 COLUMNS = ("right", "wrong", "recalled", "ranked", "reward", "sum |A|")
 RECORD = (
-    *(
-        "uid",
-        "problem",
-        "references",
-        "step",
-        "context",
-        "trajectory",
-        "turn",
-        "verdict",
-        "reason",
-        "reward",
-        "ranked",
-    ),
-    *("recalled_from", "advantage", "num_tokens", "truncated", "text"),
+    *("uid", "problem", "references", "step", "context", "trajectory", "turn", "verdict", "reason", "reward"),
+    *("ranked", "recalled_from", "advantage", "num_tokens", "truncated", "text"),
 )
 NOTHING_DONE = (None, "not_collapsed", "not_all_wrong")  # the group needs no replay or ranking
 

@@ -15,10 +15,9 @@ from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.r3 import FIRST_REFLECTION_EPOCH
 from r3_openrlhf.runs.planning import formulas as f
 from r3_openrlhf.runs.planning.hardware import Gpu
-from r3_openrlhf.runs.planning.history_forecast import history_forecast
+from r3_openrlhf.runs.planning.history_forecast import PROMPT_TOKENS, history_forecast
 from r3_openrlhf.runs.planning.shapes import ModelShape
 
-PROMPT_TOKENS = 200
 HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315, "openai/gsm8k": 7_473}
 # Shares of a step's groups, assumed (docs/scale.md)
 COLLAPSED, HARD = 0.45, 0.20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from r3_openrlhf.config import R3Config
@@ -69,38 +69,27 @@ def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, .
     return found
 
 
-def _changes(config: R3Config) -> Iterator[tuple[str, Any]]:
-    """Settings that may change, cheapest first."""
-    train, cluster = config.train, config.cluster
-    if not config.model.gradient_checkpointing:
-        yield "model.gradient_checkpointing", True
-    if train.dynamic_batch:
-        for section, value in (("rollout", config.rollout.max_tokens_per_gpu), ("train", train.max_tokens_per_gpu)):
-            if (value or train.max_tokens_per_gpu) > config.data.max_len:
-                yield f"{section}.max_tokens_per_gpu", config.data.max_len
-    elif train.micro_batch_size > 1:
-        yield "train.micro_batch_size", 1
-    now = cluster.vllm_gpu_memory_utilization
-    for share in (*(share for share in (0.8, 0.7, 0.6, 0.5, 0.4) if share < now), *([0.8] if now < 0.8 else [])):
-        yield "cluster.vllm_gpu_memory_utilization", share
-    yield from _layouts(config)
-
-
-def _layouts(config: R3Config) -> Iterator[tuple[str, Any]]:
-    """Where weights and states are."""
-    train, cluster = config.train, config.cluster
-    if not cluster.enable_sleep:
-        yield "cluster.enable_sleep", True
-    for stage in range(train.zero_stage + 1, 4):
-        yield "train.zero_stage", stage
-    for size in (2**n * cluster.vllm_tensor_parallel_size for n in range(1, 8)):
-        if size <= cluster.gpus_per_node:
-            yield "cluster.vllm_tensor_parallel_size", size
-    if not train.adam_offload:
-        yield "train.adam_offload", True
-    for nodes in (2, 4, 8, 16):
-        if nodes > cluster.num_nodes:
-            yield "cluster.num_nodes", nodes
+def _changes(config: R3Config) -> list[tuple[str, Any]]:
+    """Settings that may change, cheapest first: the micro-batch, then where weights and states are."""
+    train, cluster, longest = config.train, config.cluster, config.data.max_len
+    of_rollout = config.rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
+    share, size = cluster.vllm_gpu_memory_utilization, cluster.vllm_tensor_parallel_size
+    values: dict[str, Iterable[Any]] = {
+        "model.gradient_checkpointing": [True] * (not config.model.gradient_checkpointing),
+        "rollout.max_tokens_per_gpu": [longest] * (train.dynamic_batch and of_rollout > longest),
+        "train.max_tokens_per_gpu": [longest] * (train.dynamic_batch and train.max_tokens_per_gpu > longest),
+        "train.micro_batch_size": [1] * (not train.dynamic_batch and train.micro_batch_size > 1),
+        "cluster.vllm_gpu_memory_utilization": [
+            *(other for other in (0.8, 0.7, 0.6, 0.5, 0.4) if other < share),
+            *[0.8] * (share < 0.8),
+        ],
+        "cluster.enable_sleep": [True] * (not cluster.enable_sleep),
+        "train.zero_stage": range(train.zero_stage + 1, 4),
+        "cluster.vllm_tensor_parallel_size": [n * size for n in (2, 4, 8, 16) if n * size <= cluster.gpus_per_node],
+        "train.adam_offload": [True] * (not train.adam_offload),
+        "cluster.num_nodes": [nodes for nodes in (2, 4, 8, 16) if nodes > cluster.num_nodes],
+    }
+    return [(key, value) for key, those in values.items() for value in those]
 
 
 def _changed(config: R3Config, changes: tuple[tuple[str, Any], ...]) -> R3Config | None:
