@@ -11,8 +11,6 @@ from r3_openrlhf.method.core.groups import GroupState, RankingFate, RecallFate, 
 from r3_openrlhf.method.types import Context, Verdict
 
 Row = dict[str, Any]
-
-
 STATES = {
     GroupState.MIXED: "mixed",
     GroupState.ALL_CORRECT: "all right",

@@ -63,12 +63,8 @@ class StopRequest:
         self.path = path
         self.stopped: Stopped | None = None  # what a signal has raised
 
-    def clear(self) -> None:
-        """Forget what was asked."""
-        self.ask("")
-
     def ask(self, why: str) -> None:
-        """The run is to end after its current step; the last `why` counts."""
+        """The run is to end after its current step; the last `why` counts, and "" takes it back."""
         with open(self.path, "w", encoding="utf-8", opener=no_link) as file:
             file.write(why)
 

@@ -100,7 +100,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             run.create(given)
             for sentence in keep_functions(run.path, config.reward.all_functions):
                 console.say(f"Warning: {sentence}")
-            StopRequest(run.stop_request).clear()
+            StopRequest(run.stop_request).ask("")
             console.attach(run, first_phase=Phase.DATA)
             config = with_template_date(config, run)
             data, page = work_of(config).prepare(config, model, run)

@@ -34,11 +34,11 @@ def step(clock, now, seconds):
 def test_a_request_is_the_content_of_a_file(tmp_path):
     stop = StopRequest(tmp_path / "stop_request")
     assert stop.reason() is None  # before the run is there
-    stop.clear()
+    stop.ask("")
     assert stop.reason() is None
     stop.ask("a reason")
     assert StopRequest(stop.path).reason() == "a reason"
-    stop.clear()
+    stop.ask("")
     assert stop.reason() is None
 
 

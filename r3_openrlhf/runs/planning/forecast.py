@@ -15,7 +15,7 @@ from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.r3 import FIRST_REFLECTION_EPOCH
 from r3_openrlhf.runs.planning import formulas as f
 from r3_openrlhf.runs.planning.hardware import Gpu
-from r3_openrlhf.runs.planning.history_forecast import PROMPT_TOKENS, history_forecast
+from r3_openrlhf.runs.planning.history_forecast import PROMPT_TOKENS
 from r3_openrlhf.runs.planning.shapes import ModelShape
 
 HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315, "openai/gsm8k": 7_473}
@@ -23,11 +23,10 @@ HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315, "openai/gsm8k
 COLLAPSED, HARD = 0.45, 0.20
 BATCHED_TOKENS = 8192  # of an engine step, as stack/rollout_engine.py sets it
 PROCESS_BYTES = 3 * 2**30  # host memory of a process with torch, before its first tensor. Assumed
-# Host bytes per token. A response on its way has int32 ids and float32 log-probs, and later is an
-# Experience: ids, attention, action masks in int64, three of log-probs, advantages, returns, KL
-RESPONSE_BYTES = 4 + 4
-EXPERIENCE_BYTES = 3 * 8 + 6 * 4
-CONTROLLER_COPIES = 2  # the rows, and their micro-batches
+# Host bytes per token. In Ray's store a response on its way (int32 ids, float32 log-probs) and its
+# Experience: ids, attention, action masks in int64, three of log-probs, advantages, returns, KL; in
+# the controller the rows, and their micro-batches
+ROW_BYTES = 4 + 4 + 3 * (3 * 8 + 6 * 4)
 # On disk, per token, compressed (benchmarks/storage.py): 1.4 to 1.7 for text of 4 characters, and
 # the values of the tokens of a tenth of the rows, ranked and recalled ones
 ROLLOUT_BYTES = 2.0
@@ -65,10 +64,7 @@ class Plan:
     steps: int
     kv_tokens: int  # that an engine's cache holds
     disk: dict[str, int]  # what stays, at the end
-    rollout_bytes_per_step: float
     ahead: bool  # are rollouts sampled while a step trains, on GPUs of their own?
-    # epoch -> share of problems and verdicts to recall from (runs/planning/history_forecast.py)
-    coverage: dict[int, float]
 
     @property
     def step_s(self) -> float:
@@ -106,9 +102,6 @@ def make_plan(
     run = _Run(config, shape, gpu, mean=mean, prompt=min(prompt_tokens, config.data.max_len))
     steps = run.steps(num_problems)
     phases = tuple(replace(phase, seconds=s) for phase, s in zip(run.phases(), run.seconds(rates), strict=True))
-    disk, per_step = run.disk(steps)
-    expected = history_forecast(config, num_problems=num_problems, mean_tokens=mean, steps=steps)
-    later = dict.fromkeys(range(2, config.train.num_epochs + 1), expected.coverage) if expected else {}
     return Plan(
         model=config.model.path,
         params=shape.params,
@@ -122,9 +115,7 @@ def make_plan(
         steps=steps,
         kv_tokens=run.kv_tokens,
         ahead=config.is_async,
-        disk=disk,
-        rollout_bytes_per_step=per_step,
-        coverage={1: 0.0, **later} if expected else {},
+        disk=run.disk(steps),
     )
 
 
@@ -179,18 +170,16 @@ class _Run:
         self.of_one = self.optimizer + self.gradients
         self.states = self.of_one * (1 + self.critic)  # what sleeps
         self.live = self.zero.gathered(shape.params)
-        self.policy_contexts = f.CONTEXTS.cuda * (1 + self.reference + self.critic) + f.CONTEXTS.nccl * (
-            self.ranks > 1
-        )
+        self.policy_contexts = f.CUDA_CONTEXT * (1 + self.reference + self.critic) + f.NCCL_BUFFERS * (self.ranks > 1)
 
         self.engine_weights = f.BF16 * shape.params // self.tp
-        self.engine_context = f.CONTEXTS.cuda + f.CONTEXTS.graphs * (not config.flag("vllm.enforce_eager"))
+        self.engine_context = f.CUDA_CONTEXT + f.CUDA_GRAPHS * (not config.flag("vllm.enforce_eager"))
         # what vLLM takes when it is awake: its weights, its steps, and KV cache for all the rest
         self.engine_share = int(cluster.vllm_gpu_memory_utilization * gpu.memory_bytes)
         sequences = config.sequences_per_engine
         tokens = max(BATCHED_TOKENS, sequences)
         step = f.engine_step_bytes(shape, batched_tokens=tokens, sequences=sequences) // self.tp
-        cache = self.engine_share - self.engine_weights - step - f.CONTEXTS.cuda
+        cache = self.engine_share - self.engine_weights - step - f.CUDA_CONTEXT
         self.kv_tokens = max(0, cache * f.kv_split(shape, self.tp) // shape.kv_bytes)
         # between samplings: all without sleep; in asynchronous training it is on another GPU
         self.engine_at_rest = 0 if self.ahead else self.engine_context if self.sleep else self.engine_share
@@ -231,7 +220,7 @@ class _Run:
             "engine's weights": self.engine_weights,
             "KV cache": kv,
             "engine's steps": max(0, self.engine_share - self.engine_weights - kv),
-            "contexts": contexts - f.CONTEXTS.cuda,  # the engine's own is in its share
+            "contexts": contexts - f.CUDA_CONTEXT,  # the engine's own is in its share
         }
         return Phase("sampling", parts, sum(policy.values()) + max(self.engine_share, self.engine_weights))
 
@@ -326,12 +315,11 @@ class _Run:
             "asleep: optimizer, gradients, engine's weights": per_node * sleeping * self.sleep,
             "offloaded optimizer": models * offloaded,
             "processes": ((1 + models) * per_node + 2) * PROCESS_BYTES,
-            "controller's rows": int(CONTROLLER_COPIES * EXPERIENCE_BYTES * tokens),
-            "Ray's object store": int((RESPONSE_BYTES + EXPERIENCE_BYTES) * tokens),
+            "rows in controller and object store": int(tokens * ROW_BYTES),
         }
 
-    def disk(self, steps: int) -> tuple[dict[str, int], float]:
-        """(what stays at the end, bytes of rollouts a step)."""
+    def disk(self, steps: int) -> dict[str, int]:
+        """What stays at the end."""
         checkpoint, log = self.config.checkpoint, self.config.logging
         written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
         best = self.config.held_out.path is not None  # its copy stays with the newest
@@ -347,4 +335,4 @@ class _Run:
         }
         if self.config.keeps_history:
             found["history, at most"] = self.config.history.max_bytes
-        return found, per_step
+        return found

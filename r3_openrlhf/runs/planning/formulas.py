@@ -2,7 +2,7 @@
 
 P parameters, N data-parallel ranks, T tokens of one micro-batch, V vocabulary. Bytes are of one GPU
 unless said otherwise. What is not known before a run (rates that a GPU reaches, what a process
-takes for itself) is in RATES and CONTEXTS; those are assumptions, not measurements.
+takes for itself) is in RATES and the contexts; those are assumptions, not measurements.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ REDUCE_BUCKET = 5 * 10**8  # elements
 MAX_LIVE = 10**9  # parameters that ZeRO 3 keeps gathered, at most
 
 
-@dataclass(frozen=True)
-class Contexts:
-    """Bytes of a process on a GPU before its first tensor. Assumed."""
-
-    cuda: int = GiB // 2  # CUDA context and its libraries
-    nccl: int = GiB // 2  # buffers of the ranks' communicators
-    graphs: int = GiB  # vLLM's CUDA graphs, which its sleep does not free
+# Bytes of a process on a GPU before its first tensor. Assumed
+CUDA_CONTEXT = GiB // 2  # and its libraries
+NCCL_BUFFERS = GiB // 2  # of the ranks' communicators
+CUDA_GRAPHS = GiB  # vLLM's, which its sleep does not free
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Rates:
     sleep_s: float = 1.0  # an engine's sleep or wake besides what moves (vLLM 28714: 1 to 3)
 
 
-RATES, CONTEXTS = Rates(), Contexts()
+RATES = Rates()
 SLOW = Rates(
     update=0.15,
     forward=0.20,

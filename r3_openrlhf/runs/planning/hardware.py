@@ -1,8 +1,10 @@
-"""GPUs, by their data sheets. Memory is the total of torch.cuda.mem_get_info, which is less."""
+"""GPUs, by their data sheets (gpus.toml)."""
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import nearest
@@ -20,20 +22,8 @@ class Gpu:
     bandwidth: float  # of its memory, bytes per second
 
 
-# NVIDIA's data sheets: A100 (312 TFLOP/s, 1.56 and 2.04 TB/s), H100 SXM (989, 3.35), H200 (989,
-# 4.8), H800 SXM (as H100, slower NVLink), L40S (362, 0.86), RTX 4090 (165 with fp32 sums, 1.01)
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu("a100-40gb", int(39.4 * GiB), 312e12, 1.56e12),
-        Gpu("a100-80gb", int(79.1 * GiB), 312e12, 2.04e12),
-        Gpu("h100-80gb", int(79.1 * GiB), 989e12, 3.35e12),
-        Gpu("h800-80gb", int(79.1 * GiB), 989e12, 3.35e12),
-        Gpu("h200-141gb", int(139.7 * GiB), 989e12, 4.8e12),
-        Gpu("rtx4090-24gb", int(23.5 * GiB), 165e12, 1.01e12),
-        Gpu("l40s-48gb", int(44.4 * GiB), 362e12, 0.86e12),
-    )
-}
+_SHEETS = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))
+GPUS = {name: Gpu(name, int(one["gib"] * GiB), one["flops"], one["bandwidth"]) for name, one in _SHEETS.items()}
 DEFAULT = "h100-80gb"
 
 

@@ -59,16 +59,18 @@ def forecast(
     )
 
 
-def history_forecast(config: R3Config, *, num_problems: int, mean_tokens: float, steps: int) -> Forecast | None:
-    """Forecast the history store of `steps` steps; None where the run recalls nothing.
+def history_warnings(config: R3Config, *, num_problems: int, mean_tokens: float | None = None) -> list[str]:
+    """Sentences about a history that will be too small to recall from; [] where it is large enough,
+    or where the run recalls nothing.
 
-    mean_tokens: of a response."""
-    remembers = config.replay.enabled or config.reflection.enabled
-    if not (config.algorithm.keeps_history and remembers):
-        return None
-    checkpoint = config.checkpoint
+    mean_tokens: of a response; None: half of rollout.max_new_tokens.
+    """
+    mean_tokens, checkpoint = mean_tokens or config.rollout.max_new_tokens / 2, config.checkpoint
+    if not (config.algorithm.keeps_history and (config.replay.enabled or config.reflection.enabled)):
+        return []
+    steps = -(-num_problems * config.train.num_epochs // config.rollout.batch_size)
     steps_to_floor = 1 if checkpoint.save_steps == -1 else checkpoint.save_steps * checkpoint.max_num
-    return forecast(
+    expected = forecast(
         config.history,
         num_problems=num_problems,
         problems_per_step=config.rollout.batch_size,
@@ -76,18 +78,6 @@ def history_forecast(config: R3Config, *, num_problems: int, mean_tokens: float,
         mean_tokens=mean_tokens,
         steps_to_floor=min(steps_to_floor, steps),
     )
-
-
-def history_warnings(config: R3Config, *, num_problems: int, mean_tokens: float | None = None) -> list[str]:
-    """Sentences about a history that will be too small to recall from; [] where it is large enough.
-
-    mean_tokens: of a response; None: half of rollout.max_new_tokens.
-    """
-    mean_tokens, checkpoint = mean_tokens or config.rollout.max_new_tokens / 2, config.checkpoint
-    steps = -(-num_problems * config.train.num_epochs // config.rollout.batch_size)
-    expected = history_forecast(config, num_problems=num_problems, mean_tokens=mean_tokens, steps=steps)
-    if expected is None:
-        return []
     found, given = [], f"history.max_bytes is {config.history.max_bytes:,}"
     if expected.coverage < ENOUGH:
         found.append(

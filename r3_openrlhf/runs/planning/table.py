@@ -81,11 +81,7 @@ def _around(plan: Plan, slow: Plan) -> Table:
         ("KV cache", f"{plan.kv_tokens:,} tokens an engine"),
         ("host memory", _parts(plan.host_bytes) + " of the first node"),
         ("disk at the end", _parts(plan.disk)),
-        ("rollouts", f"{plan.rollout_bytes_per_step * 86_400 / plan.step_s / 1e9:.1f} GB a day, at most"),
     ]
-    if plan.coverage:
-        said = ", ".join(f"{epoch}: {share:.0%}" for epoch, share in plan.coverage.items())
-        rows.append(("history by epoch", f"something to recall of {said}"))
     for row in rows:
         table.add_row(*row)
     return table

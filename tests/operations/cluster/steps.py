@@ -42,7 +42,7 @@ def held(step):
 checkpoint = Path(run.checkpoints) / "_actor" / "latest"
 checkpoint.parent.mkdir(parents=True, exist_ok=True)
 stop = StopRequest(run.stop_request)
-stop.clear()
+stop.ask("")
 stop.on_signals()
 clock = StepClock.from_environment(save_minutes=None)
 done = int(checkpoint.read_text().removeprefix("global_step")) if checkpoint.is_file() else 0
