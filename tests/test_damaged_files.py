@@ -136,7 +136,7 @@ WRONG_VALUES = rows_of(Path(__file__).with_name("wrong_values.txt"))
 def test_a_wrong_value_is_one_sentence(words, sentence, run, tmp_path):
     contents = {
         "file": b"x", "useless.jsonl": b'{"problem": "", "answer": "1"}\n' * 3, "binary.jsonl": ANY_FILE["binary"],
-        "newline_token": b"0123456789abcdef\n0123456789abcdef", "blank_token": b" " * 32, "broken_tokenizer.json": b'{"version": 1}',
+        "newline_token": b"0123456789abcdef\n0123456789abcdef", "blank_token": b" " * 32,
     }  # fmt: skip
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
