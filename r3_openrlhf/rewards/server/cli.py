@@ -62,7 +62,7 @@ def _option(name: str, field: str, text: str, *, default: Any = None, **more: An
 @_option("--max-body-mb", "max_body_mb", "MB of one request.")
 @_option("--max-pending", "max_pending_items", "Items waiting; above it 503.")
 @_option("--max-pending-mb", "max_pending_mb", "MB of items that wait, with references; above it 503.")
-@_option("--max-connections", "max_connections", "Requests at once; above it 503. Idle ones give way.")
+@_option("--max-connections", "max_connections", "Connections at once; above it 503.")
 @_option("--read-timeout", "read_timeout_s", "Seconds for the body of a request.")
 def serve_rewards(
     workers: int,
@@ -107,7 +107,6 @@ def run(settings: ServerSettings) -> None:
     from typing_extensions import override
 
     from r3_openrlhf.rewards.server.app import create_app
-    from r3_openrlhf.rewards.server.connection import Connection
 
     logging.basicConfig(level=logging.INFO)
     user = "" if settings.token else f"r3:{(token := new_token())}@"
@@ -120,7 +119,7 @@ def run(settings: ServerSettings) -> None:
         access_log=False,
         timeout_graceful_shutdown=DRAIN_S,
         backlog=4096,
-        http=Connection,  # of h11, which bounds the bytes of the headers; httptools does not
+        http="h11",  # which bounds the bytes of the headers; httptools does not
         limit_concurrency=settings.max_connections,
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,

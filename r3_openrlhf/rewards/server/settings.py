@@ -21,7 +21,7 @@ class ServerSettings:
     word of answer_tasks.TASKS, or a user's import path, which callers may then ask for.
     max_pending_items, max_pending_mb: accepted, not yet answered; above it, 503. Bytes are those of
     items (response, references, metadata), without bodies still being read.
-    max_connections: at work at once; above it, 503. Idle ones are closed for new ones.
+    max_connections: open at once, also idle ones; above it, 503.
     read_timeout_s: for the body of a request; then 408."""
 
     host: str = "127.0.0.1"

@@ -1,13 +1,12 @@
 """What a stranger can do to the service without its token, and one client to another."""
 
 import asyncio
-import http.client
 import json
 import signal
 import socket
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 import httpx
 import psutil
@@ -101,30 +100,6 @@ def test_so_many_connections_are_open_at_once():
             for connection in held:
                 connection.close()
         assert answer_after(503, service.url + "/health").status_code == 200  # when it has seen that they are gone
-
-
-@pytest.mark.parametrize("beginning", [b"", b"POST /grade HTTP/1.1\r\n"], ids=["silent", "half a header"])
-def test_idle_connections_cost_nobody_an_answer(beginning):
-    """More than may be open at once. Each is closed for another one or for its silence, and one at work is not."""
-    options = ("--max-connections", "64", "--workers", "1", "--timeout", "5")
-    with running(*options) as service, ExitStack() as stack:
-        with requested(service, {"items": [endless_item()]}) as at_work:
-            wait_until_pending(service, 1)
-            held = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=300))
-                for _ in range(400)
-            ]
-            for connection in held:
-                with suppress(OSError):
-                    connection.sendall(beginning)
-            for _ in range(3):
-                answer = httpx.get(service.url + "/health", timeout=300)
-                assert answer.status_code == 200, answer.text
-            answer = http.client.HTTPResponse(at_work)
-            answer.begin()
-            assert b'"reason":"timeout"' in answer.read()
-        if not beginning:
-            assert {connection.recv(1) for connection in held} == {b""}
 
 
 @pytest.mark.parametrize(
