@@ -35,7 +35,8 @@ def short_answers(response: str) -> list[str]:
     if marked:
         return [marked]
     statement = last_statement(text)
-    said = [_ANNOUNCED.sub("", statement[1].partition("\n")[0]).strip(" *_")] if statement else []
+    said = [_ANNOUNCED.sub("", statement[1].partition("\n")[0]).strip(" _")] if statement else []
+    said = [text.strip(" *") if text.count("**") % 2 else text for text in said]  # "**Answer:** B"
     line = last_line(text)
     return [*([line] if line and (not said or said[0] in line) else []), *said]
 

@@ -7,7 +7,13 @@ import re
 from dataclasses import dataclass
 
 from r3_openrlhf.rewards.answers.comparison import number
-from r3_openrlhf.rewards.answers.marks import BOX, boxed_answer, end_of_what_is_withdrawn, tagged_answer
+from r3_openrlhf.rewards.answers.marks import (
+    BOX,
+    boxed_answer,
+    end_of_what_is_withdrawn,
+    tagged_answer,
+    without_blanks,
+)
 from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.patterns import phrases
 
@@ -32,6 +38,7 @@ _SENTENCE_BEGINS = re.compile(r"[.!?]\s+(?=[A-Z\d$])|\n\s*")
 _BOLD = re.compile(r"\s*\*\*([^*\n]{1,200})\*\*[.\s]*")
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
+_IS_MINUS = re.compile(r"(?<=\s)[–—](?=\d)|(?<=is\s)(?:minus|negative)\s+(?=\d)")
 _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
 # a response, or its last line, that is only a letter: "**(C)**"; and one of a few words
 _LONE_CHOICE = re.compile(r"[\s*_$(]*([A-J]|[-+]?\d+(?:[.,]\d+)*)[\s*_$).]*")
@@ -69,7 +76,7 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
     if text is None:
         return None
     behind = end_of_what_is_withdrawn(text)
-    text = text[behind:]
+    text = without_blanks(text[behind:])
     boxed = boxed_answer(text)
     marked = _after_marker(text)
     if boxed and not marked and "final answer" not in text[-STATEMENT_CHARS:].lower():
@@ -192,7 +199,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
         snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
     if not snippet.isascii():
         snippet = _CJK.sub(r" \g<0> ", snippet)
-    snippet = UPRIGHT.sub(r"\1", snippet).replace("−", "-").strip()
+    snippet = _IS_MINUS.sub("-", UPRIGHT.sub(r"\1", snippet).replace("−", "-")).strip()
     if statement and (stated := _stated(snippet)):
         return FinalAnswer(stated, exact=True)
     if snippet.endswith("**") and snippet.count("**") % 2 == 0:

@@ -18,6 +18,7 @@ MAX_BETWEEN_ALTERNATIVES = 160  # characters
 
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])")
 _BLANK = phrases("marks")["blank"]
+_BLANK_BOX = re.compile(rf"{BOX.pattern}\s*\{{{_BLANK.pattern}\}}", _BLANK.flags)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"<answer>")
 _ANY_TAG = re.compile(r"</?answer>")
@@ -31,6 +32,11 @@ class Mark:
     start: int
     end: int
     content: str | None
+
+
+def without_blanks(text: str) -> str:
+    """A text without the boxes that are to be filled in."""
+    return _BLANK_BOX.sub(" ", text) if "box" in text else text
 
 
 def boxed_answer(text: str) -> str | None:

@@ -39,7 +39,7 @@ from r3_openrlhf.rewards.answers.values import is_too_large
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 # signs at the end after which something is missing: 7\cdots, 7'', 7+; not the dots of 0.333...
 _UNFINISHED = re.compile(
-    r"(?<![.\d])\d+\s*(?:\\ldots|\.{2,}|'{2,}|\\cdots|[-+/=^_<>?]|\\(?:times|cdot|div|pm|prime)(?![a-zA-Z]))\s*$"
+    r"(?<![.\d'])\d+\s*(?:\\ldots|\.{2,}|'+|\\cdots|[-+/=^_<>?]|\\(?:times|cdot|div|pm|prime)(?![a-zA-Z]))\s*$"
 )
 _NO_DIGIT = re.compile(r"[^0-9]+")
 

@@ -10,6 +10,7 @@ MAX_PARAMETERS = 3
 # A, e and x of "Ae^{2x}"; commands are passed over
 _LETTER = re.compile(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z ]{3,}\})?|([a-zA-Z](?:_(?:\{\d\}|\d))?)")
 _INTEGERS = frozenset("jklmn")  # integers by custom; t, s are real parameters
+_ANGLE = re.compile(r"\\(?:pi|circ)(?![a-zA-Z])")
 _EXPONENT = re.compile(r"\^\s*(?:\{[^{}]*\}|\w)")
 
 
@@ -37,8 +38,10 @@ def _with_names(text: str, names: dict[str, str]) -> str:
 def _are_free(text: str, letters: list[str]) -> bool:
     if all(letter[0].isupper() or len(letter) > 1 for letter in letters):
         return "+" in text
-    if "=" in text and all(letter in _INTEGERS for letter in letters):
-        return not {text.partition("=")[0].strip()} & set(letters)
+    if all(letter in _INTEGERS for letter in letters):
+        return (
+            _ANGLE.search(text) is not None if "=" not in text else not {text.partition("=")[0].strip()} & set(letters)
+        )
     return len(letters) > 1 and not set(letters) & _letters(_EXPONENT.sub(" ", text))
 
 
