@@ -8,13 +8,19 @@ from __future__ import annotations
 import logging
 import re
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import math_verify.parser
-from latex2sympy2_extended.latex2sympy2 import NormalizationConfig, convert_to_pct, latex2sympy, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import (
+    ConversionConfig,
+    NormalizationConfig,
+    convert_to_pct,
+    latex2sympy,
+    normalize_latex,
+)
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 from math_verify.parser import parse_latex_cached
-from sympy import Basic, Expr, I, factorial, factorial2
+from sympy import Basic, Expr, I, Symbol, factorial, factorial2
 
 from r3_openrlhf.rewards.answers import two_stage_parsing
 from r3_openrlhf.rewards.answers.arithmetic import stated_precision
@@ -41,6 +47,7 @@ def _parse_arithmetic(expression: str):
 replace_in_sympy()
 two_stage_parsing.install()
 math_verify.parser.parse_expr_cached = _parse_arithmetic
+math_verify.parser.latex2sympy = partial(latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False))
 for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
@@ -164,12 +171,30 @@ def agree(answer: str, gold: str) -> bool:
 
 def equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: str) -> bool:
     """Tell whether a reading of a text is one of the reference, or a decimal to which it rounds."""
+    gold, reading = _in_one_case(gold, reading)
     if same(gold, reading):
         return True
     complex_gold, complex_reading = _with_imaginary_unit(gold), _with_imaginary_unit(reading)
     if (complex_gold is not gold or complex_reading is not reading) and same(complex_gold, complex_reading):
         return True
     return _rounds_to(gold, number(text)) or _rounds_to(reading, number(gold_text))
+
+
+def _in_one_case(a: Basic | str, b: Basic | str) -> tuple[Basic | str, Basic | str]:
+    """Both in small letters, unless one of them has R beside r."""
+    if isinstance(a, str) or isinstance(b, str):
+        return a, b
+    letters = [
+        {symbol: type(symbol)(str(symbol).lower(), **symbol.assumptions0) for symbol in _symbols(text)}
+        for text in (a, b)
+    ]
+    if letters[0].keys() == letters[1].keys() or any(len(set(of.values())) < len(of) for of in letters):
+        return a, b
+    return a.xreplace(letters[0]), b.xreplace(letters[1])
+
+
+def _symbols(expression: Basic) -> set[Symbol]:
+    return expression.atoms(Symbol)
 
 
 def _with_imaginary_unit(expression: object) -> object:

@@ -17,7 +17,7 @@ from r3_openrlhf.rewards.answers.parts import COMMA_AND_SPACE, COMMA_OF_THOUSAND
 from r3_openrlhf.rewards.answers.patterns import compiled, table
 from r3_openrlhf.rewards.answers.plain import in_ascii_signs
 from r3_openrlhf.rewards.answers.real_sets import condition
-from r3_openrlhf.rewards.answers.units import in_one_unit
+from r3_openrlhf.rewards.answers.units import in_one_unit, unit_of
 
 _TABLE = table("spelling.toml")
 _compiled = partial(compiled, pieces=_TABLE["pieces"])
@@ -201,7 +201,14 @@ def align(answer: str, reference: str) -> tuple[str, str]:
     the other does not say it."""
     if answer.isdecimal() and reference.isdecimal():
         return answer, reference
-    return in_one_unit(_beside(answer, reference), _beside(reference, answer))
+    answer, reference = _beside(answer, reference), _beside(reference, answer)
+    return in_one_unit(_in_radians_beside(answer, reference), _in_radians_beside(reference, answer))
+
+
+def _in_radians_beside(text: str, other: str) -> str:
+    r"""\frac{\pi}{4} with its unit, beside 45^\circ."""
+    is_bare = "\\pi" in text and "\\pi" not in other and unit_of(text) is None
+    return rf"{text}\text{{ radians}}" if is_bare and unit_of(other) == "degree" else text
 
 
 def _words_beside(text: str, other: str) -> str:
