@@ -185,16 +185,12 @@ def _in_one_case(a: Basic | str, b: Basic | str) -> tuple[Basic | str, Basic | s
     if isinstance(a, str) or isinstance(b, str):
         return a, b
     letters = [
-        {symbol: type(symbol)(str(symbol).lower(), **symbol.assumptions0) for symbol in _symbols(text)}
+        {symbol: type(symbol)(str(symbol).lower(), **symbol.assumptions0) for symbol in text.atoms(Symbol)}
         for text in (a, b)
     ]
     if letters[0].keys() == letters[1].keys() or any(len(set(of.values())) < len(of) for of in letters):
         return a, b
     return a.xreplace(letters[0]), b.xreplace(letters[1])
-
-
-def _symbols(expression: Basic) -> set[Symbol]:
-    return expression.atoms(Symbol)
 
 
 def _with_imaginary_unit(expression: object) -> object:

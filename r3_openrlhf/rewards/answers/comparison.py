@@ -251,7 +251,8 @@ def _marks_differ(answer: str, reference: str) -> bool:
     if own and wanted and _compare_names(normalise(own[1]), normalise(wanted[1])) is False:
         return True  # another angle
     return any(
-        sorted(marks.findall(answer)) != sorted(marks.findall(reference)) for marks in (_PRIME, _NEGATION, _TRANSPOSED)
+        sorted(marks.findall(answer)) != sorted(marks.findall(reference))
+        for marks in (_PRIME, _NEGATION, _TRANSPOSED, _BASE)
     )
 
 
@@ -270,7 +271,7 @@ def _is_text(answer: str) -> bool:
 
 def _compare_names(left: str, right: str) -> bool | None:
     """Choices, words, other bases' numerals: not products or plain numbers."""
-    for compare in (_compare_points, _compare_figures, _compare_words, _compare_bases):
+    for compare in (_compare_points, _compare_figures, _compare_words):
         decided = compare(left, right)
         if decided is not None:
             return decided
@@ -304,16 +305,6 @@ def _compare_words(left: str, right: str) -> bool | None:
     if len(names) == len(wanted) > len(set(wanted)) and all(map(str.isalpha, names + wanted)):
         return names == wanted
     return None
-
-
-def _compare_bases(left: str, right: str) -> bool | None:
-    """5_{10} is 5; a base that only the reference names may be left out."""
-    here, there = _BASE.fullmatch(left), _BASE.fullmatch(right)
-    if here and there:
-        return here.groups() == there.groups()
-    if here is None or (value := number(right)) is None:
-        return None
-    return here[2] == "10" and number(here[1]) == value
 
 
 def _is_word(text: str) -> bool:
