@@ -1,6 +1,7 @@
 """What `r3 plan` says of runs whose time others have published. docs/planning.md has the table.
 
 python benchmarks/planner.py
+python benchmarks/planner.py --architectures     # each causal language model of Transformers, by its default configuration
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from r3_openrlhf.config.loading import load_config  # noqa: E402
 from r3_openrlhf.runs.planning.forecast import Plan, make_plan  # noqa: E402
 from r3_openrlhf.runs.planning.formulas import RATES, SLOW, Rates  # noqa: E402
 from r3_openrlhf.runs.planning.hardware import GPUS  # noqa: E402
-from r3_openrlhf.runs.planning.shapes import shape_of  # noqa: E402
+from r3_openrlhf.runs.planning.shapes import measured, shape_of  # noqa: E402
 
 STOCK = ["run_dir=unused", "algo=grpo", "replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
 
@@ -53,6 +54,23 @@ def rllm_on_h200(rates: Rates = RATES) -> Plan:
     return make_plan(config, shape, GPUS["h200-141gb"], num_problems=40_315, rates=rates)
 
 
+def architectures() -> None:
+    """What the plan measures, and why not; some kinds have no default configuration that makes a model."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KINDS
+
+    planned = 0
+    for kind in sorted(KINDS):
+        try:
+            shape = measured(AutoConfig.for_model(kind))
+        except Exception as error:
+            print(f"{kind}: {type(error).__name__}: {' '.join(str(error).split())[:100]}")
+        else:
+            planned += 1
+            print(f"{kind}: {shape.params:,} parameters, {shape.kv_bytes:,} bytes of keys and values a token")
+    print(f"{planned} of {len(KINDS)} kinds")
+
+
 def main() -> None:
     plan = nemo_rl()
     parts = ", ".join(f"{phase.name} {phase.seconds:.1f}" for phase in plan.phases)
@@ -72,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    architectures() if "--architectures" in sys.argv else main()
