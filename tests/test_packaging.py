@@ -61,8 +61,6 @@ def installed():
 
 def test_the_cpu_pins_are_what_is_installed(installed):
     wanted = pinned(PINS)
-    if "textworld" in installed:  # the extra brings packages of its own, in versions that it chooses
-        installed = {name: version for name, version in installed.items() if name in wanted}
     assert wanted == installed
 
 
@@ -83,12 +81,12 @@ def test_every_pin_takes_the_first_python_that_we_take():
 
 
 def test_every_declared_range_holds_the_pin():
-    """trl and TextWorld are pinned where they are declared: no test of the stack runs with them."""
+    """trl is pinned where it is declared: no test of the stack runs with it."""
     extras = PROJECT["optional-dependencies"].values()
     declared = [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]
     wanted = {normal(found.name): found.specifier for found in map(Requirement, declared)}
     there = pinned(PINS)
-    assert {name for name in wanted if name not in there} == {"r3-openrlhf", "textworld", "trl"}
+    assert {name for name in wanted if name not in there} == {"r3-openrlhf", "trl"}
     assert {name: there[name] for name in wanted if name in there and there[name] not in wanted[name]} == {}
 
 

@@ -14,7 +14,7 @@ class AgentsConfig:
     """Tasks of many turns (docs/agents.md): a step plays n_samples_per_prompt trajectories of each
     of rollout.batch_size tasks; each turn is a response of at most rollout.max_new_tokens."""
 
-    # environment: vault | textworld | package.module:Class; null: problems
+    # environment: vault | package.module:Class; null: problems
     environment: str | None = None
     # keyword arguments of the environment's class
     options: dict[str, Any] = field(default_factory=dict)

@@ -13,9 +13,7 @@ from r3_openrlhf.method.open_table import load_object, nearest
 
 ENVIRONMENTS = {
     "vault": "r3_openrlhf.problems.agents.vault:Vault",
-    "textworld": "r3_openrlhf.problems.agents.textworld_games:TextWorld",
 }
-REMEDIES = {"textworld": '; pip install "r3-openrlhf[textworld]"'}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +76,8 @@ def environment_class(name: str) -> type:
     try:
         found = load_object("agents.environment", ENVIRONMENTS.get(name, name))
     except ConfigError as error:
-        remedy = REMEDIES.get(name, "") if isinstance(error.__cause__, ModuleNotFoundError) else ""
-        raise ConfigError(
-            f"agents.environment is {quoted(name)}, which cannot be loaded: {error.__cause__ or error}{remedy}"
-        ) from error
+        reason = error.__cause__ or error
+        raise ConfigError(f"agents.environment is {quoted(name)}, which cannot be loaded: {reason}") from error
     missing = [method for method in ("reset", "step", "close") if not callable(getattr(found, method, None))]
     if not callable(found) or missing:
         raise ConfigError(
