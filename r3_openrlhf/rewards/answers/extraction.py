@@ -25,7 +25,7 @@ STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 _STATEMENT, _STATED, _GUESS = map(phrases, ("statement", "stated", "guess"))
 # Without one of these an ASCII text has no statement: most have none, and this is cheap.
 _WORDS_OF_STATEMENTS = "answer,correct ,choose,select,pick,respuesta,resposta,antwort,risposta".split(",")
-_WORDS_OF_REASONS = ("since", "because", "which", " but ", " it", "(check", "(verif")
+_WORDS_OF_REASONS = ("since", "because", "which", " but ", " it", " (")
 OPEN_THINKING = "<think>"
 _MARKS = phrases("marks")
 THINKING_MARK = _MARKS["thinking"]
@@ -41,7 +41,7 @@ _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
 _IS_MINUS = re.compile(r"(?<=\s)[–—](?=\d)|(?<=is\s)(?:minus|negative)\s+(?=\d)")
 _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
 # a response, or its last line, that is only a letter: "**(C)**"; and one of a few words
-_LONE_CHOICE = re.compile(r"[\s*_$(]*([A-J]|[-+]?\d+(?:[.,]\d+)*)[\s*_$).]*")
+_LONE_CHOICE = re.compile(r"[\s*_$(\"'`]*([A-J]|[-+]?\d+(?:[.,]\d+)*)[\s*_$)\"'`.]*")
 _FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*")
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
 # what is before the last of several numbers

@@ -21,7 +21,7 @@ _MATRIX = re.compile(
 )
 _PROSE = re.compile(r"\$|(?<![a-zA-Z\\])[a-z]{2,} [a-z]{2}")
 _HEAD = re.compile(
-    r"\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z])\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin)"
+    r"\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z])\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb)"
 )
 _CASES = re.compile(r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
 _IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")
@@ -36,7 +36,7 @@ def same_list(answer: str, gold: str, agree: Agree) -> bool | None:
 
     Parts of a tuple are in order, those of a set or a bare list in any; a bare list is read as the
     tuple that the reference is. A comma between digits may group thousands."""
-    answer, gold = _without_head(answer), _without_head(gold)
+    answer, gold = without_head(answer), without_head(gold)
     wanted = split_parts(gold)
     if wanted is None or _PROSE.search(gold) or wanted[0] == "" and len(wanted[1]) == 1 and OR.search(answer):
         return None  # one value, said in several ways, or in a sentence
@@ -62,7 +62,7 @@ def _same_parts(brackets: str, parts: list[str], other: str, wanted: list[str], 
     return match(parts, wanted, agree)
 
 
-def _without_head(text: str) -> str:
+def without_head(text: str) -> str:
     r"""(1,2) of "(x,y) = (1,2)", {1,2} of "x \in \{1,2\}"."""
     return _HEAD.sub("", text, count=1)
 

@@ -13,7 +13,7 @@ from functools import partial
 from r3_openrlhf.rewards.answers.comparison import number, numbers_agree
 from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH
 from r3_openrlhf.rewards.answers.number_words import value_in_words
-from r3_openrlhf.rewards.answers.parts import COMMA_AND_SPACE, COMMA_OF_THOUSANDS, OR
+from r3_openrlhf.rewards.answers.parts import COMMA_AND_SPACE, COMMA_OF_THOUSANDS, OR, without_head
 from r3_openrlhf.rewards.answers.patterns import compiled, table
 from r3_openrlhf.rewards.answers.plain import in_ascii_signs
 from r3_openrlhf.rewards.answers.real_sets import condition
@@ -274,7 +274,10 @@ def _beside(text: str, other: str) -> str:
         return text.partition("=")[2].strip()  # "f(x) = 2x" against "y = 2x"
     if other.isdecimal() and (remainder := _FORMS["remainder"].fullmatch(text.strip())):
         return remainder[1]
-    if "=" not in other and (derivative := _FORMS["derivative"].match(text)):
+    if other.startswith("\\mathbb"):
+        text = without_head(text)
+    is_derivative = _FORMS["derivative"].match(other) and not re.search(r"''|\^", text + other)
+    if ("=" not in other or is_derivative) and (derivative := _FORMS["derivative"].match(text)):
         return text[derivative.end() :].strip()
     parts = text.split(",")
     values = [match for part in parts if (match := _VALUE_OF.fullmatch(part))]
