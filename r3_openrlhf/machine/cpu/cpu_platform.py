@@ -76,6 +76,7 @@ def _install_flash_attn_helpers() -> None:
     if importlib.util.find_spec("flash_attn") is not None:
         return
     import torch
+    from einops import rearrange
 
     def index_first_axis(tensor, indices):
         return tensor[indices]
@@ -89,11 +90,6 @@ def _install_flash_attn_helpers() -> None:
     def pad_input(tensor_N, indices_N, batch, seqlen):
         padded = tensor_N.new_zeros((batch * seqlen, *tensor_N.shape[1:]))
         return padded.index_copy(0, indices_N, tensor_N).unflatten(0, (batch, seqlen))
-
-    def rearrange(tensor, pattern):
-        if pattern != "b s ... -> (b s) ...":
-            raise ValueError(f"no plain version of the pattern {pattern!r}")
-        return tensor.flatten(0, 1)
 
     def all_gather(*args, **kwargs):
         raise RuntimeError("ring attention needs flash-attn and CUDA; set ring_attn_size to 1")

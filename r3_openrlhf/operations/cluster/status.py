@@ -81,6 +81,8 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
     state = "finished" if run.finished.is_file() else state
     num_steps = _json(run.first_page, dict).get("steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
+    if step := _latest(run):
+        minutes = (now - (run.checkpoints / "_actor" / "latest").stat().st_mtime) / 60
     return RunStatus(
         run=str(path),
         job=job,
@@ -91,7 +93,7 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
         tokens=int(last["generated_tokens_total"]) if last.get("generated_tokens_total") is not None else None,
         reward=last.get("fresh/reward"),
         held_out=evaluations[-1].get("pass_at_1") if evaluations else None,
-        checkpoint=_checkpoint(run, now),
+        checkpoint=f"{step}, {minutes:.0f} min ago" if step else None,
         nodes=nodes or ",".join(record.get("nodes", [])) or None,
         last=None if run.finished.is_file() else why,
     )
@@ -146,21 +148,18 @@ def _without_a_sign(run: RunDirectory, why: str | None) -> tuple[str, str | None
 
 
 def _saved_at(run: RunDirectory) -> str | None:
+    step = _latest(run)
+    return f"preempted at {step}, saved" if step else None
+
+
+def _latest(run: RunDirectory) -> str:
+    """ "step 12", of the newest checkpoint; "" without one."""
     latest = run.checkpoints / "_actor" / "latest"
-    step = read_text(latest).strip().removeprefix("global_step") if latest.is_file() else None
-    return f"preempted at step {step}, saved" if step else None
+    return read_text(latest).strip().replace("global_step", "step ") if latest.is_file() else ""
 
 
 def _last_error(run: RunDirectory) -> str | None:
     return on_one_line(read_text(run.error).strip()) if run.error.is_file() else None
-
-
-def _checkpoint(run: RunDirectory, now: float) -> str | None:
-    latest = run.checkpoints / "_actor" / "latest"
-    if not latest.is_file():
-        return None
-    minutes = (now - latest.stat().st_mtime) / 60
-    return f"{read_text(latest).strip().replace('global_step', 'step ')}, {minutes:.0f} min ago"
 
 
 def _json(path: Path, kind: type) -> dict:
