@@ -26,7 +26,8 @@ _installed = False
 
 def set_environment() -> None:
     """In this process, unless the user has set it. torch makes its directory at first use."""
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def install() -> None:

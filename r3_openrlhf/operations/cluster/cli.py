@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,8 +35,9 @@ def submit() -> None:
 @click.option("--qos")
 @click.option("--time", help="Time limit, as sbatch takes it: 24:00:00.")
 @click.option("--gres", help="Instead of --gpus-per-node=N, like gpu:h100:8.")
-@click.option("--cpus-per-task", type=click.IntRange(1), help="CPU cores per node.")
-@click.option("--exclusive", is_flag=True, help="Whole nodes.")
+@click.option("--cpus-per-task", type=click.IntRange(1), help="CPU cores per node. Default: by its GPUs.")
+@click.option("--mem", help="Memory per node, as sbatch takes it: 200G; 0: all of it. Default: what `r3 plan` says.")
+@click.option("--exclusive", is_flag=True, help="Whole nodes, with all their cores and memory.")
 @click.option("--container", help="A .sif file (Apptainer) or an image for pyxis.")
 @click.option("--mounts", help="HOST:CONTAINER,...; the run directory is added.")
 @click.option("--prologue", help="A file that the job sources first.")
@@ -80,6 +82,8 @@ def slurm(
         written_by=f"r3 {shlex.join(sys.argv[1:])}",
         **chosen,
     )
+    if (warning := jobs.ask_for_resources(job, config)) is not None:
+        click.echo(f"Warning: {warning}", err=True)
     text = jobs.render(job, config)
     script = jobs.script_of(config)
     write_script(script, text)
@@ -157,7 +161,7 @@ def ray(
     r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/runs/r3 --manifest --image IMAGE --claim runs --mount /runs
     """
     from r3_openrlhf.operations.cluster import ray_jobs, submissions
-    from r3_openrlhf.operations.cluster.slurm import forwarded, job_name
+    from r3_openrlhf.operations.cluster.slurm import demand, forwarded, job_name
 
     config, plain = checked(settings, nodes)
     plain.append(f"cluster.num_nodes={config.cluster.num_nodes}")
@@ -166,12 +170,16 @@ def ray(
         missing = [f"--{name}" for name in ("image", "claim", "mount") if not kubernetes[name]]
         if missing:
             raise ConfigError(f"--manifest needs {' and '.join(missing)} too")
-        given = {name: value for name, value in kubernetes.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in kubernetes.items() if value is not None}
         if not Path(config.run_dir).is_relative_to(given["mount"]):
             raise ConfigError(f"run_dir {config.run_dir} is not below --mount {given['mount']}")
         environment.pop("PYTHONPATH", None)  # of this machine
         name = re.sub(r"[^a-z0-9]+", "-", job_name(config).lower())[:40].strip("-")
-        text = ray_jobs.manifest(config, plain, name=name, environment=environment, **given)
+        cores, memory, why = demand(config)
+        if why:
+            click.echo(f"Warning: {why}; add it to the worker pods' requests", err=True)
+        given |= {"name": name, "cores": cores, "memory": memory}
+        text = ray_jobs.manifest(config, plain, environment=environment, **given)
         if without_secrets(text) != text:
             click.echo(
                 "Left out: the passwords of URLs; give the pods R3_REWARD_TOKEN from a Secret instead", err=True

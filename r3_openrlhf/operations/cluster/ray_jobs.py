@@ -78,10 +78,11 @@ def state(address: str, job: str) -> str:
     return connect(address).get_job_status(job).value
 
 
-def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[str, str], **kubernetes: str) -> str:
+def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[str, str], **kubernetes: Any) -> str:
     """The YAML of a RayJob of KubeRay (ray.io/v1): a head without GPU, a worker pod per node.
 
-    kubernetes: name, image, claim (a PersistentVolumeClaim with run_dir) and mount (its path)."""
+    kubernetes: name, image, claim (a PersistentVolumeClaim with run_dir) and mount (its path), and
+    what a worker pod requests: cores and memory (GiB, None: not known)."""
     import jinja2
 
     text = (Path(__file__).parent / "templates" / "rayjob.yaml.j2").read_text(encoding="utf-8")

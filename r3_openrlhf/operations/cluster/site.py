@@ -30,6 +30,7 @@ class Site:
     time: str | None = None  # as sbatch takes it: 24:00:00, 2-12:00:00
     gres: str | None = None  # instead of --gpus-per-node=N: gpu:TYPE:N
     cpus_per_task: int | None = None
+    mem: str | None = None  # of a node, as sbatch takes it: 200G; 0: all of it
     container: str | None = None  # a .sif file: Apptainer; anything else: pyxis
     mounts: str | None = None  # HOST:CONTAINER,... ; the run directory is added
     prologue: str | None = None  # a file that the job sources first: modules, environment, proxies

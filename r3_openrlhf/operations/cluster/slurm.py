@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -21,8 +22,15 @@ from r3_openrlhf.config.words import Device
 from r3_openrlhf.method.errors import ConfigError, on_one_line, quoted, without_secrets
 from r3_openrlhf.operations.cluster import ClusterError
 from r3_openrlhf.operations.cluster.site import Site
+from r3_openrlhf.runs.models.locate import locate_model
+from r3_openrlhf.runs.planning.forecast import make_plan, not_planned, num_problems_of
+from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
+from r3_openrlhf.runs.planning.shapes import shape_of
+from r3_openrlhf.runs.planning.verdict import TIGHT
 
 WITH_SPACES = ("container", "mounts", "prologue", "template", "ray_args")  # paths, and what is quoted
+CORES_PER_GPU, CORES_OF_RAY = 4, 2  # engine, its scheduler, a rank, graders; Ray's own daemons
+CORES = ("--cpus-per-", "-c")  # options of sbatch
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch
 # exports. Keys and tokens are none of them: the script is a file in the run directory.
@@ -40,6 +48,7 @@ class SlurmJob(Site):
     after: str | None = None
     earlier: Sequence[str] = ()  # jobs of the same runs that are still in the queue
     sbatch_options: Sequence[str] = ()
+    plan_gib: int | None = None  # of the first node's memory; a node with less is not started on
     lead_s: int | None = None  # None: the run's own clock alone ends it in time
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
@@ -59,6 +68,36 @@ def check_values(job: SlurmJob) -> None:
             raise ConfigError(f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100")
 
 
+def demand(config: R3Config) -> tuple[int, int | None, str]:
+    """(cores, GiB of memory, why they are not known) of the first node, which has the most to do."""
+    cores, path = CORES_PER_GPU * config.cluster.gpus_per_node + CORES_OF_RAY, config.model.path
+    try:
+        if (unknown := not_planned(config)) is not None:
+            raise ConfigError(f"it does not know what {unknown} takes")
+        shape = shape_of(located if Path(located := locate_model(path), "config.json").is_file() else path)
+        # no memory is that of the problems
+        plan = make_plan(config, shape, GPUS[DEFAULT], num_problems=num_problems_of(config) or 1)
+    except ConfigError as error:
+        return cores, None, f"nothing asks for memory, because there is no plan: {error}"
+    return cores, math.ceil(sum(plan.host_bytes.values()) / 2**30), ""
+
+
+def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
+    """Set memory and cores of nodes with GPUs where nobody has: a site's default is often that of
+    one core. A sentence where the memory is not known."""
+    if config.cluster.device != Device.CUDA:
+        return None
+    cores, job.plan_gib, why = demand(config)
+    given = [option.partition("=")[0] for option in job.sbatch_options]
+    if job.cpus_per_task is None and not job.exclusive and not any(each.startswith(CORES) for each in given):
+        job.cpus_per_task = cores
+    if job.mem is not None or any(each.startswith("--mem") for each in given):
+        return None
+    size = f"{math.ceil(job.plan_gib / TIGHT)}G" if job.plan_gib else None
+    job.mem = "0" if job.exclusive else size
+    return None if job.mem else f"{why}; give --mem, as 200G of each node"
+
+
 def render(job: SlurmJob, config: R3Config) -> str:
     """The job script. Pure but for reading the template. Raises ConfigError for a template that
     does not render, and for a value that sbatch would not take."""
@@ -74,6 +113,8 @@ def render(job: SlurmJob, config: R3Config) -> str:
     python = f"{prefix}{shlex.quote(job.python) if bare else 'python'}"
     r3 = shlex.quote(str(Path(job.python).with_name("r3"))) if bare else "r3"
     agent_options = f" --gpus {config.cluster.gpus_per_node}" + (" --device cuda" if cuda else "")
+    if job.plan_gib is not None:
+        agent_options += f" --memory {job.plan_gib}"
     if job.ray_args:
         agent_options += f" --ray-args={shlex.quote(job.ray_args)}"
     try:
@@ -125,16 +166,9 @@ def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
 
 def seeds_of(text: str | None) -> list[int]:
     """--seeds as numbers, or none. ConfigError: no whole numbers from 0 up, or one twice."""
-    if not text:
-        return []
-    try:
-        seeds = [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(
-            f"--seeds is {quoted(text)}; give whole numbers with commas between them, like 1,2,3"
-        ) from error
-    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ConfigError(f"--seeds is {quoted(text)}; give different numbers from 0 up")
+    seeds = [int(part) if part.isdecimal() else -1 for part in text.split(",")] if text else []
+    if len(set(seeds)) < len(seeds) or -1 in seeds:
+        raise ConfigError(f"--seeds is {quoted(text)}; give different whole numbers from 0 up, like 1,2,3")
     return seeds
 
 

@@ -135,6 +135,7 @@ def test_a_manifest_has_a_worker_pod_per_node():
     assert [workers[key] for key in ("replicas", "minReplicas", "maxReplicas")] == [2, 2, 2]
     (container,) = workers["template"]["spec"]["containers"]
     assert container["image"] == "IMAGE" and container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert container["resources"]["requests"] == {"nvidia.com/gpu": 8, "cpu": 34, "memory": "169Gi"}
     assert {"name": "runs", "mountPath": "/runs"} in container["volumeMounts"]
     kuberay_schema.validate(job)
     workers["maxReplicas"] = "2"  # the schema notices
