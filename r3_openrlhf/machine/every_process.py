@@ -3,6 +3,7 @@ worker, through Ray's worker_process_setup_hook."""
 
 from __future__ import annotations
 
+import functools
 import os
 
 from wrapt import register_post_import_hook
@@ -21,7 +22,6 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
 }
 MODEL_CODE = "R3_MODEL_CODE"  # environment variable of a run: "0" where no code of its model may run
-_installed = False
 
 
 def set_environment() -> None:
@@ -30,14 +30,12 @@ def set_environment() -> None:
         os.environ.setdefault(name, value)
 
 
+@functools.cache  # harmless twice
 def install() -> None:
-    """Harmless twice."""
-    global _installed
-    if not _installed:
-        _installed = True
-        stores.install()
-        register_post_import_hook(_patch_free_port, "openrlhf.trainer.ray.launcher")
-        register_post_import_hook(_refuse_model_code, "transformers.dynamic_module_utils")
+    """Register what changes modules of others, in this process."""
+    stores.install()
+    register_post_import_hook(_patch_free_port, "openrlhf.trainer.ray.launcher")
+    register_post_import_hook(_refuse_model_code, "transformers.dynamic_module_utils")
 
 
 def _patch_free_port(module) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from wrapt import register_post_import_hook
 
 from r3_openrlhf.machine import every_process
+from r3_openrlhf.machine.ray_start import replaced
 
 ENVIRONMENT = every_process.ENVIRONMENT | {
     "DS_ACCELERATOR": "cpu",
@@ -31,7 +32,6 @@ WORKER_EXTENSION = "r3_openrlhf.machine.cpu.vllm_worker.CpuWorkerWrap"
 KV_CACHE_BYTES = 256 * 2**20  # of an engine
 
 _patches: dict[str, Callable] = {}
-_installed = False
 
 
 def is_needed() -> bool:
@@ -41,14 +41,14 @@ def is_needed() -> bool:
     return not torch.cuda.is_available()
 
 
+@functools.cache  # harmless twice
 def install() -> None:
-    """Let this process run the stack without CUDA; with it, every_process. Harmless twice."""
-    global _installed
+    """Let this process run the stack without CUDA; with it, every_process."""
     every_process.install()
-    if _installed or not is_needed():
+    if not is_needed():
         return
-    _installed = True
-    os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     _install_flash_attn_helpers()
     _answer_torch_cuda()
     for name, patch in _patches.items():
@@ -169,12 +169,8 @@ def _patch_replay_buffer(module) -> None:
     init = module.NaiveReplayBuffer.__init__
 
     def __init__(self, *args, **kwargs):
-        current_device = torch.cuda.current_device
-        torch.cuda.current_device = lambda: 0
-        try:
+        with replaced(torch.cuda, current_device=lambda: 0):
             init(self, *args, **kwargs)
-        finally:
-            torch.cuda.current_device = current_device
         self.target_device = torch.device("cpu")
 
     module.NaiveReplayBuffer.__init__ = __init__
