@@ -5,6 +5,7 @@
 #   PYTHON_FOR_VENV        the Python 3.11 to use (python3.11)
 #   FLASH_ATTN_CUDA_ARCHS  what flash-attn is compiled for (what the driver says of the GPUs here; without one 80;90;100;120)
 #   MAX_JOBS               compilers at a time while flash-attn is built (as cores and memory allow)
+#   FLASH_ATTN             "none": go on without it; WHEEL#sha256=DIGEST: a wheel that was built elsewhere (built here from the lock)
 set -Eeuo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON_FOR_VENV:-python3.11}
@@ -34,6 +35,31 @@ if [ "${FLASH_ATTENTION_SKIP_CUDA_BUILD:-FALSE}" != TRUE ]; then
     command -v "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" >/dev/null ||
         fail "nvcc is needed to build flash-attn; install the CUDA 13.0 toolkit and set CUDA_HOME, or use docker/Dockerfile"
 fi
+case ${FLASH_ATTN:-} in
+'' | none) ;;
+*'#sha256='*) [ -f "${FLASH_ATTN%%#*}" ] || fail "FLASH_ATTN names ${FLASH_ATTN%%#*}, and there is no such file" ;;
+*) fail "FLASH_ATTN is '$FLASH_ATTN'; use none, or WHEEL#sha256=DIGEST" ;;
+esac
+# Lines of the doctor that would end the installation after a download of 8 GB. An image is built without a driver. What pip
+# downloads is in TMPDIR until it is installed.
+"$python" - <<'END' || exit 1
+import os, sys, tempfile
+from pathlib import Path
+
+sys.path.insert(0, os.getcwd())
+from r3_openrlhf.operations.doctor import checks
+
+driver, room = checks.nvidia_driver(), 12 * checks.GiB
+lines = [checks.driver_line(driver)] if driver else []
+if os.environ.get("FLASH_ATTENTION_SKIP_CUDA_BUILD") != "TRUE":
+    lines.append(checks.toolkit(checks.cuda_version()))
+lines.append(checks.disk("disk of .venv", Path(".venv").absolute(), setting="a checkout elsewhere", least=room))
+lines.append(checks.disk("disk of TMPDIR", Path(tempfile.gettempdir()), setting="TMPDIR", least=room))
+for line in lines:
+    if line.status != checks.OK:
+        print(f"{line.what}: {line.found}, wanted: {line.wanted}. {line.verdict}", file=sys.stderr)
+sys.exit(any(line.status == checks.FAIL for line in lines))
+END
 
 # Of a GPU's compute capability flash-attn 2.8.3 has code for the major version alone: 8.0 runs on 8.6 and 8.9, too.
 archs_of_driver() {
@@ -61,14 +87,15 @@ locked() {
         /^[^ ]/ { name = $1; sub(/[=[].*/, "", name); keep = (name in wanted) == (mode == "with") }
         keep' "$lock"
 }
-install() { "$venv/bin/python" -m pip install ${verbosity:---quiet} --no-deps --no-build-isolation "$@"; }
+install() { "$venv/bin/python" -m pip install ${verbosity---quiet} --no-deps --no-build-isolation "$@"; }
 
 rm -f "$venv/installed" # the stamp of `make setup`: this environment will be another one
 "$python" -m venv "$venv"
 echo "1/4 build tools: ${build_tools[*]}" >&2
 install --require-hashes --requirement <(locked with "${build_tools[@]}")
 echo "2/4 torch, vLLM and everything else that is ready-made: about 8 GB" >&2
-install --require-hashes --only-binary :all: --requirement <(locked without "${sources[@]}")
+verbosity='' install --require-hashes --only-binary :all: --requirement <(locked without "${sources[@]}") |
+    sed -un 's/^ *\(Downloading\|Using cached\) \(.*\)/    \2/p' >&2 # a line for each wheel
 echo "3/4 packages built from source: ${sources[*]}" >&2
 for package in "${sources[@]}"; do
     if [ "$package" != flash-attn ]; then
@@ -76,6 +103,17 @@ for package in "${sources[@]}"; do
         install --require-hashes --no-binary "$package" --requirement <(locked with "$package")
         continue
     fi
+    case ${FLASH_ATTN:-} in
+    none)
+        echo "    no flash-attn: runs take PyTorch's attention, without packing" >&2
+        continue
+        ;;
+    *'#sha256='*)
+        echo "    flash-attn: ${FLASH_ATTN%%#*}" >&2
+        install --require-hashes --requirement <(echo "flash-attn @ file://$(realpath "${FLASH_ATTN%%#*}") --hash=sha256:${FLASH_ATTN##*=}")
+        continue
+        ;;
+    esac
     echo "    flash-attn: 73 files for the architectures $FLASH_ATTN_CUDA_ARCHS, $MAX_JOBS at a time; all of it in $build_log" >&2
     # pip shows a build's own lines with -v alone; ninja writes one for each file that is done
     verbosity=--verbose install --require-hashes --no-binary "$package" --requirement <(locked with "$package") 2>&1 | tee "$build_log" |

@@ -88,9 +88,11 @@ def calls(tmp_path_factory):
     (programs / "nvidia-smi").write_text("#!/bin/bash\nprintf '8.9\\n9.0\\n9.0\\n'\n")  # compute capabilities
     (programs / "python3.11").write_text(
         "#!/bin/bash\n"
+        'if [ "$1" = - ]; then exit; fi\n'
         f'if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; touch "$3/installed"; exit; fi\n'
         f'echo "CALL FORCE=$FLASH_ATTENTION_FORCE_BUILD JOBS=$MAX_JOBS ARCHS=$FLASH_ATTN_CUDA_ARCHS $*" >>"{log}"\n'
-        "case $* in *--verbose*) echo '  [3/73] /usr/bin/nvcc -MD -c /x/flash_fwd_hdim32.cu -o /y/flash_fwd_hdim32.o -O3';; esac\n"
+        "case $* in *--verbose*) echo '  [3/73] /usr/bin/nvcc -MD -c /x/flash_fwd_hdim32.cu -o /y/flash_fwd_hdim32.o -O3';; "
+        "*only-binary*) echo '  Downloading torch-2.13.0.whl (900 MB)';; esac\n"
         "while [ $# -gt 0 ]; do\n"
         f'    if [ "$1" = --requirement ]; then cat "$2" >>"{log}"; fi\n'
         "    shift\n"
@@ -106,6 +108,7 @@ def calls(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     assert [line[:3] for line in done.stderr.splitlines() if line[:1].isdigit()] == ["1/4", "2/4", "3/4", "4/4"]
     assert "    [3/73] flash_fwd_hdim32\n" in done.stderr  # a line for each file of flash-attn
+    assert "    torch-2.13.0.whl (900 MB)\n" in done.stderr  # and for each wheel
     parts = log.read_text().split("CALL ")[1:]
     return [(part.partition("\n")[0].split(), pins(part.partition("\n")[2])) for part in parts]
 
@@ -146,21 +149,46 @@ def test_flash_attn_is_compiled_for_the_gpus_that_are_here_by_as_many_compilers_
     assert verbose == [["--no-binary", "flash-attn"]]
 
 
-def test_the_script_says_what_is_missing_before_it_installs(tmp_path):
-    for programs, sentence in (
-        (["dirname"], "Python 3.11 is needed, but there is no python3.11"),
-        (["dirname", "python3.11"], "g++ is needed"),
-        (["dirname", "python3.11", "g++"], "nvcc is needed to build flash-attn"),
-    ):
-        folder = tmp_path / str(len(programs))
-        folder.mkdir()
-        for program in programs:
+def nvcc(release: str) -> str:
+    return f'#!/bin/bash\necho "Cuda compilation tools, release {release}, V{release}.88"\n'
+
+
+MISSING = {
+    "python3.11": ({}, "Python 3.11 is needed, but there is no python3.11"),
+    "g++": ({}, "g++ is needed"),
+    "nvcc": ({}, "nvcc is needed to build flash-attn"),
+    "another toolkit": ({"nvcc": nvcc("12.8")}, "CUDA toolkit: 12.8 ("),
+    "a small TMPDIR": ({"nvcc": nvcc("13.0"), "TMPDIR": "small"}, "disk of TMPDIR: 0.06 GiB free"),
+    "another flash-attn": ({"nvcc": nvcc("13.0"), "FLASH_ATTN": "somewhere"}, "FLASH_ATTN is 'somewhere'; use none"),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_the_script_says_what_is_missing_before_it_installs(tmp_path, name):
+    """With the real Python, in whose place pip would download 8 GB otherwise."""
+    given, sentence = MISSING[name]
+    environment = {"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "cuda")}
+    for program in ["dirname", "env", "nproc", "awk", "sed", "tr", "wc", "sort", "head", "paste", "g++", "python3.11"]:
+        if name != program and not (name == "python3.11" and program == "g++"):
             real = sys.executable if program == "python3.11" else shutil.which(program)
-            (folder / program).symlink_to(real)
-        environment = {"PATH": str(folder), "CUDA_HOME": str(tmp_path)}
-        command = [shutil.which("bash"), str(REPOSITORY / "scripts" / "setup_gpu.sh")]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 1 and sentence in done.stderr, done.stderr
+            (tmp_path / program).symlink_to(real)
+    (tmp_path / "cuda" / "bin").mkdir(parents=True)
+    for key, value in given.items():
+        if key == "nvcc":
+            (tmp_path / "cuda" / "bin" / key).write_text(value)
+            (tmp_path / "cuda" / "bin" / key).chmod(0o755)
+        else:
+            environment[key] = value
+    command = [shutil.which("bash"), str(REPOSITORY / "scripts" / "setup_gpu.sh")]
+    if "TMPDIR" in environment:
+        (tmp_path / "small").mkdir()
+        environment["TMPDIR"] = str(tmp_path / "small")
+        mount = f'{shutil.which("mount")} -t tmpfs -o size=64m tmpfs {tmp_path / "small"}; exec "$@"'
+        command = [shutil.which("unshare"), "--map-root-user", "--mount", command[0], "-euc", mount, "bash", *command]
+        if subprocess.run([*command[:3], shutil.which("true")], capture_output=True).returncode:
+            pytest.skip("this machine lets nobody mount a file system of their own")
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and sentence in done.stderr and "1/4" not in done.stderr, done.stderr
 
 
 # ── the container file ──

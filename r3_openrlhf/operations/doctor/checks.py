@@ -206,6 +206,7 @@ MAX_DISK_USE = 0.95
 MIN_OPEN_FILES = 8192  # what Ray recommends (ray/_private/worker.py:1753)
 RAY_RAISES_TO = 65536  # and to what it raises the soft limit itself (worker.py:1739)
 MIN_DRIVER = 580  # of CUDA 13 (CUDA toolkit 13.0 notes, table 3)
+COMPATIBLE_DRIVER, CUDA_COMPAT = 535, Path("/usr/local/cuda/compat/libcuda.so.1")
 
 
 def python() -> Line:
@@ -285,10 +286,15 @@ def nvidia_driver() -> str | None:
 
 
 def driver_line(driver: str | None) -> Line:
-    """Check the version of NVIDIA's driver, like "580.65.06"; None: there is none."""
-    good = driver is not None and int(driver.split(".")[0]) >= MIN_DRIVER
-    remedy = f"install NVIDIA's driver {MIN_DRIVER} or newer on the host"
-    return judged(good, "NVIDIA driver", driver or "none", f"{MIN_DRIVER} or newer", remedy)
+    """Check the version of NVIDIA's driver, like "580.65.06"; None: there is none. In a container
+    cuda-compat serves older ones, on data-centre GPUs (CUDA Compatibility, table 3)."""
+    major, line = (
+        int(driver.split(".")[0]) if driver else 0,
+        ("NVIDIA driver", driver or "none", f"{MIN_DRIVER} or newer"),
+    )
+    if COMPATIBLE_DRIVER <= major < MIN_DRIVER and CUDA_COMPAT.exists():
+        return Line(*line, NOTE, f"{CUDA_COMPAT} serves it on data-centre GPUs; others need {MIN_DRIVER} on the host")
+    return judged(major >= MIN_DRIVER, *line, f"install NVIDIA's driver {MIN_DRIVER} or newer on the host")
 
 
 def allocator() -> Line:

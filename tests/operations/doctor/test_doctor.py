@@ -235,7 +235,7 @@ def test_the_cuda_toolkit(tmp_path, monkeypatch, release, status):
         assert checks.toolkit("13.0", adam_on_host=True).status == NOTE
 
 
-def test_memory_of_gpus_the_allocator_and_the_driver(monkeypatch):
+def test_memory_of_gpus_the_allocator_and_the_driver(monkeypatch, tmp_path):
     for name in checks.ALLOCATOR_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert checks.allocator().status == OK
@@ -249,7 +249,9 @@ def test_memory_of_gpus_the_allocator_and_the_driver(monkeypatch):
     assert checks.gpu_memory([gpu], share=None)[0].status == NOTE
     assert checks.driver_line("580.65.06").status == OK
     assert checks.driver_line("570.133.20")[1:4:2] == ("570.133.20", FAIL)
-    assert checks.driver_line(None).status == FAIL
+    monkeypatch.setattr(checks, "CUDA_COMPAT", tmp_path)  # in a container
+    drivers = {"570.133.20": NOTE, "535.10": NOTE, "530.10": FAIL, None: FAIL}
+    assert {driver: checks.driver_line(driver).status for driver in drivers} == drivers
 
 
 # ── an experiment ──
