@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import math
 import os
@@ -312,15 +313,29 @@ def kill_after(command: list[str], environment: dict[str, str], metrics: Path, *
     kill(process)
 
 
-def kill(process: subprocess.Popen, *, with_all_groups: bool = False) -> None:
-    """Its process group, or those of its children too; back when all of them are gone: the next start looks at free memory."""
+def kill(process: subprocess.Popen) -> None:
+    """Its process group; back when all of its family is gone: the next start looks at free memory."""
     info = psutil.Process(process.pid)
     family = [info, *info.children(recursive=True)]
-    for group in {os.getpgid(member.pid) for member in family} if with_all_groups else {process.pid}:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     psutil.wait_procs(family, timeout=120)
+
+
+def adopt_orphans() -> None:
+    """From now on a process whose parent has ended is this one's child (linux/prctl.h): none gets away."""
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+
+
+def end_all_but(before: set[psutil.Process]) -> None:
+    """End every process below this one that is not among `before`, in whatever session or group."""
+    deadline = time.monotonic() + 120
+    while (left := set(psutil.Process().children(recursive=True)) - before) and time.monotonic() < deadline:
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=10)
 
 
 def planned_seconds(given: Sequence[str]) -> float | None:
@@ -393,6 +408,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.block:
         return in_this_process(options.block, options.out, rehearse=options.rehearse)
+    adopt_orphans()
     results = []
     gpus = num_gpus()
     for name, (_, needed, is_long) in BLOCKS.items():
@@ -425,13 +441,15 @@ def in_a_process(name: str, out: Path, *, rehearse: bool) -> Result:
     answer, log = out / "result.json", out / "log.txt"
     command = [sys.executable, __file__, "--block", name, "--out", out, *(["--rehearse"] if rehearse else [])]
     limit = LONG_LIMIT_S if BLOCKS[name][2] else LIMIT_S
+    before = set(psutil.Process().children(recursive=True))
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT, start_new_session=True)
         try:
             process.wait(limit)
         except subprocess.TimeoutExpired:
-            kill(process, with_all_groups=True)
             return Result(name, FAILED, f"not done after {limit} s; {log}", seconds=limit)
+        finally:
+            end_all_but(before)  # also of a block that failed: the next one needs the GPU's memory
     if answer.is_file():
         return Result(**json.loads(answer.read_text()))
     said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["no word"]

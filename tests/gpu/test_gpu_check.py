@@ -40,15 +40,24 @@ def test_no_block_is_left_out_above_and_each_name_is_a_folder():
         assert re.fullmatch("[a-z0-9-]+", block) and block.startswith(("run", "2-gpus", "1p5b", *ON_A_CPU))
 
 
-def test_a_block_over_its_limit_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
-    (tmp_path / "hangs.py").write_text(
-        "import pathlib, subprocess; child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
-        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid)); child.wait()"
+ORPHAN = """
+import pathlib, subprocess, sys
+subprocess.run(["bash", "-c", "setsid sleep 600 & echo $! >pid"], cwd=pathlib.Path(__file__).parent)
+subprocess.run([{then}])
+"""
+
+
+@pytest.mark.parametrize(("then", "figure"), [("'sleep', '600'", "not done after 5 s"), ("'true'", "no word")])
+def test_no_process_of_a_block_outlives_it(tmp_path, then, figure):
+    """Not in another session, with its parent gone, and whether the block hangs or fails."""
+    (tmp_path / "block.py").write_text(ORPHAN.format(then=then))
+    code = (
+        f"import sys; from pathlib import Path; sys.path.insert(0, {str(SCRIPT.parent)!r}); import gpu_check as check; "
+        f"check.__file__, check.LIMIT_S, folder = {str(tmp_path / 'block.py')!r}, 5, Path({str(tmp_path)!r}); "
+        "check.adopt_orphans(); print(check.in_a_process('engine', folder / 'engine', rehearse=False))"
     )
-    monkeypatch.setattr(gpu_check, "__file__", str(tmp_path / "hangs.py"))
-    monkeypatch.setattr(gpu_check, "LIMIT_S", 20)
-    result = gpu_check.in_a_process("engine", tmp_path / "engine", rehearse=False)
-    assert result.result == gpu_check.FAILED and "not done after 20 s" in result.figure
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert gpu_check.FAILED in done.stdout and figure in done.stdout, done.stdout + done.stderr
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
