@@ -252,7 +252,7 @@ def main() -> int:
         os.killpg(chaos.server.pid, signal.SIGKILL)
         chaos.server.wait()
         new = in_shared_memory() - before
-        left = sorted(map(str, [*chaos.temporary.iterdir(), *(new - shared_memory._held(new))]))
+        left = sorted(map(str, [*chaos.temporary.iterdir(), *(new - shared_memory.held(new))]))
         shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps({"faults": options.faults, "faulty": faulty, "left_behind": left}))
     return 1 if faulty or left else 0
