@@ -5,12 +5,13 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import signal
 import socket
 import sys
 import tempfile
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,13 @@ def serve(library: Any, *, host: str, port: int, token: str | None, root_path: s
 
     from r3_openrlhf.view.app import create_app
 
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            # uvicorn/server.py:332 waits for pages and, in Python, for the code that makes them; here
+            # is nothing to save, so that SIGTERM keeps its default action
+            yield
+
     query = "" if token else f"?token={(token := new_token())}"
     config = uvicorn.Config(
         create_app(library, token=token, root_path=root_path),
@@ -133,9 +141,16 @@ def serve(library: Any, *, host: str, port: int, token: str | None, root_path: s
         click.echo(address)
         for line in _advice(port, f"{root_path}/{query}", asks=not query):
             click.echo(line, err=True)
-        with _browser(address) if opens_browser and query and _has_screen() else nullcontext():
-            with suppress(KeyboardInterrupt):  # how it is asked to end
-                uvicorn.Server(config).run(sockets=[listener])
+        with ExitStack() as stack:
+            if opens_browser and query and _has_screen():
+                stack.enter_context(_browser(address))
+
+            def end(*_: object) -> None:
+                stack.close()
+                os._exit(0)  # a thread that makes a page would keep the process
+
+            signal.signal(signal.SIGINT, end)
+            Server(config).run(sockets=[listener])
 
 
 @contextmanager

@@ -64,3 +64,35 @@ def test_every_page_works_behind_a_proxy_that_keeps_its_part_of_an_address_or_re
                 assert answer.status_code == 200 and link.startswith(f"{PREFIX}/"), link
             if "html" in answer.headers["content-type"]:
                 to_see |= {one.replace("&amp;", "&") for one in LINKS.findall(answer.text)}
+
+
+HANGS = """
+import re, sys, time
+from r3_openrlhf.cli import main
+from r3_openrlhf.view.library import Library
+refresh = iter([Library.refresh])  # the first one, of the command itself
+Library.refresh = lambda self: next(refresh, lambda _: {page})(self)
+main(["view", sys.argv[1], "--no-browser"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "code"),
+    [
+        ("time.sleep(600)", signal.SIGINT, 0),
+        ("time.sleep(600)", signal.SIGTERM, -signal.SIGTERM),
+        ("re.match('(a+)+$', 'a' * 40 + 'b')", signal.SIGTERM, -signal.SIGTERM),
+    ],
+)
+def test_a_page_that_takes_for_ever_does_not_keep_the_viewer(story, page, number, code):
+    """Code in C lets no handler of Python run, so that Ctrl-C alone has to wait for it there."""
+    command = [sys.executable, "-c", HANGS.format(page=page), story]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        address = server.stdout.readline().strip()
+        with httpx.Client(follow_redirects=True, timeout=3) as browser, pytest.raises(httpx.TimeoutException):
+            browser.get(address)
+        server.send_signal(number)
+        try:
+            assert server.wait(20) == code
+        finally:
+            server.kill()
