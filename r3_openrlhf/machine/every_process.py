@@ -4,7 +4,9 @@ worker, through Ray's worker_process_setup_hook."""
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
+import socket
 
 from wrapt import register_post_import_hook
 
@@ -36,6 +38,7 @@ def install() -> None:
     stores.install()
     register_post_import_hook(_patch_free_port, "openrlhf.trainer.ray.launcher")
     register_post_import_hook(_refuse_model_code, "transformers.dynamic_module_utils")
+    register_post_import_hook(_separate_compile_caches, "vllm.v1.worker.gpu_worker")
 
 
 def _patch_free_port(module) -> None:
@@ -57,3 +60,18 @@ def _refuse_model_code(module) -> None:
         return run(class_name, module_path, **more)
 
     module.get_class_in_module = run_if_trusted
+
+
+def _separate_compile_caches(module) -> None:
+    """vllm/compilation/backends.py:1068 and decorators.py:546 keep compiled graphs by rank, without the
+    device (vllm-project/vllm issue 38962): an engine of several GPUs must load none of other GPUs."""
+    init = module.Worker.init_device
+
+    def init_device(self):
+        if self.parallel_config.world_size > 1:
+            gpus = f"{socket.gethostname()} {os.environ.get('CUDA_VISIBLE_DEVICES')}"  # of all its ranks here
+            folder = hashlib.sha256(gpus.encode()).hexdigest()[:12]
+            os.environ["VLLM_CACHE_ROOT"] = os.path.join(module.envs.VLLM_CACHE_ROOT, "gpus", folder)
+        init(self)
+
+    module.Worker.init_device = init_device

@@ -1,0 +1,22 @@
+"""Changes to modules of others, in the real module."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from r3_openrlhf.machine import every_process
+
+worker = pytest.importorskip("vllm.v1.worker.gpu_worker", reason="vLLM is not installed")
+
+
+@pytest.mark.stack
+def test_engines_of_several_gpus_share_no_compiled_graphs_with_those_of_other_gpus(monkeypatch):
+    seen = []
+    monkeypatch.setattr(worker.Worker, "init_device", lambda self: seen.append(worker.envs.VLLM_CACHE_ROOT))
+    every_process._separate_compile_caches(worker)
+    for size, gpus in ((2, "0,1"), (2, "0,1"), (2, "2,3"), (1, "0")):
+        monkeypatch.setenv("VLLM_CACHE_ROOT", "/root")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+        worker.Worker.init_device(SimpleNamespace(parallel_config=SimpleNamespace(world_size=size)))
+    assert seen[0] == seen[1] != seen[2] and seen[3] == "/root" and os.path.dirname(seen[0]) == "/root/gpus"
