@@ -10,7 +10,7 @@ import socket
 
 from wrapt import register_post_import_hook
 
-from r3_openrlhf.machine import stores
+from r3_openrlhf.machine import flash_attention, stores
 from r3_openrlhf.machine.ports import free_port
 
 ENVIRONMENT = {
@@ -35,6 +35,7 @@ def set_environment() -> None:
 @functools.cache  # harmless twice
 def install() -> None:
     """Register what changes modules of others, in this process."""
+    flash_attention.stand_in()
     stores.install()
     register_post_import_hook(_patch_free_port, "openrlhf.trainer.ray.launcher")
     register_post_import_hook(_refuse_model_code, "transformers.dynamic_module_utils")

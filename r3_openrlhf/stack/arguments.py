@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
 from r3_openrlhf.config.loading import flatten
 from r3_openrlhf.config.words import Device, LossAggregation
+from r3_openrlhf.machine import flash_attention
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, REFUSED, SAME, check_flag, check_together
@@ -92,6 +94,9 @@ def own_flags() -> frozenset[str]:
 def _own_flags(
     config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool, universal: bool
 ) -> dict[str, Any]:
+    if config.model.attn_implementation == "flash_attention_2" and flash_attention.is_missing():
+        unpacked = replace(config.train, packing=False, dynamic_batch=False)
+        config = replace(config, train=unpacked, model=replace(config.model, attn_implementation="sdpa"))
     rollout, train, cluster, values = config.rollout, config.train, config.cluster, flatten(config)
     cpu = platform == "cpu"
     packing = train.packing or train.dynamic_batch  # upstream packs whenever the batch is dynamic

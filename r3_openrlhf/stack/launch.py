@@ -35,7 +35,7 @@ import psutil
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import MAKERS
 from r3_openrlhf.config.words import Device
-from r3_openrlhf.machine import every_process
+from r3_openrlhf.machine import every_process, flash_attention
 from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.machine.ray_start import of_this_machine
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
@@ -93,6 +93,8 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         config, changed = check_context(config, model, platform=platform)
         warnings += changed
         warnings += gpu_warnings(config, platform=platform)
+        if config.model.attn_implementation == "flash_attention_2" and flash_attention.is_missing():
+            warnings.append(flash_attention.SLOWER)
         warnings += filter(None, [memory_warning(config, model, platform=platform)])
         arguments = checked_arguments(config, run, model, platform=platform)
         with held(run):

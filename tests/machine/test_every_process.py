@@ -1,6 +1,8 @@
 """Changes to modules of others, in the real module."""
 
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -20,3 +22,12 @@ def test_engines_of_several_gpus_share_no_compiled_graphs_with_those_of_other_gp
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
         worker.Worker.init_device(SimpleNamespace(parallel_config=SimpleNamespace(world_size=size)))
     assert seen[0] == seen[1] != seen[2] and seen[3] == "/root" and os.path.dirname(seen[0]) == "/root/gpus"
+
+
+@pytest.mark.stack
+def test_openrlhf_can_be_imported_without_flash_attn_on_gpus_too():
+    code = (
+        "from r3_openrlhf.machine import every_process as here; here.install(); import openrlhf.models.ring_attn_utils"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.config.loading import experiments, load_config, presets
+from r3_openrlhf.machine import flash_attention
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack import flags, work
@@ -51,6 +52,18 @@ def test_openrlhf_accepts_every_experiment_as_it_is(experiment, platform, capsys
     assert len(flags) == len(set(flags))
     for flag in flags:
         value_of(args, flag)
+
+
+@pytest.mark.parametrize("experiment", experiments())
+def test_without_flash_attn_no_row_is_packed(experiment, monkeypatch, capsys):
+    """OpenRLHF's own checks would turn it on again for packed rows, and packs dynamic batches always."""
+    monkeypatch.setattr(flash_attention, "is_missing", lambda: True)
+    args = checked(experiment=experiment)
+    assert (args.ds.attn_implementation, args.ds.packing_samples, args.train.dynamic_batch_enable) == (
+        "sdpa",
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize("preset", presets())

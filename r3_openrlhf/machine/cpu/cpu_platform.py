@@ -1,20 +1,16 @@
 """The changes that let OpenRLHF 0.11.2 and vLLM 0.29 run without a GPU. On only without CUDA.
 
 `install()` runs in the driver and, through Ray's worker_process_setup_hook, in every Ray worker.
-Nothing in site-packages is edited: torch.cuda's device queries answer "cpu", flash-attn's helpers
-get plain torch versions, and a few upstream names are replaced right after import. Three
-replacements guard against failures that are silent upstream; they are marked SILENT. Each line
-names its upstream place (paths below openrlhf/ unless said otherwise).
+Nothing in site-packages is edited: torch.cuda's device queries answer "cpu", and a few upstream
+names are replaced right after import. Three replacements guard against failures that are silent
+upstream; they are marked SILENT. Each line names its upstream place (paths below openrlhf/ unless
+said otherwise).
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.machinery
-import importlib.util
 import os
-import sys
-import types
 from collections.abc import Callable
 
 from wrapt import register_post_import_hook
@@ -49,7 +45,6 @@ def install() -> None:
         return
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    _install_flash_attn_helpers()
     _answer_torch_cuda()
     for name, patch in _patches.items():
         register_post_import_hook(patch, name)
@@ -66,51 +61,6 @@ def _answer_torch_cuda() -> None:
     cuda.set_device = lambda *args, **kwargs: None  # utils/deepspeed/deepspeed.py:97
     cuda.synchronize = lambda *args, **kwargs: None  # launcher.py:65 ppo_actor.py:605
     cuda.current_stream = lambda *args, **kwargs: None  # ppo_actor.py:436
-
-
-# ── flash-attn ──
-
-
-def _install_flash_attn_helpers() -> None:
-    """For runs/models/ring_attn_utils.py:2-3: plain torch versions; enough for packing."""
-    if importlib.util.find_spec("flash_attn") is not None:
-        return
-    import torch
-    from einops import rearrange
-
-    def index_first_axis(tensor, indices):
-        return tensor[indices]
-
-    def unpad_input(tensor_BS, attention_mask_BS):
-        lengths_B = attention_mask_BS.sum(-1, dtype=torch.int32)
-        indices_N = attention_mask_BS.flatten().nonzero().flatten()
-        offsets = torch.nn.functional.pad(lengths_B.cumsum(0, dtype=torch.int32), (1, 0))
-        return tensor_BS.flatten(0, 1)[indices_N], indices_N, offsets, int(lengths_B.max()), lengths_B
-
-    def pad_input(tensor_N, indices_N, batch, seqlen):
-        padded = tensor_N.new_zeros((batch * seqlen, *tensor_N.shape[1:]))
-        return padded.index_copy(0, indices_N, tensor_N).unflatten(0, (batch, seqlen))
-
-    def all_gather(*args, **kwargs):
-        raise RuntimeError("ring attention needs flash-attn and CUDA; set ring_attn_size to 1")
-
-    def module(name: str, **content) -> None:
-        made = types.ModuleType(name)
-        made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        made.__path__ = []
-        made.__dict__.update(content)
-        sys.modules[name] = made
-
-    module("flash_attn")
-    module(
-        "flash_attn.bert_padding",
-        index_first_axis=index_first_axis,
-        pad_input=pad_input,
-        rearrange=rearrange,
-        unpad_input=unpad_input,
-    )
-    module("flash_attn.utils")
-    module("flash_attn.utils.distributed", all_gather=all_gather)
 
 
 # ── names replaced right after import ──
