@@ -4,7 +4,8 @@
 
 The responses are played back (tests/recordings), so everything else must follow from them. Each start has one fault. Whenever a run
 ends, by a fault or by itself, its sequence of (step, uid, verdict, recalled) must be that of the recorded run up to the same step,
-and none of its processes may be left. At the end no file may be left.
+every metric that holds no time or memory must be bit for bit that of a run that was not disturbed, made first, and none of its
+processes may be left. At the end no file may be left.
 
 The faults come from a shuffled deck that has each kind once. Prints a line per fault and a JSON line at the end.
 """
@@ -17,6 +18,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -46,6 +48,7 @@ PATIENCE_S = 300.0  # for a run to begin a phase or to end by itself, on a busy 
 LEAVING_S = 10.0  # for a second SIGTERM
 ORPHANED_S = 90.0  # Ray's agents report their raylet's end to a key store that is gone as well (ray/_private/process_watcher.py:109)
 KEYS = [STORY.index(key) for key in ("step", "uid", "verdict", "recalled_from")]
+TIMES = re.compile(r"^(timing|time|r3/time|r3/memory)/|_s$|per_second")  # metrics that differ from run to run
 GOOD = {0, 85, 128 + signal.SIGINT, -signal.SIGKILL}
 
 
@@ -62,6 +65,7 @@ class Chaos:
         self.process: subprocess.Popen | None = None
         self.members: set[psutil.Process] = set()
         self.seen = 0  # bytes of events.jsonl that are of earlier starts
+        self.undisturbed: dict[int, dict] = {}  # step -> its metrics
 
     def serve(self) -> subprocess.Popen:
         """Start the reward service."""
@@ -70,7 +74,12 @@ class Chaos:
         return subprocess.Popen(command, env=self.surroundings, start_new_session=True, **silent)
 
     def start(self) -> None:
-        settings = [*settings_of("r3"), f"run_dir={self.run.path}", f"reward.urls=[http://127.0.0.1:{self.port}]"]
+        settings = [
+            *settings_of("r3"),
+            "train.deterministic=true",
+            f"run_dir={self.run.path}",
+            f"reward.urls=[http://127.0.0.1:{self.port}]",
+        ]
         self.process = subprocess.Popen([R3, "train", "experiment=cpu_smoke", *settings], stdout=subprocess.DEVNULL, env=self.surroundings | playback_of("r3"),
                                         stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
         self.members = set()
@@ -138,12 +147,21 @@ class Chaos:
                 process.kill()
         return commands
 
-    def is_same(self) -> bool:
-        """Compare: what the run wrote is what the recorded run wrote up to the same step."""
+    def metrics(self) -> dict[int, dict]:
+        """Read the metrics of each step that do not hold times."""
+        lines = self.run.read_metrics()
+        return {line["step"]: {key: value for key, value in line.items() if not TIMES.search(key)} for line in lines}
+
+    def differences(self) -> list[str]:
+        """Compare what the run wrote with the recorded story and the undisturbed run, up to the same step."""
         rows = [[row[key] for key in KEYS] for row in story(self.run.path)]
         last = max((row[0] for row in rows), default=0)
         wanted = ([row[key] for key in KEYS] for row in recorded("r3")[1]["story"])
-        return rows == [row for row in wanted if row[0] <= last]
+        differ = [] if rows == [row for row in wanted if row[0] <= last] else ["story"]
+        for step, line in self.metrics().items() if self.undisturbed else ():
+            other = self.undisturbed[step]
+            differ += [f"{key} of step {step}" for key in line | other if repr(line.get(key)) != repr(other.get(key))]
+        return differ
 
     def signalled(self, name: str, number: int, *, for_good: bool = False) -> None:
         for member in list(self.family()):
@@ -199,12 +217,13 @@ def in_shared_memory() -> set[Path]:
 def end_and_judge(chaos: Chaos, *, by_itself_s: float = PATIENCE_S) -> bool:
     """End the run. Returns whether it ended well: a known code, the recorded story, no process left."""
     code, message = chaos.end(by_itself_s=by_itself_s)
-    remaining, is_same = chaos.left(), chaos.is_same()
+    remaining, differ = chaos.left(), chaos.differences()
     is_end = code in GOOD or (code == 1 and message.startswith("Error: "))
-    is_good = is_end and is_same and not remaining and not message.startswith(("HUNG", "TRACEBACK"))
-    print(f"    {'ended' if is_good else 'WRONG'}: code {code}, the same up to step {chaos.step()}: {is_same}, "
+    is_good = is_end and not differ and not remaining and not message.startswith(("HUNG", "TRACEBACK"))
+    print(f"    {'ended' if is_good else 'WRONG'}: code {code}, up to step {chaos.step()} differ: {differ[:5]}, "
           f"left: {remaining}: {message[:400]}", flush=True)  # fmt: skip
     if code == 0:
+        chaos.undisturbed = chaos.undisturbed or chaos.metrics()
         shutil.rmtree(chaos.run.path)
     return is_good
 
@@ -239,6 +258,9 @@ def main() -> int:
         faults = {name: act for name, act in chaos.faults().items() if options.only in name}
         deck = sorted(faults)
         draw.shuffle(deck)
+        chaos.start()
+        if not end_and_judge(chaos, by_itself_s=600.0) or not chaos.undisturbed:
+            raise RuntimeError("the run does not end well when nobody disturbs it")
         for number, fault in enumerate(itertools.islice(itertools.cycle(deck), options.faults), 1):
             print(f"{number:3}: {fault}", flush=True)
             faulty += [] if disturb(chaos, fault, faults[fault], draw) else [fault]

@@ -153,41 +153,36 @@ def test_flash_attn_is_compiled_for_the_gpus_that_are_here_by_as_many_compilers_
     assert verbose == [["--no-binary", "flash-attn"]]
 
 
-def nvcc(release: str) -> str:
-    return f'#!/bin/bash\necho "Cuda compilation tools, release {release}, V{release}.88"\n'
-
-
-MISSING = {
-    "python3.11": ({}, "Python 3.11 is needed, but there is no python3.11"),
-    "g++": ({}, "g++ is needed"),
-    "nvcc": ({}, "nvcc is needed to build flash-attn"),
-    "another toolkit": ({"nvcc": nvcc("12.8")}, "CUDA toolkit: 12.8 ("),
-    "a small TMPDIR": ({"nvcc": nvcc("13.0"), "TMPDIR": "small"}, "disk of TMPDIR: 0.06 GiB free"),
-    "another flash-attn": ({"nvcc": nvcc("13.0"), "FLASH_ATTN": "somewhere"}, "FLASH_ATTN is 'somewhere'; use none"),
+PROGRAMS = "awk dirname env head nproc paste sed sort tr wc g++ python3.11".split()
+TOOLKIT = "#!/bin/bash\necho 'Cuda compilation tools, release {0}, V{0}.88'\n"
+MISSING = {  # a name of PROGRAMS is taken away; the toolkit's version, settings, what is said
+    "python3.11": (None, {}, "Python 3.11 is needed, but there is no python3.11"),
+    "g++": (None, {}, "g++ is needed"),
+    "nvcc": (None, {}, "nvcc is needed to build flash-attn"),
+    "another toolkit": ("12.8", {}, "CUDA toolkit: 12.8 ("),
+    "a small TMPDIR": ("13.0", {"TMPDIR": "small"}, "disk of TMPDIR: 0.06 GiB free"),
+    "another flash-attn": ("13.0", {"FLASH_ATTN": "somewhere"}, "FLASH_ATTN is 'somewhere'; use none"),
 }
 
 
 @pytest.mark.parametrize("name", MISSING)
 def test_the_script_says_what_is_missing_before_it_installs(tmp_path, name):
-    """With the real Python, in whose place pip would download 8 GB otherwise."""
-    given, sentence = MISSING[name]
-    environment = {"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "cuda")}
-    for program in ["dirname", "env", "nproc", "awk", "sed", "tr", "wc", "sort", "head", "paste", "g++", "python3.11"]:
-        if name != program and not (name == "python3.11" and program == "g++"):
-            real = sys.executable if program == "python3.11" else shutil.which(program)
-            (tmp_path / program).symlink_to(real)
-    (tmp_path / "cuda" / "bin").mkdir(parents=True)
-    for key, value in given.items():
-        if key == "nvcc":
-            (tmp_path / "cuda" / "bin" / key).write_text(value)
-            (tmp_path / "cuda" / "bin" / key).chmod(0o755)
-        else:
-            environment[key] = value
+    """With the real Python, whose pip would download 8 GB otherwise."""
+    version, given, sentence = MISSING[name]
+    small, cuda = tmp_path / "small", tmp_path / "cuda" / "bin"
+    small.mkdir()
+    cuda.mkdir(parents=True)
+    for program in PROGRAMS[: PROGRAMS.index("g++") if name == "python3.11" else None]:
+        if program != name:
+            (tmp_path / program).symlink_to(sys.executable if program == "python3.11" else shutil.which(program))
+    if version:
+        (cuda / "nvcc").write_text(TOOLKIT.format(version))
+        (cuda / "nvcc").chmod(0o755)
+    environment = {"PATH": str(tmp_path), "CUDA_HOME": str(cuda.parent)} | given
     command = [shutil.which("bash"), str(REPOSITORY / "scripts" / "setup_gpu.sh")]
-    if "TMPDIR" in environment:
-        (tmp_path / "small").mkdir()
-        environment["TMPDIR"] = str(tmp_path / "small")
-        mount = f'{shutil.which("mount")} -t tmpfs -o size=64m tmpfs {tmp_path / "small"}; exec "$@"'
+    if "TMPDIR" in given:
+        environment["TMPDIR"] = str(small)
+        mount = f'{shutil.which("mount")} -t tmpfs -o size=64m tmpfs {small}; exec "$@"'
         command = [shutil.which("unshare"), "--map-root-user", "--mount", command[0], "-euc", mount, "bash", *command]
         if subprocess.run([*command[:3], shutil.which("true")], capture_output=True).returncode:
             pytest.skip("this machine lets nobody mount a file system of their own")

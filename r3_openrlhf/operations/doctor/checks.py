@@ -288,10 +288,8 @@ def nvidia_driver() -> str | None:
 def driver_line(driver: str | None) -> Line:
     """Check the version of NVIDIA's driver, like "580.65.06"; None: there is none. In a container
     cuda-compat serves older ones, on data-centre GPUs (CUDA Compatibility, table 3)."""
-    major, line = (
-        int(driver.split(".")[0]) if driver else 0,
-        ("NVIDIA driver", driver or "none", f"{MIN_DRIVER} or newer"),
-    )
+    major = int(driver.split(".")[0]) if driver else 0
+    line = "NVIDIA driver", driver or "none", f"{MIN_DRIVER} or newer"
     if COMPATIBLE_DRIVER <= major < MIN_DRIVER and CUDA_COMPAT.exists():
         return Line(*line, NOTE, f"{CUDA_COMPAT} serves it on data-centre GPUs; others need {MIN_DRIVER} on the host")
     return judged(major >= MIN_DRIVER, *line, f"install NVIDIA's driver {MIN_DRIVER} or newer on the host")
