@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import socket
+from collections.abc import Mapping
 
 from wrapt import register_post_import_hook
 
@@ -26,9 +27,9 @@ ENVIRONMENT = {
 MODEL_CODE = "R3_MODEL_CODE"  # environment variable of a run: "0" where no code of its model may run
 
 
-def set_environment() -> None:
+def set_environment(values: Mapping[str, str] = ENVIRONMENT) -> None:
     """In this process, unless the user has set it. torch makes its directory at first use."""
-    for name, value in ENVIRONMENT.items():
+    for name, value in values.items():
         os.environ.setdefault(name, value)
 
 

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import sys
 import types
+from collections.abc import Callable
 
 SLOWER = (
     "flash-attn is not installed: training takes PyTorch's attention, without packing and dynamic batches, which is about half as "
@@ -48,20 +49,14 @@ def stand_in() -> None:
     def all_gather(*_args, **_options):
         raise RuntimeError("ring attention needs flash-attn and CUDA; set ring_attn_size to 1")
 
-    def module(name: str, **content) -> None:
-        made = types.ModuleType(name)
-        made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        made.__path__ = []
-        made.__dict__.update(content)
-        sys.modules[name] = made
-
-    module("flash_attn")
-    module(
-        "flash_attn.bert_padding",
-        index_first_axis=index_first_axis,
-        pad_input=pad_input,
-        rearrange=rearrange,
-        unpad_input=unpad_input,
-    )
-    module("flash_attn.utils")
-    module("flash_attn.utils.distributed", all_gather=all_gather)
+    modules: dict[str, list[Callable]] = {
+        "flash_attn": [],
+        "flash_attn.bert_padding": [index_first_axis, pad_input, rearrange, unpad_input],
+        "flash_attn.utils": [],
+        "flash_attn.utils.distributed": [all_gather],
+    }
+    for name, functions in modules.items():
+        module = sys.modules[name] = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        module.__path__ = []
+        module.__dict__.update({function.__name__: function for function in functions})

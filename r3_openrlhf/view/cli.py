@@ -11,7 +11,7 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +111,6 @@ def serve(library: Any, *, host: str, port: int, token: str | None, root_path: s
 
     from r3_openrlhf.view.app import create_app
 
-    class Server(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            # uvicorn/server.py:332 waits for pages and, in Python, for the code that makes them; here
-            # is nothing to save, so that SIGTERM keeps its default action
-            yield
-
     query = "" if token else f"?token={(token := new_token())}"
     config = uvicorn.Config(
         create_app(library, token=token, root_path=root_path),
@@ -150,7 +143,10 @@ def serve(library: Any, *, host: str, port: int, token: str | None, root_path: s
                 os._exit(0)  # a thread that makes a page would keep the process
 
             signal.signal(signal.SIGINT, end)
-            Server(config).run(sockets=[listener])
+            server = uvicorn.Server(config)
+            # uvicorn/server.py:332 waits for the code that makes pages; SIGTERM keeps its default action
+            server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
+            server.run(sockets=[listener])
 
 
 @contextmanager

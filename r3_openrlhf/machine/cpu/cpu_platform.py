@@ -10,8 +10,6 @@ said otherwise).
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable
 
 from wrapt import register_post_import_hook
 
@@ -27,8 +25,6 @@ ENVIRONMENT = every_process.ENVIRONMENT | {
 WORKER_EXTENSION = "r3_openrlhf.machine.cpu.vllm_worker.CpuWorkerWrap"
 KV_CACHE_BYTES = 256 * 2**20  # of an engine
 
-_patches: dict[str, Callable] = {}
-
 
 def is_needed() -> bool:
     """True where torch sees no CUDA device."""
@@ -43,10 +39,9 @@ def install() -> None:
     every_process.install()
     if not is_needed():
         return
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    every_process.set_environment(ENVIRONMENT)
     _answer_torch_cuda()
-    for name, patch in _patches.items():
+    for name, patch in PATCHES.items():
         register_post_import_hook(patch, name)
 
 
@@ -66,15 +61,6 @@ def _answer_torch_cuda() -> None:
 # ── names replaced right after import ──
 
 
-def _after_import(name: str):
-    def register(patch: Callable) -> Callable:
-        _patches[name] = patch
-        return patch
-
-    return register
-
-
-@_after_import("transformers.modeling_utils")
 def _patch_attention(module) -> None:
     """cli/train_ppo_ray.py:704 sets attn_implementation to flash_attention_2 whenever samples are
     packed; transformers' sdpa reads the same packed position ids and masks between sequences."""
@@ -87,7 +73,6 @@ def _patch_attention(module) -> None:
     module.PreTrainedModel._check_and_adjust_attn_implementation = without_flash_attention
 
 
-@_after_import("deepspeed.runtime.zero.partition_parameters")
 def _patch_zero3_gather(module) -> None:
     """SILENT: deepspeed/runtime/zero/partition_parameters.py:2082 launches a gather per parameter,
     waits for the last. NCCL runs them in order; gloo does not: an earlier one overwrites loaded
@@ -104,14 +89,12 @@ def _patch_zero3_gather(module) -> None:
     dist.all_gather_into_tensor = all_gather_into_tensor
 
 
-@_after_import("openrlhf.utils.deepspeed.deepspeed")
 def _patch_deepspeed_strategy(module) -> None:
     """utils/deepspeed/deepspeed.py:106 builds a mesh of "cuda" devices."""
     init_device_mesh = module.init_device_mesh
     module.init_device_mesh = lambda device, *args, **kwargs: init_device_mesh("cpu", *args, **kwargs)
 
 
-@_after_import("openrlhf.trainer.ppo_utils.replay_buffer")
 def _patch_replay_buffer(module) -> None:
     """trainer/ppo_utils/replay_buffer.py:40 formats the current device into "cuda:{index}"."""
     import torch
@@ -126,7 +109,6 @@ def _patch_replay_buffer(module) -> None:
     module.NaiveReplayBuffer.__init__ = __init__
 
 
-@_after_import("openrlhf.utils.distributed_util")
 def _patch_weight_sync_group(module) -> None:
     """SILENT: utils/distributed_util.py:14. Without NCCL vLLM's PyNccl disables itself, `broadcast`
     returns at once and the engine loads uninitialised memory."""
@@ -154,8 +136,17 @@ class GlooBroadcaster:
             tensor.copy_(buffer)
 
 
-@_after_import("cpuinfo")
 def _patch_cpuinfo(module) -> None:
     """Keep the processor's features, which do not change: deepspeed/ops/op_builder/builder.py and
     ops/adam/cpu_adam.py:75 measure its speed in another process for a second each time."""
     module.get_cpu_info = functools.cache(module.get_cpu_info)
+
+
+PATCHES = {
+    "transformers.modeling_utils": _patch_attention,
+    "deepspeed.runtime.zero.partition_parameters": _patch_zero3_gather,
+    "openrlhf.utils.deepspeed.deepspeed": _patch_deepspeed_strategy,
+    "openrlhf.trainer.ppo_utils.replay_buffer": _patch_replay_buffer,
+    "openrlhf.utils.distributed_util": _patch_weight_sync_group,
+    "cpuinfo": _patch_cpuinfo,
+}

@@ -186,9 +186,8 @@ class Agent:
 
     def _meet(self) -> None:
         """Have every node's look, and end the job where one is unfit."""
-        wanted = {"gpus": self.options.gpus, "device": self.options.device}
-        memory = self.options.memory
-        look = {**node_checks.look(**wanted, memory=memory), "node": self.node}
+        options, memory = self.options, self.options.memory
+        look = {**node_checks.look(gpus=options.gpus, device=options.device, memory=memory), "node": self.node}
         if self.rank:
             self.head = self._until(lambda: self._shared("head.json"), f"the first node's file in {self.shared}")
             self._share(f"{self.rank}.json", look)
@@ -203,8 +202,7 @@ class Agent:
             self.looks.append(self._until(partial(self._shared, name), "other nodes to start"))
         looks = {look["node"]: look for look in self.looks}
         for node, seen in sorted(looks.items()):
-            for sentence in node_checks.describe(node, seen, **wanted):
-                self.say(sentence)
+            self.say(node_checks.describe(node, seen))
         checks = {"start": self.start, "nodes": looks}
         write_whole(self.run.cluster / "node_checks.json", json.dumps(checks, indent=1))
         if faults := {node: ", ".join(seen["faults"]) for node, seen in looks.items() if seen["faults"]}:
@@ -309,8 +307,9 @@ class Agent:
                     child.kill()
             psutil.wait_procs(children, timeout=TIDY_S)
         for logs in self.temp_dir.glob("session_20*/logs"):
-            kept = self.run.cluster / "ray_logs" / self.start / self.node
-            shutil.copytree(logs, kept, dirs_exist_ok=True, ignore=_links)  # which a run may not have
+            for link in [path for path in logs.rglob("*") if path.is_symlink()]:
+                link.unlink()  # a run may have none
+            shutil.copytree(logs, self.run.cluster / "ray_logs" / self.start / self.node, dirs_exist_ok=True)
         ray_temporary.sweep(self.temporary)  # of a command that was killed
         shared_memory.sweep()
         if self.lease is not None:
@@ -341,10 +340,6 @@ class Agent:
                 "says how each start ended",
             )
         write_whole(log, "\n".join([*before, checkpoint, ""]))
-
-
-def _links(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if Path(folder, name).is_symlink()]
 
 
 def _answers(host: str, port: int) -> bool:

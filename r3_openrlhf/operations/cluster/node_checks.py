@@ -58,11 +58,12 @@ def faults(seen: dict[str, Any], *, gpus: int | None, device: str, memory: int |
 def fault_of_job(seen: dict[str, Any], *, memory: int | None) -> str | None:
     """Say that the job may use too little of a node that has enough: on another node it would be
     the same."""
-    limit = seen["memory_limit"]
-    if memory is None or limit >= min(memory, seen["memory"]):
+    if memory is None or seen["memory_limit"] >= min(memory, seen["memory"]):
         return None
-    sentence = f"the job may use {limit:.0f} GiB of memory on a node, and the plan needs {memory}"
-    return f"{sentence}; submit it with a larger --mem (0: all of the node's)"
+    return (
+        f"the job may use {seen['memory_limit']:.0f} GiB of memory on a node, and the plan needs {memory}; submit it with a "
+        "larger --mem (0: all of the node's)"
+    )
 
 
 def memory_limit(environment: Mapping[str, str] = os.environ) -> int:
@@ -82,17 +83,10 @@ def memory_limit(environment: Mapping[str, str] = os.environ) -> int:
     return min(limits)
 
 
-def describe(node: str, seen: dict[str, Any], *, gpus: int | None, device: str) -> list[str]:
-    """A line about a node, for the log, and a warning if it has few CPUs: each GPU has an engine
-    and a rank that want a core, and Ray wants two."""
+def describe(node: str, seen: dict[str, Any]) -> str:
+    """A line about a node, for the log."""
     here = f"{len(seen['gpus'])} GPUs"
     if seen["gpus"]:
         here += f" ({seen['gpus'][0]['name']}, driver {seen['gpus'][0]['driver']})"
-    shared = f"{seen['shared_memory_free'] >> 20} MB free in /dev/shm"
-    memory = f"{seen['memory_limit']:.0f} GiB of memory"
-    sentences = [f"{node}: {here}, {seen['cpus']} CPUs, {memory}, {shared}, {seen['open_files']} open files"]
-    if device == Device.CUDA and gpus is not None and seen["cpus"] < gpus + 2:
-        sentences.append(
-            f"Warning: {node} has {seen['cpus']} CPUs for {gpus} GPUs, and wants {gpus + 2} or more; use --cpus-per-task"
-        )
-    return sentences
+    memory = f"{seen['memory_limit']:.0f} GiB of memory, {seen['shared_memory_free'] >> 20} MB free in /dev/shm"
+    return f"{node}: {here}, {seen['cpus']} CPUs, {memory}, {seen['open_files']} open files"

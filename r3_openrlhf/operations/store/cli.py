@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -79,7 +78,7 @@ def show(store: Path, uid: str) -> dict[str, Any]:
 @_command
 def verify(store: Path) -> dict[str, Any]:
     """Check pages, references, counters and stored arrays; exit code 1 if one is wrong."""
-    result = verified(store, progress=_show_progress)
+    result = verified(store)
     return {"ok": result.ok, **asdict(result)}
 
 
@@ -90,12 +89,6 @@ def compact(store: Path) -> dict[str, Any]:
     with HistoryStore.open(store) as opened:
         opened.compact()
     return {"bytes_before": before, "bytes_after": store.stat().st_size}
-
-
-def _show_progress(done: int, total: int) -> None:
-    """On stderr, on one line that the next output overwrites; for a person only."""
-    if sys.stderr.isatty():
-        click.echo(f"checked {done} of {total} rollouts\r", nl=False, err=True)
 
 
 def _lines(result: Mapping[str, Any], indent: str = "") -> Iterator[str]:

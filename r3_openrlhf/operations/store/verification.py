@@ -4,7 +4,7 @@ only we can know: that counters agree with the rows, and that every array decode
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,6 @@ from r3_openrlhf.method.history.usage import Usage
 from r3_openrlhf.method.history.witness import check_against
 from r3_openrlhf.runs import checkpoint_record
 
-_SHOWN_EVERY = 256  # rows
 _MAX_FINDINGS = 20  # of one kind: one lost page can damage thousands of rows
 
 
@@ -88,7 +87,7 @@ class Verification:
         return not self.findings
 
 
-def verify(path: Path, *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verification:
+def verify(path: Path) -> Verification:
     """Have SQLite check the file, compare counters with rows, and decode every array.
 
     Safe while a run writes: the checks of one kind see one state of the store. SQLite's check of
@@ -109,7 +108,7 @@ def verify(path: Path, *, progress: Callable[[int, int], None] = lambda done, to
             with snapshot(connection), _failures_as_findings(result, check.__name__):
                 check(connection, result)
         with _failures_as_findings(result, "_check_arrays"):
-            _check_arrays(connection, result, progress)
+            _check_arrays(connection, result)
     return result
 
 
@@ -162,16 +161,14 @@ def _check_witness(connection: sqlite3.Connection, result: Verification) -> None
         result.findings.append(f"it is not the history of the checkpoint of step {record.step}: {why}")
 
 
-def _check_arrays(connection: sqlite3.Connection, result: Verification, progress: Callable[[int, int], None]) -> None:
+def _check_arrays(connection: sqlite3.Connection, result: Verification) -> None:
     """Decompress every row: a writing run waits for one at most. zstd checks each array's sum."""
     codec = Codec()
     rows = [row for (row,) in connection.execute("SELECT id FROM rollouts ORDER BY id")]
     findings = []
-    for done, row in enumerate(rows, start=1):
+    for row in rows:
         try:
             recall.read(connection, codec, [row])
         except (HistoryError, MemoryError, *CONTENT_ERRORS) as error:
             findings.append(f"row {row} cannot be read: {error}")
-        if done % _SHOWN_EVERY == 0:
-            progress(done, len(rows))
     result.findings += findings[:_MAX_FINDINGS]
