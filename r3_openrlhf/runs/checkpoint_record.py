@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from r3_openrlhf.config import R3Config, loading
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.history.witness import StoreRecord
 from r3_openrlhf.runs.files import read_bytes, replacing
@@ -108,6 +108,8 @@ def read(folder: Path) -> CheckpointRecord | None:
 
 def settings_of(config: R3Config) -> dict[str, Any]:
     """The settings to keep, as JSON gives them back."""
+    from r3_openrlhf.config import loading  # Hydra: `r3 history verify` reads records without it
+
     return msgspec.json.decode(msgspec.json.encode(loading.settings_of(config)))
 
 
