@@ -105,7 +105,7 @@ def calls(tmp_path_factory):
     for program in programs.iterdir():
         program.chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-    for name in ("PYTHON_FOR_VENV", "MAX_JOBS", "FLASH_ATTN_CUDA_ARCHS"):
+    for name in ("PYTHON_FOR_VENV", "MAX_JOBS", "FLASH_ATTN_CUDA_ARCHS", "FLASH_ATTN"):
         environment.pop(name, None)
     command = [copy / "scripts" / "setup_gpu.sh"]
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)

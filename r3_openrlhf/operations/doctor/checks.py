@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from r3_openrlhf.machine import places
+from r3_openrlhf.machine.flash_attention import SLOWER
 from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, Gpu, expandable_segments, taken_memory
 from r3_openrlhf.machine.ray_temporary import ray_temporary
 from r3_openrlhf.method.errors import R3Error
@@ -108,7 +109,11 @@ def packages(stack: Stack) -> list[Line]:
             remedy = SETUP[stack]
         if name == "setuptools":
             remedy += " (DeepSpeed is not built with every one: unexpected keyword argument 'use_ninja')"
-        return judged(here[name] == versions[name], name, here[name] or "not installed", versions[name], remedy)
+        otherwise = FAIL
+        if name == "flash-attn" and here[name] is None:
+            otherwise, remedy = NOTE, SLOWER
+        found = here[name] or "not installed"
+        return judged(here[name] == versions[name], name, found, versions[name], remedy, otherwise=otherwise)
 
     lines = [line(name) for name in SHOWN if name in here]
     count = len(here) - len(lines)

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
+from r3_openrlhf.machine.flash_attention import SLOWER
 from r3_openrlhf.machine.gpus import Gpu, Holder
 from r3_openrlhf.operations.doctor import checks
 from r3_openrlhf.operations.doctor.checks import (
@@ -95,7 +96,7 @@ def test_nothing_is_installed(tmp_path):
     assert "torch build" not in lines and "import ray" not in lines
     assert lines["g++"].endswith("; wanted: a C++ compiler, Python.h; ok")
     code, lines = bare("--stack", "gpu", cwd=tmp_path)
-    assert lines["flash-attn"] == "not installed; wanted: 2.8.3; FAIL: make setup-gpu"
+    assert lines["flash-attn"] == f"not installed; wanted: 2.8.3; NOTE: {SLOWER}"
     text = "# a\nA.b_c==1.0\nray[default]==2.55.0  # why\ntorch==2.13.0 \\\n    --hash=sha256:00\nnot-pinned>=1\n"
     assert pins(text) == {"a-b-c": "1.0", "ray": "2.55.0", "torch": "2.13.0"}
 
