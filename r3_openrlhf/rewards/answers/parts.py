@@ -40,8 +40,9 @@ def same_list(answer: str, gold: str, agree: Agree) -> bool | None:
     wanted = split_parts(gold)
     if wanted is None or _PROSE.search(gold) or wanted[0] == "" and len(wanted[1]) == 1 and OR.search(answer):
         return None  # one value, said in several ways, or in a sentence
-    pairs = [(split_parts(text), wanted) for text in _with_thousands(answer, gold)]
-    pairs += [(split_parts(_spaced(answer)), split_parts(_spaced(gold)))] if "," in gold + answer else []
+    texts = [(text, gold) for text in _with_thousands(answer, gold)]
+    texts += [(_spaced(answer), _spaced(gold))] if "," in gold + answer else []
+    pairs = [(split_parts(text), split_parts(other)) for text, other in texts]
     lists = [(a, b) for a, b in pairs if a and b and (len(a[1]) > 1 or len(b[1]) > 1)]
     if not lists:
         return None
