@@ -15,7 +15,9 @@ import resource
 import struct
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_DUMPABLE, _PR_GET_SECCOMP, _PR_SET_SECCOMP = 1, 38, 4, 21, 22
@@ -35,7 +37,7 @@ def adopt_orphans() -> None:
 
 def missing_layers() -> list[str]:
     """Layers that this kernel does not have, with what is open without them."""
-    gap = landlock_gap(_libc.syscall(_CREATE_RULESET, None, 0, 1))
+    gap = landlock_gap(_LANDLOCK_VERSION)
     missing = [gap] if gap else []
     if platform.machine() not in _ARCHITECTURES or _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) < 0:
         missing.append("seccomp (a worker can start programs and open sockets)")
@@ -134,6 +136,7 @@ def _drop_capabilities() -> None:
 # Landlock: https://docs.kernel.org/userspace-api/landlock.html
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
+_LANDLOCK_VERSION = _libc.syscall(_CREATE_RULESET, None, 0, 1)  # of its ABI; below 1: there is none
 _RULE_PATH_BENEATH = 1
 _READ_FILE, _READ_DIR = 4, 8
 _READ = _READ_FILE | _READ_DIR
@@ -152,7 +155,7 @@ def library_paths() -> list[str]:
 
 def _make_ruleset(rules: Iterable[tuple[str, int]]) -> int | None:
     """A descriptor of the rules; None where the kernel has no Landlock."""
-    version = _libc.syscall(_CREATE_RULESET, None, 0, 1)
+    version = _LANDLOCK_VERSION
     if version < 1:
         return None
     handled_files = _ALL_FILE_RIGHTS.get(version, 2**16 - 1)
@@ -187,49 +190,10 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 # seccomp: https://docs.kernel.org/userspace-api/seccomp_filter.html
 
-_ARCHITECTURES = {
-    "x86_64": (
-        0xC000003E,
-        # socket, clone, fork, vfork, execve, kill, ptrace, tkill, process_vm_readv/writev, seccomp,
-        # bpf, execveat, io_uring_setup, pidfd_send_signal, clone3
-        (41, 56, 57, 58, 59, 62, 101, 200, 310, 311, 317, 321, 322, 425, 424, 435)
-        # tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, unshare, setns, pidfd_open, pidfd_getfd, kcmp, socketpair
-        + (234, 129, 297, 272, 308, 434, 438, 312, 53)
-        # shm: get, at, ctl; sem: get, op, ctl; msg: get, snd, rcv, ctl; mq_open
-        + (29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 240)
-        # chmod, fchmod, chown, fchown, lchown, utime, utimes, futimesat, fchownat, fchmodat, utimensat, fchmodat2
-        + (90, 91, 92, 93, 94, 132, 235, 261, 260, 268, 280, 452)
-        # setxattr, lsetxattr, fsetxattr, removexattr, lremovexattr, fremovexattr; mount, umount2, pivot_root, chroot
-        + (188, 189, 190, 197, 198, 199, 165, 166, 155, 161)
-        # setpriority, sched: setparam, setscheduler, setaffinity; ioprio_set, migrate_pages, move_pages, process_madvise
-        + (141, 142, 144, 203, 251, 256, 279, 440)
-        # add_key, request_key, keyctl, perf_event_open, userfaultfd, open_by_handle_at, io_uring_*
-        + (248, 249, 250, 298, 323, 304, 426, 427)
-        # timer_create, whose signal may be SIGKILL; inotify_init, inotify_init1, fanotify_init
-        + (222, 253, 294, 300),
-    ),
-    "aarch64": (
-        0xC00000B7,
-        (198, 220, 221, 129, 117, 130, 270, 271, 277, 280, 281, 425, 424, 435)
-        + (131, 138, 240, 97, 268, 434, 438, 272, 199)
-        + (194, 196, 195, 190, 193, 191, 186, 189, 188, 187, 180)
-        + (52, 53, 54, 55, 88, 452)
-        + (5, 6, 7, 14, 15, 16, 40, 39, 41, 51)
-        + (140, 118, 119, 122, 30, 238, 239, 440)
-        + (217, 218, 219, 241, 282, 265, 426, 427)
-        + (107, 26, 262),
-    ),
-}
-# Calls that are refused or allowed by an argument, or only to programs: x86_64, aarch64
-_BY_NAME = {
-    "x86_64": {"prlimit64": 302, "clone": 56, "clone3": 435, "socketpair": 53, "execve": 59, "memfd_create": 319}
-    | {"fcntl": 72, "ioctl": 16, "prctl": 157, "sched_setattr": 314, "setrlimit": 160}
-    | {"syslog": 103, "sync": 162, "syncfs": 306},
-    "aarch64": {"prlimit64": 261, "clone": 220, "clone3": 435, "socketpair": 199, "execve": 221, "memfd_create": 279}
-    | {"fcntl": 25, "ioctl": 29, "prctl": 167, "sched_setattr": 274, "setrlimit": 164}
-    | {"syslog": 116, "sync": 81, "syncfs": 267},
-}
-_CLONE_THREAD = 0x10000
+_CALLS = tomllib.loads(Path(__file__).with_name("system_calls.toml").read_text("utf-8"))
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # audit's number, column of the table
+_CLONE_THREAD, _TEMPORARY_FILE = 0x10000, 0x400000  # O_TMPFILE: a file that no directory counts
+_STREAM = [1 | flags for flags in (0, 0x800, 0x80000, 0x80800)]  # an end of datagrams could send elsewhere
 # Signals, leases, watches: fcntl F_SETOWN, F_SETOWN_EX, F_SETLEASE, F_NOTIFY; FIOSETOWN, SIOCSPGRP
 _REFUSED_FCNTL, _REFUSED_IOCTL = (8, 15, 1024, 1026), (0x8901, 0x8902)
 _X32_BIT = 0x40000000  # a second set of numbers for the same calls on x86_64
@@ -246,8 +210,9 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
     """None where the numbers of this architecture's calls are not known here."""
     if platform.machine() not in _ARCHITECTURES:
         return None
-    architecture, everywhere, number = *_ARCHITECTURES[platform.machine()], _BY_NAME[platform.machine()]
-    refused = {*everywhere, *(number[name] for name in ("sched_setattr", "syslog", "sync", "syncfs"))}
+    architecture, column = _ARCHITECTURES[platform.machine()]
+    allowed = {numbers[column] for numbers in _CALLS["allowed"].values()} - {-1}
+    number = {name: numbers[column] for name, numbers in _CALLS["by_argument"].items()}
     code = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     code += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _EPERM)]
 
@@ -256,7 +221,8 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
         block = [(_LOAD, 0, 0, 16 + 8 * argument)]
         for value in values:
             block += [(jump, 0, 1, value), (_RETURN, 0, 0, matched)]
-        code.extend([(_JUMP_EQUAL, 0, len(block) + 1, number[call]), *block, (_RETURN, 0, 0, otherwise)])
+        if number[call] >= 0:
+            code.extend([(_JUMP_EQUAL, 0, len(block) + 1, number[call]), *block, (_RETURN, 0, 0, otherwise)])
 
     if threads:  # a lower limit would look like a kill for want of memory
         decide("setrlimit", 0, _JUMP_EQUAL, [resource.RLIMIT_CPU], _EPERM, _ALLOW)
@@ -276,15 +242,18 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
     decide("fcntl", 1, _JUMP_EQUAL, _REFUSED_FCNTL, _EPERM, _ALLOW)
     decide("ioctl", 1, _JUMP_EQUAL, _REFUSED_IOCTL, _EPERM, _ALLOW)
     decide("prctl", 0, _JUMP_EQUAL, [_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE], _EPERM, _ALLOW)
+    decide("open", 1, _JUMP_ANY_BIT, [_TEMPORARY_FILE], _EPERM, _ALLOW)
+    decide("openat", 2, _JUMP_ANY_BIT, [_TEMPORARY_FILE], _EPERM, _ALLOW)
     if threads:  # glibc's clone3 hides flags: it falls back to clone
-        refused -= {number[name] for name in ("clone", "clone3", "socketpair")}
-        refused.add(number["memfd_create"])  # memory that no limit counts
         decide("clone", 0, _JUMP_ANY_BIT, [_CLONE_THREAD], _ALLOW, _EPERM)
+        decide("socketpair", 1, _JUMP_EQUAL, _STREAM, _ALLOW, _EPERM)
         code += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ENOSYS)]
+    else:
+        allowed.add(number["setrlimit"])
     if programs:
-        refused.discard(number["execve"])
-    code += [(_JUMP_EQUAL, len(refused) - i, 0, call) for i, call in enumerate(sorted(refused))]
-    code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
+        allowed.add(number["execve"])
+    code += [(_JUMP_EQUAL, len(allowed) - i, 0, call) for i, call in enumerate(sorted(allowed))]
+    code += [(_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
     return _Program(len(code), b"".join(struct.pack("=HBBI", *instruction) for instruction in code))
 
 
