@@ -8,8 +8,13 @@ and functions hold it.
 from __future__ import annotations
 
 import ast
+import builtins
+import functools
+import importlib.util
 import json
 import math
+import symtable
+import sys
 from typing import Any
 
 import msgspec
@@ -99,6 +104,7 @@ def _check_kind(tests: CodeTests) -> None:
     if tests.asserts:
         if not all(line.strip() for line in tests.asserts):
             raise DataError("one of its asserts is empty")
+        _check_python(tests)
         return
     if tests.fn_name is not None:
         if not tests.fn_name.isidentifier():
@@ -116,6 +122,27 @@ def _check_kind(tests: CodeTests) -> None:
         raise DataError("all its expected outputs are empty, so that a program that does nothing would pass")
 
 
+def _check_python(tests: CodeTests) -> None:
+    try:
+        setup, sources = shared_lines(tests)
+        roots = {name.partition(".")[0] for name in _imports("\n".join([setup, *sources]))} - {"solution"}
+        lacking = sorted(name for name in roots if importlib.util.find_spec(name) is None)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(f"its tests are no Python ({type(error).__name__})") from error
+    if lacking:
+        raise DataError(f"its tests import {lacking[0]}, which is not installed here")
+    if not sources:
+        raise DataError("its asserts only define something, so that any program would pass")
+
+
+def _imports(source: str) -> list[str]:
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return names + [
+        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level
+    ]
+
+
 def write_tests(tests: CodeTests) -> str:
     """The inverse of read_tests. DataError as there."""
     check_tests(tests)
@@ -126,3 +153,104 @@ def write_tests(tests: CodeTests) -> str:
     if len(text) > MAX_CHARS:
         raise DataError(f"its tests have {len(text):,} characters, more than {MAX_CHARS:,}")
     return text
+
+
+# Names of tests that are code
+
+# Modules whose names tests use without an import, and two with their usual names
+USUAL = "collections itertools functools heapq bisect math typing".split()
+_ALIASES = {
+    "np": "import numpy as np",
+    "pd": "import pandas as pd",
+    "numpy": "import numpy",
+    "pandas": "import pandas",
+}
+DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)
+
+
+def split_names(tests: CodeTests) -> tuple[list[str], list[str]]:
+    """What tests that are code use and do not define: (names of the program, imports that lack).
+
+    A name of the standard library is the program's only where the tests have no other one for it.
+    Raises SyntaxError, ValueError or RecursionError: they are no Python."""
+    source = "\n".join([tests.setup, *tests.asserts])
+    nodes = sorted((node for node in ast.walk(ast.parse(source)) if hasattr(node, "lineno")), key=_position)
+    free = free_names(source)
+    names = dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name) and node.id in free)
+    modules = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
+    imports = {name: line for name in names if (line := standard_import(name, is_module=name in modules))}
+    asked = [name for name in names if name not in imports] + _imported(nodes)
+    if not asked:
+        candidates = {name for name, line in imports.items() if line.startswith("from ")}
+        asked = _innermost(nodes, candidates or free_names(source, of_builtins=True)) or sorted(candidates)[:1]
+    return list(dict.fromkeys(asked)), [line for name, line in imports.items() if name not in asked]
+
+
+def _position(node: Any) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _innermost(nodes: list[Any], names: set[str]) -> list[str]:
+    """The first of the names that is called with no call of another one inside, as a list."""
+
+    def called(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+
+    calls = [node for node in nodes if called(node)]
+    return [node.func.id for node in calls if sum(map(called, ast.walk(node))) == 1][:1]
+
+
+def _imported(nodes: list[Any]) -> list[str]:
+    """Names that are asked for as those of the module `solution`."""
+    imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+    of_module = [node for node in imports if isinstance(node, ast.ImportFrom) and node.module == "solution"]
+    modules = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "solution"}
+    names = [alias.name for node in of_module for alias in node.names if alias.name != "*"]
+    used = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    return names + [node.attr for node in used if node.value.id in modules]
+
+
+def free_names(source: str, *, of_builtins: bool = False) -> set[str]:
+    """Names that the source reads and nothing in it defines; of_builtins: built-in ones too."""
+    top = symtable.symtable(source, "tests", "exec")
+    defined = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    used: set[str] = set()
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        read = (symbol for symbol in table.get_symbols() if symbol.is_referenced())
+        used |= {symbol.get_name() for symbol in read if table is top or symbol.is_global()}
+    return used - defined - (set() if of_builtins else set(dir(builtins)) | {"__name__"})
+
+
+@functools.cache
+def standard_import(name: str, *, is_module: bool) -> str | None:
+    """The import that gives a name of the standard library, or np; None: there is none."""
+    if name in _ALIASES or is_module and name in sys.stdlib_module_names:
+        return _ALIASES.get(name, f"import {name}")
+    found = (module for module in USUAL if name in _public(module))
+    return next((f"from {module} import {name}" for module in found), None)
+
+
+@functools.cache
+def _public(module: str) -> frozenset[str]:
+    loaded = importlib.import_module(module)
+    return frozenset(getattr(loaded, "__all__", None) or [name for name in dir(loaded) if not name.startswith("_")])
+
+
+def shared_lines(tests: CodeTests) -> tuple[str, list[str]]:
+    """(the setup, the tests) of `asserts` in which an entry may use what earlier ones define.
+
+    An entry that only defines something is no test, but part of the setup. Errors as split_names."""
+    setup, earlier, sources = tests.setup, "", []
+    for source in tests.asserts:
+        body = ast.parse(source).body
+        definitions = [node for node in body if isinstance(node, DEFINITIONS)]
+        if len(definitions) == len(body):
+            setup += f"\n{source}"
+            continue
+        is_needed = free_names(f"{setup}\n{source}") - free_names(f"{setup}\n{earlier}{source}")
+        sources.append(f"{earlier}{source}" if is_needed else source)
+        earlier += "".join(f"{ast.unparse(node)}\n" for node in definitions)
+    return setup, sources

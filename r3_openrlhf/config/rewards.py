@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from r3_openrlhf.config.reward_functions import BUILT_IN, placed, reward_function
-from r3_openrlhf.method.checks import check_fields, number
+from r3_openrlhf.method.checks import check_fields, number, word
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, is_looking
 
@@ -26,6 +26,9 @@ class CodeConfig:
     memory_mb: int = number(1024, min=64)
     # address of a server with SandboxFusion's /run_code, which runs the programs instead; null: processes of this machine
     url: str | None = None
+    # score of a program: all (1 or 0; the first test that fails is the last) or share (of its tests that passed); null: share if
+    # reward.functions has data.task
+    credit: str | None = word(None, ("all", "share"))
     # languages in addition to python: the word that a problem's tests have -> the import path of its Language (docs/code.md)
     languages: dict[str, Any] = field(default_factory=dict)
 
@@ -72,6 +75,8 @@ class RewardConfig:
         self.function = None if self.function is None else placed(self.function)
         self.functions = [placed(path) for path in self.functions]
         self._check_functions()
+        if self.code.credit is None and BUILT_IN in self.functions:
+            self.code.credit = "share"
         if self.urls and len({url.endswith("/get_reward") for url in self.urls}) > 1:
             raise ConfigError("reward.urls has servers of ours and of OpenRLHF (/get_reward); use one kind")
         for url in self.urls:

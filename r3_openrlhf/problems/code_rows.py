@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from r3_openrlhf.config.code_tests import CodeTests, write_tests
+import msgspec
+
+from r3_openrlhf.config.code_tests import DEFINITIONS, CodeTests, split_names, write_tests
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.problems.columns import root_of, turns_of, value_at
 from r3_openrlhf.problems.references import NoAnswer
@@ -29,7 +31,7 @@ _PYTEST = """
 class pytest:
     class raises:
         def __init__(self, kind, *call, match=None):
-            self.kind, self.match = kind, match
+            self.kind, self.match = kind, match or ""
             if call:
                 with self:
                     call[0](*call[1:])
@@ -37,28 +39,23 @@ class pytest:
             return self
         def __exit__(self, kind, error, traceback):
             import re
-            assert kind is not None and issubclass(kind, self.kind)
-            assert self.match is None or re.search(self.match, str(error))
+            assert kind is not None and issubclass(kind, self.kind) and re.search(self.match, str(error))
             self.value, self.type = error, kind
             return True
     class approx:
-        def __init__(self, value, rel=1e-6, abs=1e-12):
-            self.value, self.rel, self.abs = value, 1e-6 if rel is None else rel, 1e-12 if abs is None else abs
+        def __init__(self, value, rel=None, abs=None):
+            self.value, self.limits = value, {"rel_tol": 1e-6 if rel is None else rel, "abs_tol": 1e-12 if abs is None else abs}
         def __eq__(self, other):
             import math
-            many = isinstance(self.value, (list, tuple))
-            pairs = list(zip(self.value, other)) if many else [(self.value, other)]
-            same = not many or len(self.value) == len(other)
-            return same and all(math.isclose(a, b, rel_tol=self.rel, abs_tol=self.abs) for a, b in pairs)
+            if not isinstance(self.value, (list, tuple)):
+                return math.isclose(self.value, other, **self.limits)
+            return len(self.value) == len(other) and all(pytest.approx(a, *self.limits.values()) == b for a, b in zip(self.value, other))
     class mark:
         @staticmethod
         def parametrize(names, values, **_):
-            one = isinstance(names, str) and len([name for name in names.split(",") if name.strip()]) == 1
+            names = [name for name in names.split(",") if name.strip()] if isinstance(names, str) else names
             def decorate(function):
-                def run():
-                    for value in values:
-                        function(value) if one else function(*value)
-                return run
+                return lambda: [function(*(value if len(names) > 1 else [value])) for value in values]
             return decorate
 """
 _ASKS_FOR_A_FUNCTION = re.compile(
@@ -75,14 +72,14 @@ class Shape:
         name: As the first page says it.
         tests: The column with the tests.
         problem: The columns of which the first that is there holds the problem.
-        read: From a row to its tests.
+        read: From a row to its tests; None: the column has one of the forms of any_tests.
         also: Further columns without which it is another shape.
     """
 
     name: str
     tests: str
     problem: tuple[str, ...]
-    read: Callable[[dict[str, Any]], CodeTests]
+    read: Callable[[dict[str, Any]], CodeTests] | None = None
     also: tuple[str, ...] = ()
 
 
@@ -95,11 +92,9 @@ def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Sh
                 f"data.path {path} has no column {quoted(answer_key)} (data.answer_key); its columns are {there}"
             )
         known = next((shape for shape in SHAPES if shape.tests == answer_key and {*shape.also} <= {*columns}), None)
-        return known or Shape(
-            "tests in a column", answer_key, _PROBLEM, lambda row: any_tests(value_at(row, answer_key), row)
-        )
-    if (found := known_shape(columns)) is not None:
-        return found
+        return known or Shape("tests in a column", answer_key, _PROBLEM)
+    if (known := known_shape(columns)) is not None:
+        return known
     raise DataError(
         f"data.path {path} has no column that is known to hold the tests of programs; its columns are {', '.join(columns)}; "
         "name it with data.answer_key=COLUMN (docs/code.md says what it may hold)"
@@ -128,16 +123,11 @@ def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tu
     row = plain_row(row)
     try:
         try:
-            tests = shape.read(row)
+            tests = shape.read(row) if shape.read else any_tests(value_at(row, shape.tests), row)
             text = write_tests(tests)
-        except (
-            AttributeError,
-            TypeError,
-            ValueError,
-            KeyError,
-            IndexError,
-            RecursionError,
-        ) as error:  # another form inside
+        except msgspec.ValidationError as error:
+            raise DataError(f"its tests break the contract: {error}") from error
+        except (AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:  # another form inside
             raise DataError(f"its tests are of no form that is known ({type(error).__name__})") from error
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise DataError("its tests hold half of a surrogate pair, which is no Unicode text")
@@ -154,7 +144,9 @@ def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tu
 
 
 def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
-    """Return what the problem must say for its tests: a function's name and first lines, if any."""
+    """Return what the problem must say for its tests: names and first lines, if any.
+
+    DataError: the tests call a function that neither they nor the problem names."""
     starter = str(row.get("starter_code") or "").strip()
     if tests.kind == "standard input":
         return "".join(
@@ -162,40 +154,44 @@ def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
             for key in ("input_format", "output_format")
             if (text := str(row.get(key) or "")).strip() and text.strip() not in words
         )
+    declared = str(_info_of(row).get("function_declaration") or "").strip()
+    names, classes = _names_to_say(tests, " ".join([words, starter, declared, str(row.get("entry_point"))]))
     if starter and starter not in words:
-        return f"\n\nStart from this code:\n```python\n{starter}\n```"
+        return f"\n\nStart from this code:\n```python\n{starter}\n```{classes}"
+    if declared and declared.rstrip(":") not in words:
+        return f"\n\nThe function is declared as `{declared}`.{classes}"
+    return f"{names}{classes}"
+
+
+def _names_to_say(tests: CodeTests, words: str) -> tuple[str, str]:
+    """Sentences about the function that the tests call, and about classes that they use."""
     if tests.fn_name is not None:
-        named, arguments = tests.fn_name, len(tests.inputs[0])
+        called, asked = (tests.fn_name, len(tests.inputs[0])), [tests.fn_name]
     else:
-        declared = _info_of(row).get("function_declaration")
-        if declared and str(declared).strip().rstrip(":") not in words:
-            return f"\n\nThe function is declared as `{str(declared).strip()}`."
-        found = first_call("\n".join([tests.setup, *tests.asserts]))
-        if found is None:
-            return ""
-        named, arguments = found
-    if re.search(rf"\b{re.escape(named)}\b", words):
-        return ""
-    return f"\n\nThe function is called `{named}` and takes {arguments} argument{'' if arguments == 1 else 's'}."
+        called = first_call("\n".join([tests.setup, *tests.asserts]))
+        asked, _ = split_names(tests)
+    unsaid = [name for name in asked if not re.search(rf"\b{re.escape(name)}\b", words)]
+    classes = [name for name in unsaid if name[:1].isupper() and called and name != called[0]]
+    if others := [name for name in unsaid if name not in classes and called and name != called[0]]:
+        raise DataError(f"its tests use {others[0]}, which neither they nor the problem defines")
+    function = ""
+    if called and called[0] in unsaid:
+        plural = "" if called[1] == 1 else "s"
+        function = f"\n\nThe function is called `{called[0]}` and takes {called[1]} argument{plural}."
+    return function, "".join(f"\n\nThe tests also use the class `{name}`." for name in classes)
 
 
 def first_call(source: str) -> tuple[str, int] | None:
-    """(name, number of arguments) of the first function not built in, imported or made there."""
+    """(name, number of arguments) of the first call of the program in tests that are code: of a
+    function, or of a class where there is none."""
     try:
-        tree = ast.parse(source)
+        names, _ = split_names(CodeTests(asserts=[source]))
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    import builtins
-
-    own = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    own |= {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
-    own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if not hasattr(builtins, node.func.id) and node.func.id not in own:
-                return node.func.id, len(node.args) + len(node.keywords)
-    return None
+    of_program = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in names]
+    of_program.sort(key=lambda call: call.func.id[:1].isupper())
+    return next(((call.func.id, len(call.args) + len(call.keywords)) for call in of_program), None)
 
 
 def _all_text(cell: Any) -> str:
@@ -388,6 +384,8 @@ def _limits(row: dict[str, Any]) -> dict[str, Any]:
 def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
     """Tests in a cell: the contract, or of APPS, LiveCodeBench, PRIME, rllm and SYNTHETIC."""
     found = parsed(value)
+    if not found:
+        raise DataError("it has no tests")
     name = _metadata(row).get("func_name") or row.get("fn_name")
     if isinstance(found, dict) and "test_cases" in found:
         language = str(found.get("language") or "python").lower()
@@ -397,23 +395,14 @@ def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
     if isinstance(found, dict) and "assert_case" in found:  # verl with a sandbox
         return CodeTests(asserts=[*map(str, parsed(found["assert_case"]))])
     if isinstance(found, dict) and {"asserts", "checker", "setup", "preamble"} & found.keys():
-        return _own(found)
+        return msgspec.convert(found, CodeTests)
     if isinstance(found, dict) and "inputs" in found:
         return in_and_out(found, name=name, **{**_limits(row), **_known(found)})
-    if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
+    if isinstance(found, list) and all(isinstance(one, str) for one in found):
         return CodeTests(asserts=found)
     if isinstance(found, list):
         return listed(found, name=name, **_limits(row))
     raise DataError("its tests are of no form that is known")
-
-
-def _own(found: dict[str, Any]) -> CodeTests:
-    import msgspec
-
-    try:
-        return msgspec.convert(found, CodeTests)
-    except msgspec.ValidationError as error:
-        raise DataError(f"its tests break the contract: {error}") from error
 
 
 def _known(found: dict[str, Any]) -> dict[str, Any]:
@@ -421,14 +410,6 @@ def _known(found: dict[str, Any]) -> dict[str, Any]:
 
 
 # One function for each shape
-
-
-def apps(row: dict[str, Any]) -> CodeTests:
-    """APPS and TACO: `input_output`, a JSON text."""
-    found = parsed(row["input_output"])
-    if not isinstance(found, dict):
-        raise DataError("it has no tests")
-    return in_and_out(found, **_limits(row))
 
 
 def code_contests(row: dict[str, Any]) -> CodeTests:
@@ -467,64 +448,62 @@ def _of_one_shape(source: str) -> str:
     return source.replace(given, f"assert np.shape(out) == np.shape(exp) and {given.removeprefix('assert ')}")
 
 
-def humaneval(row: dict[str, Any]) -> CodeTests:
-    """HumanEval(+): a source with check(candidate). The prompt's head is part of both sides."""
-    name, prompt = str(row["entry_point"]), str(row.get("prompt") or "")
-    before = prompt[: max(0, prompt.rfind(f"def {name}("))].strip()
+def python_tests(row: dict[str, Any]) -> CodeTests:
+    """A source of tests: HumanEval's, EvalPlus's and LeetCodeDataset's define `check(candidate)`,
+    KodCode's are a module of pytest, whose fixtures and classes are not known here."""
+    source = str(row.get("test") or row.get("test_code") or "")
     try:
-        ast.parse(before)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        before = ""  # a prompt in words, whose reader writes the whole program
-    check = f"check({name})"
-    return CodeTests(asserts=[check], setup=f"{before}\n\n{_of_one_shape(row['test'])}".strip(), preamble=before)
-
-
-def kodcode(row: dict[str, Any]) -> CodeTests:
-    """KodCode: a module of pytest. Its fixtures and classes are not known here."""
-    source = str(row.get("test_code") or row.get("test") or "")
-    try:
-        tree = ast.parse(source)
+        body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError("its tests are no Python") from error
-    kept: list[ast.stmt] = []
-    names: list[str] = []
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            raise DataError("its tests have a class")
-        if isinstance(node, ast.ImportFrom) and node.module == "solution":
-            if any(alias.name[:1].isupper() or alias.asname or alias.name == "*" for alias in node.names):
-                raise DataError("its tests import a class of the solution, or rename a function")
-            continue
-        if isinstance(node, ast.Import) and all(alias.name == "pytest" for alias in node.names):
-            continue
-        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
-            continue
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
-            _check_marks(node)
-            names.append(node.name)
-        kept.append(node)
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    if row.get("entry_point") and any(node.name == "check" for node in functions):
+        return _checks(str(row["entry_point"]), _of_one_shape(source), str(row.get("prompt") or ""))
+    if any(isinstance(node, ast.ClassDef) for node in body):
+        raise DataError("its tests have a class")
+    tests = [node for node in functions if node.name.startswith("test")]
+    for test in tests:
+        _check_marks(test)
+    kept = [node for node in body if not _is_of_the_runner(node)]
     used = {
-        one.attr for node in kept for one in ast.walk(node) if isinstance(one, ast.Attribute) and _is_pytest(one.value)
+        node.attr
+        for node in ast.walk(ast.Module(kept, []))
+        if isinstance(node, ast.Attribute) and _is_pytest(node.value)
     }
     if others := used - {"raises", "approx", "mark"}:
         raise DataError(f"its tests use pytest.{min(others)}")
-    setup = "\n".join(map(ast.unparse, kept))
-    return CodeTests(asserts=[f"{name}()" for name in names], setup=_PYTEST.strip() + "\n" + setup if used else setup)
+    setup = "\n".join([*([_PYTEST.strip()] if used else []), *map(ast.unparse, kept)])
+    return CodeTests(asserts=[f"{test.name}()" for test in tests], setup=setup)
+
+
+def _checks(name: str, source: str, prompt: str) -> CodeTests:
+    """The code of the prompt before the function is part of both sides."""
+    before, declared, _ = prompt.rpartition(f"def {name}(")
+    try:
+        body = ast.parse(before if declared else prompt).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        body = []  # a prompt in words, whose reader writes the whole program
+    given = "\n".join(map(ast.unparse, body)) if all(isinstance(node, DEFINITIONS) for node in body) else ""
+    return CodeTests(asserts=[f"check({name})"], setup=f"{given}\n\n{source}".strip(), preamble=given)
+
+
+def _is_of_the_runner(node: ast.stmt) -> bool:
+    """Return whether it imports pytest or starts it."""
+    imports = isinstance(node, ast.Import) and all(alias.name == "pytest" for alias in node.names)
+    return imports or isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
 def _check_marks(test: ast.FunctionDef) -> None:
-    """DataError: it is called with more than one `parametrize` names, or has another mark."""
+    """DataError: it has another mark than one `parametrize`, or arguments that this does not give."""
     given = 0
     for mark in test.decorator_list:
-        if not (
-            isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.parametrize" and len(mark.args) == 2
-        ):
+        if ast.unparse(mark).partition("(")[0] != "pytest.mark.parametrize":
             raise DataError(f"its tests have the mark {quoted(ast.unparse(mark)[:40])}")
         try:
-            names = ast.literal_eval(mark.args[0])
+            names = ast.literal_eval(mark.args[0])  # type: ignore[attr-defined]
         except ValueError as error:
             raise DataError("its tests name their arguments by a variable") from error
-        given = len([one for one in names.split(",") if one.strip()] if isinstance(names, str) else names)
+        given = len([name for name in names.split(",") if name.strip()] if isinstance(names, str) else names)
     if len(test.decorator_list) > 1:
         raise DataError("its tests have several marks")
     if given != len(test.args.args):
@@ -541,26 +520,11 @@ def _info_of(row: dict[str, Any]) -> dict[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def deepcoder(row: dict[str, Any]) -> CodeTests:
-    """DeepCoder-Preview, and any column `tests` with one of the forms of any_tests."""
-    return any_tests(row["tests"], row)
-
-
 def prime(row: dict[str, Any]) -> CodeTests:
     """Eurus-2 and what verl writes: reward_model.ground_truth."""
     if row.get("ability") not in (None, "code", "coding"):
         raise DataError(f"its ability is {quoted(str(row['ability']))}, not code")
     return any_tests(value_at(row, "reward_model.ground_truth"), row)
-
-
-def rllm(row: dict[str, Any]) -> CodeTests:
-    """rllm: ground_truth, a JSON text with a list of tests."""
-    return any_tests(row["ground_truth"], row)
-
-
-def synthetic(row: dict[str, Any]) -> CodeTests:
-    """SYNTHETIC-1 and 2, verifiable-coding-problems: verification_info."""
-    return any_tests(row["verification_info"], row)
 
 
 def codeforces(row: dict[str, Any]) -> CodeTests:
@@ -575,18 +539,18 @@ def codeforces(row: dict[str, Any]) -> CodeTests:
 
 _PROBLEM = ("problem", "question", "prompt", "question_content", "description", "text", "instruction", "messages")
 SHAPES: tuple[Shape, ...] = (
-    Shape("APPS or TACO", "input_output", _PROBLEM, apps),
+    Shape("HumanEval", "test", ("query", "prompt"), python_tests, also=("entry_point",)),
+    Shape("APPS or TACO", "input_output", _PROBLEM),
     Shape("LiveCodeBench", "public_test_cases", _PROBLEM, livecodebench),
     Shape("CodeContests", "public_tests", ("description", *_PROBLEM), code_contests),
     Shape("codeforces", "official_tests", ("prompt", "description", *_PROBLEM), codeforces),
     Shape("MBPP", "test_list", ("prompt", "text", *_PROBLEM), mbpp),
-    Shape("HumanEval", "test", ("prompt",), humaneval, also=("entry_point",)),
-    Shape("KodCode", "test", ("question", *_PROBLEM), kodcode),
-    Shape("KodCode", "test_code", ("question", *_PROBLEM), kodcode),
-    Shape("DeepCoder", "tests", _PROBLEM, deepcoder),
-    Shape("SYNTHETIC", "verification_info", ("prompt", *_PROBLEM), synthetic),
+    Shape("KodCode", "test", ("question", *_PROBLEM), python_tests),
+    Shape("KodCode", "test_code", ("question", *_PROBLEM), python_tests),
+    Shape("DeepCoder", "tests", _PROBLEM),
+    Shape("SYNTHETIC", "verification_info", ("prompt", *_PROBLEM)),
     Shape("PRIME or verl", "reward_model.ground_truth", ("prompt", *_PROBLEM), prime),
-    Shape("rllm", "ground_truth", ("question", *_PROBLEM), rllm),
+    Shape("rllm", "ground_truth", ("question", *_PROBLEM)),
 )
 PROBLEM_COLUMNS = tuple(dict.fromkeys(name for shape in SHAPES for name in shape.problem))
 

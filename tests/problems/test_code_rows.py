@@ -112,7 +112,7 @@ def test_kodcode(tmp_path):
     assert "def add(a, b)" in label.problem
     for add, held in ((lambda a, b: a + b, 4), (lambda a, b: 0, 0)):
         space = {"add": add}
-        exec(tests.setup, space)
+        exec(tests.setup.replace("from solution import add", ""), space)
         passed = 0
         for line in tests.asserts:
             try:

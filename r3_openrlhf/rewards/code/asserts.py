@@ -1,29 +1,58 @@
 """Tests that are written as code, in two confined processes: one has the tests, the other the
 program.
 
-In the tests' process the program's names are a `Stub`. A call goes to the other process as data,
-and data comes back; what is no data (an object, a generator) stays there and has a number. Neither
-reads anything but data: the program reaches no test or expected value. Standard library only."""
+In each, an object of the other one is a `Stub`; data, calls and results travel as text (data.py).
+The program reaches no test and no expected value: it can use what the tests give it, and no value
+of a test is shown to an object that is not of a class the tests ask for. Standard library only."""
 
 from __future__ import annotations
 
-import ast
 import builtins
+import contextlib
+import functools
+import importlib
+import io
 import json
 import socket
 import struct
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
 
 NAME = "solution.py"  # of the program, in its exceptions
-MAX_NAMES = 10_000
 MAX_MESSAGE_BYTES = 2**27  # both ends have a limit of memory and of time as well
+MAX_ITEMS = 10**6
 _LENGTH = struct.Struct(">I")
 _MUTABLE = (list, dict, set, bytearray)
+_BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or".split()
+_COMPARISONS = frozenset(f"__{name}__" for name in "lt le eq ne gt ge".split())
+_OPERATORS = frozenset(f"__{prefix}{name}__" for name in _BINARY for prefix in ("", "r", "i"))
+# of any object of the program: nothing here compares it with a value of a test, or counts it
+_HARMLESS = frozenset(
+    f"__{name}__"
+    for name in "call next bool str repr format hash enter exit setitem delitem aiter anext aenter aexit "
+    "instancecheck subclasscheck".split()
+)
+_OF_DATA = frozenset(
+    f"__{name}__"
+    for name in "len iter reversed contains getitem neg pos abs invert int float complex index round trunc floor ceil".split()
+)
+_SPECIALS = _COMPARISONS | _OPERATORS | _HARMLESS | _OF_DATA | {"__await__"}
+_CHECKS = frozenset({"__instancecheck__", "__subclasscheck__"})
+_READABLE = frozenset({"__name__", "__doc__", "__module__", "__annotations__"})
+# of the tests' objects: modules and frames lead anywhere, these have nothing but a call or the next item
+_HIDDEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType)
+_CLOSED = (
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.GeneratorType,
+    types.CoroutineType,
+    type,
+)
 
 
 def failure(error: BaseException) -> tuple[str, str]:
@@ -39,50 +68,44 @@ def failure(error: BaseException) -> tuple[str, str]:
     return status, f"{str(name)[:80]} at line {line}" if line else str(name)[:80]
 
 
-class ProgramError(Exception):
-    """The program raised something of its own making."""
-
-
 class ProgramGone(Exception):
     """The program's process has ended, or does not keep to the protocol."""
-
-
-class CannotTravel(BaseException):
-    """The test gives the program an object, neither data nor function. No test catches this."""
 
 
 class Peer:
     """One end of the link between the two processes.
 
-    of_object: (object of this process) -> its stand-in in the other one; NotPlain where there is
-    nothing. stub: (number) -> the stand-in for an object of the other process. operations: what the
-    other side may ask for.
+    operations: what the other end may ask for, besides the use of objects that it was given.
+    guards: this is the tests' end.
     """
 
-    def __init__(
-        self, link: int, operations: dict[str, Callable[..., object]], stub: Callable[[Peer, int], object]
-    ) -> None:
+    def __init__(self, link: int, operations: dict[str, Callable[..., object]], *, guards: bool) -> None:
         self._socket = socket.socket(fileno=link)
-        self._operations, self._stub = operations, stub
-        self.objects: list[object] = []
+        self._operations = {"call": _call, "special": _special, "items": _items, **operations}
+        self._operations |= {"attribute": self._attribute, "set attribute": self._set_attribute}
+        self.guards = guards
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._stand_ins: dict[tuple[int, bool], Any] = {}
 
-    def ask(self, operation: str, *arguments: object) -> Any:
+    def ask(self, operation: str, *arguments: Any) -> Any:
         """Return what the other side answers. It may ask in between.
 
         Raises:
-            Exception: the type that the other side raised, where it is a built-in one. ProgramGone.
-        """
-        self._send([operation, [self._write(argument) for argument in arguments]])
-        while True:
-            message = self._receive()
-            if isinstance(message, list):
-                self._answer(message)
-                continue
-            if "error" in message:
-                raise _exception(message)
-            for argument, changed in zip(arguments, message["changed"], strict=False):
-                _replace(argument, changed and self._read(changed))
-            return self._read(message["value"])
+            BaseException: the type that the other side raised, or a stand-in. ProgramGone."""
+        self._send({"ask": operation, "arguments": [self._write(argument) for argument in arguments]})
+        while "ask" in (message := self._receive()):
+            self._answer(message)
+        if message["printed"]:
+            sys.stdout.write(message["printed"])
+        if "error" in message:
+            error = self._exception(message)
+            if isinstance(error, StopIteration) and "__next__" not in arguments:
+                raise RuntimeError("it raised StopIteration") from None  # which would end a loop of the test
+            raise error
+        for argument, changed in zip(arguments, message["changed"], strict=False):
+            _replace(argument, changed and self._read(changed))
+        return arguments[1][message["same"]] if "same" in message else self._read(message["value"])
 
     def serve(self) -> None:
         """Answer until the other side closes its end."""
@@ -90,48 +113,100 @@ class Peer:
             self._answer(self._receive())
 
     def _answer(self, request: Any) -> None:
-        operation, texts = request
+        answer: dict[str, Any] = {}
         try:
-            arguments = [self._read(text) for text in texts]
-            value = self._operations[operation](*arguments)
+            arguments = [self._read(text) for text in request["arguments"]]
+            value = self._operations[request["ask"]](*arguments)
             written = [self._write(argument) if _has_mutable(argument) else "" for argument in arguments]
-            changed = ["" if new == old else new for new, old in zip(written, texts, strict=True)]
-            answer: dict[str, Any] = {"value": self._write(value), "changed": changed}
-        except (ProgramGone, CannotTravel):
+            changes = zip(written, request["arguments"], strict=True)
+            answer["changed"] = ["" if new == old else new for new, old in changes]
+            given = arguments[1] if request["ask"] == "call" else []
+            same = [i for i, argument in enumerate(given) if argument is value and isinstance(value, _MUTABLE)]
+            answer |= {"same": same[0]} if same else {"value": self._write(value)}
+        except ProgramGone:
             raise
-        except NotPlain as error:
-            answer = {"error": "TypeError", "detail": str(error), "arguments": "[]"}
         except BaseException as error:  # whatever it is, the other side is told what kind
             answer = self._told(error)
-        self._send(answer)
+        self._send(answer | {"printed": _printed()})
 
     def _told(self, error: BaseException) -> dict[str, Any]:
-        known = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+        told = {
+            "error": self._write(TypeError if isinstance(error, NotPlain) else type(error)),
+            "detail": failure(error)[1],
+        }
+        for key, value in (("arguments", list(error.args)), ("attributes", dict(vars(error)))):
+            try:
+                told[key] = encode(value, exact=True)
+            except NotPlain:  # also where one of them is an object
+                told[key] = "[]" if key == "arguments" else '{"dict": []}'
+        return told
+
+    def _exception(self, message: dict[str, Any]) -> BaseException:
+        kind = self._read(message["error"])
         try:
-            arguments = encode(list(error.args))
-        except NotPlain:  # also where one of them is an object
-            arguments = "[]"
-        return {"error": known, "detail": failure(error)[1], "arguments": arguments}
+            error: BaseException = kind(*decode(message["arguments"]))
+            vars(error).update(decode(message["attributes"]))
+        except Exception:  # a constructor with other arguments
+            error = kind.__new__(kind) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError()
+        error.of_program = str(message.get("detail", ""))[:200]  # type: ignore[attr-defined]
+        return error if isinstance(error, (Exception, SystemExit)) else RuntimeError(message.get("detail"))
 
     def _write(self, value: object) -> str:
-        return encode(value, of_object=self._number, max_bytes=MAX_MESSAGE_BYTES)
-
-    def _number(self, value: object) -> list[object]:
-        if isinstance(value, Stub):
-            return ["yours", value._Stub__number]
-        if self._stub is Stub and not callable(value):
-            raise CannotTravel(f"the test gives the program a value of type {type(value).__name__}")
-        self.objects.append(value)
-        return ["mine", len(self.objects) - 1]
+        return encode(value, exact=True, of_object=self._described, max_bytes=MAX_MESSAGE_BYTES)
 
     def _read(self, text: str) -> Any:
         return decode(text, of_object=self._object, max_bytes=MAX_MESSAGE_BYTES)
 
-    def _object(self, content: Any) -> object:
-        whose, number = content
+    def _described(self, value: Any) -> list[object]:
+        """Number an object of this process, and say what the other one can do with it."""
+        number = vars(value).get("_Stub__number") if isinstance(value, (Stub, type)) else None
+        if number is not None:
+            return ["yours", number]
+        if self.guards and isinstance(value, _HIDDEN):
+            raise NotPlain(f"a value of type {type(value).__name__}")
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        specials = sorted(name for name in _SPECIALS if getattr(type(value), name, None) is not None)
+        base = value.__mro__[1] if isinstance(value, type) and issubclass(value, BaseException) else None
+        name = (value if base else type(value)).__name__
+        return ["mine", self._numbers[id(value)], str(name), specials, base]
+
+    def _object(self, description: Any) -> Any:
+        whose, number, *known = description
         if whose == "yours":
-            return self.objects[number]
-        return self._stub(self, int(number))
+            return self._objects[number]
+        name, specials, base = known
+        if "__await__" in specials:
+            return _awaited(self, Stub(self, number, known))
+        if (number, False) not in self._stand_ins:
+            if base is not None:
+                self._stand_ins[number, False] = type(name, (base,), {"_Stub__number": number})
+            else:
+                self._stand_ins[number, False] = _stub_class(name, tuple(specials), self.guards)(self, number, known)
+        return self._stand_ins[number, False]
+
+    def named(self, name: str) -> Any:
+        """Return what the program calls so. Of a class, by its capital letter, a test makes objects."""
+        value = self.ask("name", name)
+        if isinstance(value, Stub) and "__instancecheck__" in value._Stub__known[1] and name.strip("_")[:1].isupper():
+            value.__dict__["_Stub__makes"] = True
+        return value
+
+    def trusted(self, stub: Stub) -> Stub:
+        """The same object for a test that made it: its operators get the test's values."""
+        name, specials, _ = known = stub._Stub__known
+        key = stub._Stub__number, True
+        return self._stand_ins.setdefault(key, _stub_class(name, tuple(specials), False)(self, key[0], known))
+
+    def _attribute(self, value: Any, name: str) -> Any:
+        if self.guards and (name.startswith("_") or isinstance(value, _CLOSED)):
+            raise AttributeError(name)
+        return getattr(value, name)
+
+    def _set_attribute(self, value: Any, name: str, new: Any) -> None:
+        self._attribute(value, name) if hasattr(value, name) else None
+        setattr(value, name, new)
 
     def _send(self, message: object) -> None:
         body = json.dumps(message).encode()
@@ -160,9 +235,9 @@ class Peer:
 
 
 def _has_mutable(argument: object) -> bool:
-    return isinstance(argument, _MUTABLE) or (
-        isinstance(argument, (list, tuple)) and any(isinstance(item, _MUTABLE) for item in argument)
-    )
+    if isinstance(argument, (list, tuple)) and any(map(_has_mutable, argument)):
+        return True
+    return isinstance(argument, _MUTABLE) or type(argument).__name__ == "ndarray"
 
 
 def _replace(argument: Any, changed: Any) -> None:
@@ -172,178 +247,191 @@ def _replace(argument: Any, changed: Any) -> None:
             _replace(item, new)
     if type(argument) is not type(changed):
         return
-    if isinstance(argument, (list, bytearray)) and argument != changed:
+    if type(argument).__name__ == "ndarray":
+        argument[...] = changed
+    elif isinstance(argument, (list, bytearray)) and argument != changed:
         argument[:] = changed
     elif isinstance(argument, (dict, set)) and argument != changed:
         argument.clear()
         argument.update(changed)
 
 
-def _exception(message: dict[str, Any]) -> Exception:
-    kind = getattr(builtins, str(message["error"]), None)
-    try:
-        arguments = decode(message["arguments"])
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            kind = ProgramError
-        error: Exception = kind(*arguments)
-    except (NotPlain, TypeError, ValueError):
-        error = ProgramError()
-    error.of_program = str(message.get("detail", ""))[:200]  # type: ignore[attr-defined]
-    return error
+class Stub:
+    """A stand-in for an object of the other process. Its class has the special methods that the
+    object's has (_stub_class)."""
+
+    def __init__(self, peer: Peer, number: int, known: Sequence[Any]) -> None:
+        self.__dict__.update(_Stub__peer=peer, _Stub__number=number, _Stub__known=known)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in _READABLE:
+            raise AttributeError(name)
+        return self.__peer.ask("attribute", self, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.__peer.ask("set attribute", self, name, value)
+
+    def __array__(self, *_: object, **__: object) -> Any:
+        raise TypeError("an object of the program is no array")
 
 
-def _forwarded(operation: str, kind: Callable[[Any], Any] = lambda answer: answer) -> Any:
-    """A method that the program's object does."""
+@functools.cache
+def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
+    """A class whose instances do what an object with these special methods does.
 
-    def method(self: Any, *arguments: object) -> Any:
-        return kind(self._Stub__peer.ask(operation, self, *arguments))
+    guards: an object that is no data is given no value of a test, and its items are read once."""
+    kept = [special for special in specials if not guards or special not in _OF_DATA]
+    methods: dict[str, Any] = {special: _forwarded(special, guards) for special in kept}
+    if guards and "__next__" in specials:
+        methods["__iter__"] = lambda self: self
+    elif guards and {"__iter__", "__getitem__"} & {*specials}:
+        methods |= _FROZEN
+    methods.setdefault("__hash__", Stub.__hash__)
+    return type(name, (Stub,), methods)
+
+
+def _forwarded(special: str, guards: bool) -> Any:
+    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        peer = self._Stub__peer
+        shows_none = special in _COMPARISONS or guards and special in _OPERATORS
+        if peer.guards and not all(isinstance(argument, Stub) for argument in arguments):
+            if shows_none or special in _CHECKS:
+                return NotImplemented if shows_none else False
+        if special != "__call__":
+            return peer.ask("special", self, special, list(arguments), keywords)
+        result = peer.ask("call", self, list(arguments), keywords)
+        return peer.trusted(result) if "_Stub__makes" in self.__dict__ and isinstance(result, Stub) else result
 
     return method
 
 
-class Stub:
-    """A stand-in for the program's object. Tests query it there; expected values stay here."""
+def _frozen_items(stub: Any) -> list[Any]:
+    items = stub.__dict__.get("_Stub__items")
+    return stub.__dict__.setdefault("_Stub__items", stub._Stub__peer.ask("items", stub)) if items is None else items
 
-    def __init__(self, peer: Peer, number: int) -> None:
-        self.__dict__.update(_Stub__peer=peer, _Stub__number=number)
 
-    def __call__(self, *arguments: object, **keywords: object) -> Any:
-        """Return or raise what the program's function does."""
-        return self.__peer.ask("call", self, list(arguments), keywords)
+_FROZEN: dict[str, Any] = {
+    "__iter__": lambda self: iter(_frozen_items(self)),
+    "__len__": lambda self: len(_frozen_items(self)),
+    "__getitem__": lambda self, key: _frozen_items(self)[key],
+}
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self.__peer.ask("attribute", self, name)
 
-    __setattr__ = _forwarded("set attribute")
-    __getitem__ = _forwarded("item")
-    __setitem__ = _forwarded("set item")
-    __len__ = _forwarded("len", int)
-    __bool__ = _forwarded("bool", bool)
-    __str__ = _forwarded("str", str)
-    __repr__ = _forwarded("repr", str)
-
-    def __iter__(self) -> Iterator[Any]:
-        items = self.__peer.ask("iter", self)
-        while True:
-            values = self.__peer.ask("next", items)
-            if not values:
-                return
-            yield values[0]
-
-    def __next__(self) -> Any:
-        values = self.__peer.ask("next", self)
-        if not values:
-            raise StopIteration
-        return values[0]
-
-    def __eq__(self, other: object) -> bool:
-        """With another of its objects only: a test's value is not shown to it, nor equal to one."""
-        return isinstance(other, Stub) and bool(self.__peer.ask("equal", self, other))
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __instancecheck__(self, value: object) -> bool:
-        return isinstance(value, Stub) and bool(self.__peer.ask("is instance", value, self))
+async def _awaited(peer: Peer, stub: Stub) -> Any:
+    return peer.ask("await", stub)
 
 
 def _call(function: Any, arguments: Any, keywords: Any) -> Any:
     return function(*arguments, **keywords)
 
 
-def _set_item(value: Any, key: Any, item: Any) -> None:
-    value[key] = item
+def _special(value: Any, name: str, arguments: Any, keywords: Any) -> Any:
+    if name not in _SPECIALS:
+        raise AttributeError(name)
+    return getattr(type(value), name)(value, *arguments, **keywords)
 
 
-def _next(value: Any) -> list[Any]:
-    for item in value:
-        return [item]
-    return []
+def _items(value: Any) -> list[Any]:
+    return [item for item, _ in zip(value, range(MAX_ITEMS), strict=False)]
 
 
-_OPERATIONS: dict[str, Callable[..., object]] = {
-    "call": _call,
-    "attribute": lambda value, name: getattr(value, name),
-    "item": lambda value, key: value[key],
-    "set item": _set_item,
-    "set attribute": setattr,
-    "len": len,
-    "bool": bool,
-    "str": str,
-    "repr": repr,
-    "iter": iter,
-    "next": _next,
-    "equal": lambda value, other: value == other,
-    "is instance": isinstance,
-}
+# The program's end
+
+_output = io.StringIO()
 
 
-def _callback(peer: Peer, number: int) -> Callable[..., Any]:
-    """A function of the test that the program was given."""
+def _printed() -> str:
+    """Take what was printed since the last call; the tests' end prints it."""
+    text = _output.getvalue()
+    _output.seek(0)
+    _output.truncate()
+    return text
 
-    def callback(*arguments: object) -> Any:
-        return peer.ask("call back", number, list(arguments))
 
-    return callback
+class _Lines(io.TextIOBase):
+    """Standard input, as the tests have set it."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def readline(self, *_: Any) -> str:  # type: ignore[override]
+        return str(self._peer.ask("line"))
+
+    def read(self, *_: Any) -> str:
+        return "".join(self)
+
+    def __next__(self) -> str:
+        if line := self.readline():
+            return line
+        raise StopIteration
 
 
 def serve_program(link: int, module: types.ModuleType) -> None:
     """The program's side, after it was loaded."""
-    names = [name for name in module.__dict__ if not name.startswith("_")][:MAX_NAMES]
+
+    def wait_for(coroutine: Any) -> Any:
+        import asyncio
+
+        async def run() -> Any:
+            return await coroutine
+
+        return asyncio.run(run())
+
+    def seed(name: str, arguments: Any) -> None:
+        importlib.import_module(name).seed(*arguments)
+
+    def named(name: str) -> Any:
+        if name not in module.__dict__:
+            raise NameError(name)
+        return module.__dict__[name]
+
+    peer = Peer(link, {"name": named, "await": wait_for, "seed": seed}, guards=False)
+    sys.stdout, sys.stdin = _output, _Lines(peer)  # type: ignore[assignment]
+    builtins.input = lambda prompt="", /: peer.ask("input", str(prompt))
+    peer.serve()
+
+
+# The tests' end
+
+
+def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[str, str, str]:
+    """The tests' side: status, value and detail. names: those that are the program's."""
     operations: dict[str, Callable[..., object]] = {
-        **_OPERATIONS,
-        "names": lambda: names,
-        "name": lambda name: module.__dict__[name],
+        "input": lambda prompt: builtins.input(prompt),
+        "line": lambda: sys.stdin.readline(),
     }
-    Peer(link, operations, _callback).serve()
-
-
-def run_test(link: int, setup: str, test: str) -> tuple[str, str, str]:
-    """The tests' side: status, value and detail."""
-    peer: Peer
-
-    def call_back(number: int, arguments: list[object]) -> object:
-        function = peer.objects[number]
-        return function(*arguments)  # type: ignore[operator]
-
-    peer = Peer(link, {"call back": call_back}, Stub)
+    peer = Peer(link, operations, guards=True)
+    scope: dict[str, Any] = {"__name__": "test"}
+    sys.modules["solution"] = solution = types.ModuleType("solution")
     try:
-        codes = [compile(source, "test.py", "exec", dont_inherit=True) for source in (setup, test)]
-        used = {
-            node.id for source in (setup, test) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)
-        }
-    except (SyntaxError, ValueError, RecursionError) as error:
-        return "unavailable", "null", f"the test is no Python: {type(error).__name__}"
-    try:
-        solution = types.ModuleType("solution")
-        sys.modules["solution"] = solution
-        solution.__getattr__ = lambda name: _named(peer, name)  # type: ignore[method-assign]
-        names = [name for name in peer.ask("names") if isinstance(name, str)]
-        solution.__all__ = names  # type: ignore[attr-defined]
-        known = set(names) & used - set(dir(builtins)) - (sys.stdlib_module_names & sys.modules.keys())
-        scope: dict[str, Any] = {"__name__": "test"}
-        scope |= {name: sys.modules[name] for name in used & sys.stdlib_module_names & sys.modules.keys()}
-        scope |= {name: peer.ask("name", name) for name in sorted(known)}
-        for code in codes:
-            exec(code, scope)
+        for name in names:
+            with contextlib.suppress(NameError):  # the test that uses it finds out
+                scope[name] = peer.named(name)
+        vars(solution).update(scope)
+        _share_seeds(peer)
+        for source in (setup, test):
+            exec(compile(source, "test.py", "exec", dont_inherit=True), scope)
     except AssertionError as error:
-        if hasattr(error, "of_program"):
-            return "error", "null", error.of_program
-        return "finished", "false", ""
-    except CannotTravel as error:
-        return "unavailable", "null", str(error)
-    except ModuleNotFoundError as error:
-        if hasattr(error, "of_program"):
-            return "error", "null", error.of_program
-        return "unavailable", "null", f"the test needs a module that is not here: {error.name}"
+        if not hasattr(error, "of_program"):
+            return "finished", "false", ""
+        return "error", "", error.of_program
     except BaseException as error:  # the test's, or the program's within it: it does not hold
-        return "error", "null", getattr(error, "of_program", "") or type(error).__name__
+        return "error", "", getattr(error, "of_program", "") or type(error).__name__
     return "finished", "true", ""
 
 
-def _named(peer: Peer, name: str) -> Any:
-    if name.startswith("__") or name not in peer.ask("names"):
-        raise AttributeError(name)
-    return peer.ask("name", name)
+def _share_seeds(peer: Peer) -> None:
+    """A seed that a test sets is the program's too."""
+    for name in ("random", "numpy.random"):
+        module = sys.modules.get(name)
+        if module is not None and not hasattr(module.seed, "is_shared"):
+            module.seed = _shared_seed(peer, name, module.seed)
+
+
+def _shared_seed(peer: Peer, name: str, seed: Callable[..., object]) -> Callable[..., None]:
+    def both(*arguments: Any) -> None:
+        seed(*arguments)
+        peer.ask("seed", name, list(arguments))
+
+    both.is_shared = True  # type: ignore[attr-defined]
+    return both

@@ -69,9 +69,9 @@ def _become(job: dict[str, Any]) -> None:
     os.execv(command[0], command)
 
 
-def report(status: str, value: str = "null", detail: str = "") -> None:
-    """Replace what the result says. value: encoded."""
-    text = f'{{"status": {json.dumps(status)}, "detail": {json.dumps(detail[:300])}, "value": {value}}}'.encode()
+def report(status: str, value: str = "", detail: str = "") -> None:
+    """Replace the result: a line with status and detail, then the value, which is encoded."""
+    text = f"{json.dumps([status, detail[:300]])}\n{value}".encode()
     os.ftruncate(RESULT, 0)
     done = 0
     while done < len(text):
@@ -127,28 +127,36 @@ def _program(job: dict[str, Any]) -> None:
 
 def _function(job: dict[str, Any]) -> None:
     """A function, or a method of `class Solution`, with arguments."""
-    module, code = _load(job["program"], "solution")
-    builtins.__dict__.update(_USUAL_NAMES)  # found last, so they hide nothing
+    module = _imported(job)
+    function = _find(module, job["function"])
+    if function is None:
+        report("error", detail=f"there is no function {job['function'][:80]}")
+        return
     try:
-        exec(code, module.__dict__)
-        result = _find(module, job["function"])
-        if result is None:
-            report("error", detail=f"there is no function {job['function'][:80]}")
-            return
-        value = encode(result(*decode(job["arguments"], max_bytes=MAX_INPUT_BYTES)))
+        value = encode(function(*decode(job["arguments"], max_bytes=MAX_INPUT_BYTES)), exact=job["exact"])
     except NotPlain as error:
         report("error", detail=f"it returned {error}")
     except SystemExit:
         report("error", detail="the program ended before its function returned")
     except BaseException as error:
-        report(*_status_and_detail(error))
+        status, detail = failure(error)
+        report(status, detail=detail)
     else:
         report("finished", value)
 
 
-def _status_and_detail(error: BaseException) -> tuple[str, str, str]:
-    status, detail = failure(error)
-    return status, "null", detail
+def _imported(job: dict[str, Any]) -> types.ModuleType:
+    """The program as a module. SystemExit after a report: it raises something."""
+    module, code = _load(job["program"], "solution")
+    if job["usual_names"]:
+        builtins.__dict__.update(_USUAL_NAMES)  # found last, so they hide nothing
+    try:
+        exec(code, module.__dict__)
+    except BaseException as error:
+        status, detail = failure(error)
+        report(status if not isinstance(error, SystemExit) else "error", detail=detail)
+        os._exit(0)
+    return module
 
 
 def _find(module: types.ModuleType, name: str) -> Callable[..., object] | None:
@@ -174,14 +182,7 @@ _USUAL_NAMES = _usual_names()  # before the fork
 
 def _serve(job: dict[str, Any]) -> None:
     """The program's side of tests that are code. The other side reports its result."""
-    module, code = _load(job["program"], "solution")
-    builtins.__dict__.update(_USUAL_NAMES)  # found last, so they hide nothing
-    try:
-        exec(code, module.__dict__)
-    except BaseException as error:
-        status, detail = failure(error)
-        report(status if not isinstance(error, SystemExit) else "error", detail=detail)
-        os._exit(0)
+    module = _imported(job)
     try:
         serve_program(LINK, module)
     except ProgramGone:  # the tests are over
@@ -190,7 +191,7 @@ def _serve(job: dict[str, Any]) -> None:
 
 def _tests(job: dict[str, Any]) -> None:
     """The tests' side. What it reports is the verdict; nothing of a program runs here."""
-    report(*run_test(LINK, job["setup"], job["test"]))
+    report(*run_test(LINK, job["setup"], job["test"], job["names"]))
 
 
 _KINDS: dict[str, Callable[[dict[str, Any]], None]] = {

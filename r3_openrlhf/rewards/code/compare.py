@@ -1,21 +1,28 @@
 """Compare an output with the expected one as contests do, in the process that holds the latter.
 
-Outputs of programs are hostile: the work is linear in their size, nothing is evaluated.
+Outputs of programs are hostile: the work is bounded by the size of what is expected, nothing is
+evaluated, and of the values of a program nothing is made, hashed or counted: marks are compared.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 import re
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
+
+from r3_openrlhf.rewards.code.data import encode
 
 RELATIVE = 1e-6  # as Codeforces' checkers
 ABSOLUTE = 1e-9
 # An expected number with so many decimals was rounded: its last digit may differ by one.
 ROUNDED_DECIMALS = 6
 MAX_NUMBER_CHARS = 400
-MAX_KEY = 10**MAX_NUMBER_CHARS
+# A right value is written with at most so many times as many characters as the expected one: 0 as -1.2345678901234567e-300
+MOST_TIMES_LONGER, MORE_CHARS = 16, 64
 # An expected word with a leading zero is a text: a binary number, a time
 _TEXT = re.compile(r"[+-]?0[0-9]")
 # ASCII digits alone, no underscores: what Python reads as a number, and judges do not
@@ -23,18 +30,27 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(\.[0-9]*)?|(\.[0-9]+))(?:[eE][+-]?[0-9]{1,
 
 
 def same_text(expected: str, printed: str) -> bool:
-    """White space around text and lines, and its amount, does not count; the number of lines does.
+    """White space around text and lines, and its amount, does not count. The number of lines does,
+    blank ones aside where none is expected.
 
     A word is right if equal, or a number: of the value of an expected integer, else within
     RELATIVE."""
-    wanted, actual = (text.replace("\r\n", "\n").strip().split("\n") for text in (expected, printed))
-    return len(wanted) == len(actual) and all(map(_same_line, wanted, actual))
+    wanted = _unified(expected).split("\n")
+    text = _unified(printed)
+    if all(line.strip() for line in wanted):
+        text = re.sub(r"\n\s*\n", "\n", text)
+    return text.count("\n") == len(wanted) - 1 and all(map(_same_line, wanted, text.split("\n")))
+
+
+def _unified(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff").strip()
 
 
 def _same_line(expected: str, printed: str) -> bool:
     if expected.strip() == printed.strip():
         return True
-    wanted, actual = expected.split(), printed.split()
+    wanted = expected.split()
+    actual = printed.split(maxsplit=len(wanted))
     return len(wanted) == len(actual) and all(map(_same_word, wanted, actual))
 
 
@@ -48,53 +64,112 @@ def _same_word(expected: str, printed: str) -> bool:
         return False
     decimals = wanted[1] or wanted[2]
     if decimals is None and "e" not in expected.lower():
-        return Decimal(expected) == Decimal(printed)
+        difference = abs(Decimal(expected) - Decimal(printed))
+        return difference == 0 or "." in printed and difference < Decimal(ABSOLUTE)
     digits = len(decimals or "") - 1
     rounded = 1.01 * 10.0**-digits if digits >= ROUNDED_DECIMALS else 0.0
     return _close(float(expected), float(printed), max(ABSOLUTE, rounded))
 
 
-def same_value(expected: Any, returned: Any, *, boxed: bool = False) -> bool:
-    """True if a function returned the expected JSON value. Tuples count as lists and keys as their
-    texts; floats are compared as in same_text, everything else is equal or not.
+def same_value(expected: Any, returned: str, *, boxed: bool = False) -> bool:
+    """True if a function returned the expected JSON value, as data.encode wrote it. Tuples count as
+    lists and keys as their texts; floats are compared as in same_text, all else is equal or not.
 
     boxed: `expected` is a list around the value, which counts too.
     """
-    if _same(expected, returned):
-        return True
-    return boxed and isinstance(expected, list) and len(expected) == 1 and _same(expected[0], returned)
+    wanted = [expected, *(expected if boxed and isinstance(expected, list) and len(expected) == 1 else [])]
+    marks = _marks(returned, len(json.dumps(expected)))
+    try:
+        return marks is not None and any(_same(value, marks[0]) for value in wanted)
+    except (ValueError, TypeError, OverflowError, RecursionError):  # marks that data.encode never makes
+        return False
+
+
+def same_literal(expected: str, returned: str) -> bool:
+    """True if a returned value, as data.encode wrote it exactly, equals a literal, in the same
+    form, as Python's == compares them."""
+    marks = _marks(returned, len(expected))
+    try:
+        return marks is not None and _canonical(json.loads(expected)) == _canonical(marks[0])
+    except (ValueError, TypeError, ArithmeticError, RecursionError):
+        return False
+
+
+def _marks(text: str, expected_chars: int) -> list[Any] | None:
+    """The marks in a list; None: it is too long to be right, or no JSON."""
+    if len(text) > MOST_TIMES_LONGER * expected_chars + MORE_CHARS:
+        return None
+    try:
+        return [json.loads(text)]
+    except (ValueError, RecursionError):
+        return None
 
 
 def _same(expected: Any, returned: Any) -> bool:
-    """RecursionError cannot come: data.py, or `expected`, bounds the nesting."""
+    ((kind, content),) = returned.items() if isinstance(returned, dict) else [("", returned)]
+    if kind in ("tuple", "int"):
+        returned = int(content, 16) if kind == "int" else content
     if isinstance(expected, list):
-        if not isinstance(returned, (list, tuple)) or len(expected) != len(returned):
-            return False
-        return all(map(_same, expected, returned))
+        return isinstance(returned, list) and len(expected) == len(returned) and all(map(_same, expected, returned))
     if isinstance(expected, dict):
-        if not isinstance(returned, dict) or len(expected) != len(returned):
+        if kind != "dict" or len(expected) != len(content):
             return False
-        if any(isinstance(key, int) and abs(key) >= MAX_KEY for key in returned):  # str() has a limit
-            return False
-        actual = {_key(key): value for key, value in returned.items()}
+        actual = {_key(key): value for key, value in content}
         return actual.keys() == expected.keys() and all(_same(value, actual[key]) for key, value in expected.items())
     if isinstance(expected, float):
-        if isinstance(returned, bool) or not isinstance(returned, (int, float)):
-            return False
-        try:
-            return math.isnan(expected) and math.isnan(returned) or _close(expected, float(returned), ABSOLUTE)
-        except OverflowError:
-            return False
+        is_number = isinstance(returned, (int, float)) and not isinstance(returned, bool)
+        return is_number and (
+            math.isnan(expected) and math.isnan(returned) or _close(expected, float(returned), ABSOLUTE)
+        )
     if expected is None or isinstance(expected, str):
         return type(expected) is type(returned) and expected == returned
     return isinstance(returned, (bool, int, float)) and expected == returned
 
 
-def _key(key: object) -> object:
-    """Write a key of a dictionary as JSON does."""
-    if isinstance(key, bool):
-        return str(key).lower()
-    return "null" if key is None else str(key) if isinstance(key, (int, float)) else key
+def _key(key: Any) -> str:
+    """Write a key of a dictionary as JSON does; of what JSON has no key for, the mark."""
+    if isinstance(key, dict) and "int" in key:
+        return str(int(key["int"], 16))
+    return key if isinstance(key, str) else json.dumps(key)
+
+
+def _canonical(marks: Any) -> Any:
+    """Equal for values that are equal in Python; ValueError: it equals no literal."""
+    if isinstance(marks, (int, float)):
+        return int(marks) if marks == int(marks) else marks
+    if isinstance(marks, list):
+        return [_canonical(item) for item in marks]
+    if not isinstance(marks, dict):
+        return marks
+    ((kind, content),) = marks.items()
+    return _CANONICAL[kind](content)
+
+
+def _in_any_order(kind: str, items: list[Any]) -> dict[str, Any]:
+    return {kind: sorted(json.dumps(_canonical(item)) for item in items)}
+
+
+def _canonical_number(value: Decimal | Fraction) -> Any:
+    number = float(value)
+    return _canonical(number) if number == value else str(value)
+
+
+_CANONICAL: dict[str, Any] = {
+    "int": lambda content: int(content, 16),
+    "tuple": lambda content: {"tuple": _canonical(content)},
+    "namedtuple": lambda content: _canonical({"tuple": content["tuple"][2]}),
+    "Decimal": lambda content: _canonical_number(Decimal(content)),
+    "Fraction": lambda content: _canonical_number(Fraction(*map(_canonical, content["tuple"]))),
+    "bytearray": _canonical,
+    "defaultdict": lambda content: _canonical(content["tuple"][1]),
+    **{kind: functools.partial(_in_any_order, "set") for kind in ("set", "frozenset")},
+    **{kind: functools.partial(_in_any_order, "dict") for kind in ("dict",)},
+    **{kind: _canonical for kind in ("Counter", "OrderedDict")},
+    **{
+        kind: lambda content, kind=kind: {kind: _canonical(content)}
+        for kind in ("bytes", "complex", "type", "ellipsis", "NotImplementedType")
+    },
+}
 
 
 def _close(expected: float, actual: float, absolute: float) -> bool:

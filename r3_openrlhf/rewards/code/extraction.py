@@ -3,43 +3,48 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from r3_openrlhf.rewards.answers.extraction import after_thinking
 
 _FENCE = re.compile(r"^([ \t]{0,12})(`{3,20}|~{3,20})[ \t]*([^\n`]{0,200})$", re.MULTILINE)
+_TAG = re.compile(r"[ \t{.]*([\w+#.-]*)")  # `python:file.py`, `{.python}`
 # how a block names its language, where that is not the word of the table
 ALIASES = {"python": ("python", "python3", "py", "py3")}
 
 
-def last_program(response: str, *, language: str = "python") -> str | None:
-    """The last closed block after the thinking part that names `language`, else the last that names
-    none. None: there is neither.
+def last_program(response: str, *, language: str = "python", names: Sequence[str] = ()) -> str | None:
+    """The last closed block after the thinking part that names `language` and defines one of
+    `names`; else the last that names `language`, else the last that names none. None: there is none.
 
     A block that is still open is no program: the token limit may have cut it off anywhere."""
     text = after_thinking(response)
     if text is None:
         return None
     text = text.replace("\r\n", "\n")
-    names = ALIASES.get(language, (language,))
-    named = bare = None
+    known = ALIASES.get(language, (language,))
+    defines = re.compile(
+        rf"^(?:async def|def|class|)[ \t]*(?:{'|'.join(map(re.escape, names))}|Solution)\b", re.MULTILINE
+    )
+    blocks: dict[str, str] = {}  # kind of block -> the last one
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(text):
-        word = fence[3].strip()
+        tag = _TAG.match(fence[3])[1].casefold()  # type: ignore[index]
         if opened is None:
             opened = fence
-        elif not word and fence[2].startswith(opened[2]):
-            tag, block = (
-                opened[3].strip().split(" ")[0].strip("{}.").casefold(),
-                text[opened.end() + 1 : fence.start()],
-            )
-            if tag in names:
-                named = _without_indent(block, opened[1])
+        elif not fence[3].strip() and fence[2].startswith(opened[2]) and len(fence[1]) < len(opened[1]) + 4:
+            tag = _TAG.match(opened[3])[1].casefold()  # type: ignore[index]
+            block = _without_indent(text[opened.end() + 1 : fence.start()], opened[1]).removeprefix("\ufeff")
+            if tag in known:
+                blocks["named"] = block
+                if names and defines.search(block):
+                    blocks["defining"] = block
             elif not tag:
-                bare = _without_indent(block, opened[1])
+                blocks["bare"] = block
             opened = None
-        elif word and fence[2] == opened[2] and word.split(" ")[0].casefold() in names:
+        elif fence[2] == opened[2] and tag in known:
             opened = fence  # the one before was never closed
-    program = bare if named is None else named
+    program = next((blocks[kind] for kind in ("defining", "named", "bare") if kind in blocks), None)
     return program if program is not None and program.strip() else None
 
 

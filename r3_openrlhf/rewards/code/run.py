@@ -20,16 +20,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from r3_openrlhf.machine.processes.fork_server import Clock, ForkServer, kill, pid_of
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.rewards.code.barriers import SYSTEM_PROGRAMS, Barrier, floor_gap, namespace_command
-from r3_openrlhf.rewards.code.data import MAX_INPUT_BYTES, NotPlain, decode, encode
+from r3_openrlhf.rewards.code.data import MAX_INPUT_BYTES, MAX_VALUE_BYTES, NotPlain, encode
 from r3_openrlhf.rewards.code.languages import LANGUAGES, Language
 
 logger = logging.getLogger(__name__)
@@ -51,14 +51,20 @@ _OF_PROGRAMS = ("finished", "error", "syntax_error", "memory", "blocked")  # sai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One test's input, never its expected output.
+    """One test's input, and never what is expected of a call.
 
     stdin: a program's standard input. function: or a function, or a method of `class Solution`,
-    called with `arguments`."""
+    called with `arguments`; exact: its value keeps types that JSON lacks (data.py). test: or a
+    piece of Python, after `setup`, with the program's `names`: `assert f(1) == 2`. It runs in a
+    process of its own, whose calls of the program are forwarded (asserts.py)."""
 
     stdin: str | None = None
     function: str | None = None
     arguments: tuple[Any, ...] = ()
+    exact: bool = False
+    test: str | None = None
+    setup: str = ""
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +90,14 @@ class Outcome:
     status: "finished", "error", "syntax_error", "timeout", "memory", "output" (over output_bytes),
         "blocked" (forbidden), "crashed" (it ended by itself), "unavailable" (no verdict: no
         process, or none with a processor).
-    value: what the function returned, of built-in types (data.py). detail: type of the exception
-    and line of the program; nothing of a test. cpu_s: processor time.
+    value: what the function returned, as data.encode wrote it, or a test's `true` or `false`.
+    detail: type of the exception and line of the program, to be shown, as the program may have
+    written it; nothing of a test. cpu_s: processor time.
     """
 
     status: str
     stdout: str = ""
-    value: Any = None
+    value: str = ""
     detail: str = ""
     cpu_s: float = 0.0
 
@@ -99,37 +106,22 @@ _BOOTSTRAP = (
     "import sys; sys.dont_write_bytecode = True; sys.path.append(sys.argv[1]);"
     " from r3_openrlhf.rewards.code.zygote import start; start(sys.argv[2:])"
 )
-_TestT = TypeVar("_TestT")
 _THIS_THREAD = "thread-self"  # in /proc: the thread that waits for a program
 _NO_TIME = Outcome(status="timeout", detail="the time for all tests was used up")
 
 
 def run_program(
     program: str, calls: Sequence[Call], *, limits: Limits | None = None, language: str = "python"
-) -> list[Outcome]:
-    """One outcome per call, in order; each call has a process of its own.
+) -> Iterator[Outcome]:
+    """One outcome per call, in order; each call has processes of its own, which start when its
+    outcome is asked for.
 
     language: an entry of LANGUAGES, or the import path of a Language.
 
     Raises:
-        ConfigError: there is no such language, or it has no functions to call.
+        ConfigError: there is no such language, or calls are no standard input for it.
     """
     return _runner(language).run_program(program, calls, limits=limits or Limits())
-
-
-def run_asserts(
-    program: str, asserts: Sequence[str], *, setup: str = "", limits: Limits | None = None
-) -> list[Outcome]:
-    """One outcome per test, in order: "finished" with True (it held) or False (an AssertionError),
-    or why it has no verdict.
-
-    Each has two processes: one for the program, the other for `setup` and the test, whose calls of
-    the program are forwarded (asserts.py). "unavailable" too where the test cannot be run.
-
-    Args:
-        asserts: pieces of Python, `assert f(1) == 2` or `check(f)`. A name neither defined there
-            or in `setup` nor built in is the program's; `from solution import f` works too."""
-    return _runner("python").run_asserts(program, asserts, setup=setup, limits=limits or Limits())
 
 
 def barriers_here() -> list[Barrier]:
@@ -228,64 +220,51 @@ class Runner:
             shutil.rmtree(self._box, ignore_errors=True)
             self._box = None
 
-    def run_program(self, program: str, calls: Sequence[Call], *, limits: Limits) -> list[Outcome]:
+    def run_program(self, program: str, calls: Sequence[Call], *, limits: Limits) -> Iterator[Outcome]:
         """Do as the function does."""
-        if self._language.command and any(call.function is not None for call in calls):
-            raise ConfigError("a function can be called in python only; give standard input to a program")
+        if self._language.command and any(call.stdin is None for call in calls):
+            raise ConfigError("only python has functions and tests to call; give standard input to a program")
+        return self._outcomes(program, calls, limits)
 
-        def run_one(call: Call, limit_s: float) -> tuple[Outcome, float]:
-            job: dict[str, Any] = {"kind": "program" if call.function is None else "function", "program": program}
-            if call.function is not None:
-                try:
-                    arguments = encode(list(call.arguments), max_bytes=MAX_INPUT_BYTES)
-                except NotPlain as error:
-                    return Outcome(status="unavailable", detail=f"the arguments have {error}"), 0.0
-                job |= {"function": call.function, "arguments": arguments}
-            child = self._fork(job, call.stdin or "", limits, limit_s)
-            self._watch([child], limits)
-            return self._outcome(child, job["kind"], limits), child.clock.seconds()
-
-        return self._each(calls, run_one, limits)
-
-    def run_asserts(self, program: str, asserts: Sequence[str], *, setup: str, limits: Limits) -> list[Outcome]:
-        """Do as the function does."""
-        if self._language.command:
-            raise ConfigError("tests that are code can be run in python only")
-
-        def run_one(test: str, limit_s: float) -> tuple[Outcome, float]:
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
-                link = ours.fileno()
-                served = self._fork({"kind": "serve", "program": program}, "", limits, limit_s, theirs.fileno())
-                tests = self._fork({"kind": "tests", "setup": setup, "test": test}, "", limits, limit_s, link)
-            self._watch([tests, served], limits)
-            of_test = self._outcome(tests, "tests", limits)
-            of_program = self._outcome(served, "serve", limits)
-            ended_it = of_test.status not in ("finished", "unavailable") and of_program.status not in (
-                "over",
-                "finished",
-            )
-            decisive = of_program if ended_it else of_test
-            cpu_s = decisive.cpu_s + of_program.cpu_s
-            return replace(decisive, stdout="", cpu_s=cpu_s), tests.clock.seconds()
-
-        return self._each(asserts, run_one, limits)
-
-    def _each(
-        self, tests: Sequence[_TestT], run_one: Callable[[_TestT, float], tuple[Outcome, float]], limits: Limits
-    ) -> list[Outcome]:
-        """One outcome per test, until the time of all of them is used up."""
+    def _outcomes(self, program: str, calls: Sequence[Call], limits: Limits) -> Iterator[Outcome]:
         left_s = limits.seconds
-        outcomes = []
-        for test in tests:
+        for call in calls:
             if left_s <= 0:
-                outcomes.append(_NO_TIME)
+                yield _NO_TIME
                 continue
             limit_s = min(limits.seconds_per_test, left_s)
-            outcome, seconds = self._attempt(partial(run_one, test, limit_s))
+            outcome, seconds = self._attempt(partial(self._run_call, program, call, limits, limit_s))
             left_s -= limit_s if outcome.status == "timeout" else max(seconds, outcome.cpu_s)
-            outcomes.append(outcome)
-        return outcomes
+            yield outcome
+
+    def _run_call(self, program: str, call: Call, limits: Limits, limit_s: float) -> tuple[Outcome, float]:
+        if call.test is not None:
+            return self._run_test(program, call, limits, limit_s)
+        job: dict[str, Any] = {"kind": "program", "program": program}
+        if call.function is not None:
+            try:
+                arguments = encode(list(call.arguments), exact=True, max_bytes=MAX_INPUT_BYTES)
+            except NotPlain as error:
+                return Outcome(status="unavailable", detail=f"the arguments have {error}"), 0.0
+            job |= {"kind": "function", "function": call.function, "arguments": arguments, "exact": call.exact}
+        # what a row calls by name may lack imports, as the editor of its contest has them
+        child = self._fork(job | {"usual_names": not call.exact}, call.stdin or "", limits, limit_s)
+        self._watch([child], limits)
+        return self._outcome(child, job["kind"], limits), child.clock.seconds()
+
+    def _run_test(self, program: str, call: Call, limits: Limits, limit_s: float) -> tuple[Outcome, float]:
+        serve = {"kind": "serve", "program": program, "usual_names": False}
+        test = {"kind": "tests", "setup": call.setup, "test": call.test, "names": call.names}
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            served = self._fork(serve, "", limits, limit_s, theirs.fileno())
+            tests = self._fork(test, "", limits, limit_s, ours.fileno())
+        self._watch([tests, served], limits)
+        of_test, of_program = self._outcome(tests, "tests", limits), self._outcome(served, "serve", limits)
+        ended_it = of_test.status != "finished" and of_program.status not in ("over", "finished")
+        decisive = of_program if ended_it else of_test
+        cpu_s = decisive.cpu_s + of_program.cpu_s
+        return replace(decisive, stdout="", cpu_s=cpu_s), tests.clock.seconds()
 
     def _attempt(self, work: Callable[[], tuple[Outcome, float]]) -> tuple[Outcome, float]:
         """An outcome and its time. Tried again when neither program nor test caused it."""
@@ -390,7 +369,7 @@ class Runner:
         stdout = os.pread(child.files["stdout"], limits.output_bytes, 0).decode("utf-8", "replace")
         code = os.waitstatus_to_exitcode(child.ended["status"])
         # it may have ended by itself just before it was to be killed
-        status, detail, value = child.killed if code == -signal.SIGKILL else "", "", None
+        status, detail, value = child.killed if code == -signal.SIGKILL else "", "", ""
         if not status and stdout_bytes >= limits.output_bytes:
             status = "output"
         if not status and code == -signal.SIGKILL:
@@ -403,22 +382,21 @@ class Runner:
         return Outcome(status=status, stdout=stdout, value=value, detail=detail, cpu_s=cpu_s)
 
 
-def _said(result: int, kind: str, code: int) -> tuple[str, str, Any]:
+def _said(result: int, kind: str, code: int) -> tuple[str, str, str]:
     """Status, detail and value as the child wrote them, or as its end implies."""
-    text = os.pread(result, 2 * 2**20 * 8, 0)
+    text = os.pread(result, 2 * MAX_VALUE_BYTES, 0)
     if not text:
         if kind in ("program", "serve") and code == 0:
-            return "finished", "", None  # os._exit(0), once everything is printed
-        return "crashed", "the process ended early", None
+            return "finished", "", ""  # os._exit(0), once everything is printed
+        return "crashed", "the process ended early", ""
     try:
-        report = json.loads(text)
-        status, detail = report["status"], report["detail"]
-        if status not in (*_OF_PROGRAMS, *(["unavailable"] if kind == "tests" else [])) or not isinstance(detail, str):
+        head, _, value = text.decode().partition("\n")
+        status, detail = json.loads(head)
+        if status not in _OF_PROGRAMS or not isinstance(detail, str):
             raise ValueError(status)
-        value = decode(json.dumps(report["value"])) if status == "finished" and kind != "program" else None
-    except (ValueError, TypeError, KeyError, RecursionError, NotPlain):
-        return "crashed", "its result is no plain data", None
-    return status, ascii(detail)[1:-1][:MAX_DETAIL_CHARS], value
+    except (ValueError, TypeError, RecursionError):
+        return "crashed", "its result is no plain data", ""
+    return status, ascii(detail)[1:-1][:MAX_DETAIL_CHARS], value if status == "finished" and kind != "program" else ""
 
 
 def _signal_name(number: int) -> str:

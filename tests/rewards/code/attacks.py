@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from r3_openrlhf.rewards.code.data import decode
 from r3_openrlhf.rewards.code.run import Call, Limits, Outcome, Runner
 
 EXPECTED = "expected-" + str(98_321)  # in this process alone
@@ -72,7 +73,7 @@ def attack(runner: Runner, name: str) -> Result:
     is_held = outcome.status in known.statuses and "THROUGH" not in outcome.stdout and is_untouched
     is_held = is_held and EXPECTED not in f"{outcome}" and len(outcome.detail) <= 300 and outcome.detail.isprintable()
     if known.function and outcome.status == "finished":
-        is_held = is_held and type(outcome.value) in (int, list, bool) and outcome.value != "right"
+        is_held = is_held and type(decode(outcome.value)) in (int, list, bool) and "right" not in outcome.value
     return Result(outcome, is_held and following.stdout == "[] True\n", following.stdout)
 
 

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.rewards.code.run import Limits
+from r3_openrlhf.config.code_tests import CodeTests, split_names
+from r3_openrlhf.rewards.code.run import Call, Limits
 from tests.rewards.code.test_run import runner  # noqa: F401  a fixture
 
 
 def verdict(runner, program, test, setup="", **limits):  # noqa: F811
-    (outcome,) = runner.run_asserts(program, [test], setup=setup, limits=Limits(**limits))
-    return outcome.value if outcome.status == "finished" else outcome.status
+    names, imports = split_names(CodeTests(asserts=[test], setup=setup))
+    call = Call(test=test, setup="\n".join([*imports, setup]), names=tuple(names))
+    (outcome,) = runner.run_program(program, [call], limits=Limits(**limits))
+    return outcome.value == "true" if outcome.status == "finished" else outcome.status
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("asserts.toml").read_text("utf-8"))

@@ -3,6 +3,7 @@
 import pytest
 
 from r3_openrlhf.rewards.code.compare import same_text, same_value
+from r3_openrlhf.rewards.code.data import encode
 from r3_openrlhf.rewards.code.extraction import last_program
 from tests.tables import tables_beside
 
@@ -18,13 +19,17 @@ OTHER_VALUES = [
 ]  # fmt: skip
 
 
+def same_returned(expected, returned, **more):
+    return same_value(expected, encode(returned), **more)
+
+
 @pytest.mark.parametrize(
     ("same", "pairs", "expected"),
     [
         (same_text, TABLES["same"], True),
         (same_text, TABLES["other"], False),
-        (same_value, SAME_VALUES, True),
-        (same_value, OTHER_VALUES, False),
+        (same_returned, SAME_VALUES, True),
+        (same_returned, OTHER_VALUES, False),
     ],
 )
 def test_what_is_the_same(same, pairs, expected):
@@ -32,9 +37,9 @@ def test_what_is_the_same(same, pairs, expected):
 
 
 def test_a_list_around_the_value_counts_where_the_data_set_has_them():
-    assert same_value([5], 5, boxed=True) and same_value([5], [5], boxed=True)
-    assert not same_value([5], 5)
-    assert not same_value([5, 6], 5, boxed=True)
+    assert same_returned([5], 5, boxed=True) and same_returned([5], [5], boxed=True)
+    assert not same_returned([5], 5)
+    assert not same_returned([5, 6], 5, boxed=True)
 
 
 @pytest.mark.parametrize(("response", "program"), TABLES["programs"].values(), ids=TABLES["programs"])

@@ -17,7 +17,14 @@ from tests.tables import tables_beside
 TABLES = tables_beside(__file__)
 TESTS = {name: json.dumps(tests) for name, tests in TABLES["tests"].items()}
 ADD, CALLS = TESTS["ADD"], TESTS["CALLS"]
-SETTINGS = {"seconds_per_test": 2.0, "seconds": 20.0, "memory_mb": 256, "url": None, "languages": {}}
+SETTINGS = {
+    "seconds_per_test": 2.0,
+    "seconds": 20.0,
+    "memory_mb": 256,
+    "url": None,
+    "languages": {},
+    "credit": "share",
+}
 
 
 def fenced(program):
@@ -82,7 +89,7 @@ def test_what_got_no_process_is_never_wrong(statuses, verdict):
     def run(*_, **__):
         return [Outcome(status=status, stdout=text) for status, text in zip(statuses, outputs, strict=True)]
 
-    assert judge(Item("code", fenced("x"), (ADD,), False), Limits(), run)[:3] == verdict
+    assert judge(Item("code", fenced("x"), (ADD,), False), Limits(), run, by_share=True)[:3] == verdict
 
 
 def test_limits_of_a_problem_go_above_those_of_the_run():

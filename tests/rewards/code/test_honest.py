@@ -2,6 +2,7 @@
 
 import pytest
 
+from r3_openrlhf.rewards.code.data import decode
 from r3_openrlhf.rewards.code.run import Limits
 from tests.rewards.code.honest import HONEST
 from tests.rewards.code.test_run import runner  # noqa: F401  a fixture
@@ -14,6 +15,6 @@ def test_it_is_right(runner, name):  # noqa: F811
     program, call, expected = HONEST[name]
     (outcome,) = runner.run_program(program, [call], limits=Limits())
     assert (outcome.status, outcome.detail) == ("finished", "")
-    result = outcome.stdout if call.function is None else outcome.value
+    result = outcome.stdout if call.function is None else decode(outcome.value)
     assert result == expected
     assert type(result) is type(expected)
