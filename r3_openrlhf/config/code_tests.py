@@ -196,7 +196,7 @@ def _innermost(nodes: list[Any], names: set[str]) -> list[str]:
     def called(node: ast.AST) -> bool:
         return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
 
-    calls = [node for node in nodes if called(node)]
+    calls: list[Any] = [node for node in nodes if called(node)]
     return [node.func.id for node in calls if sum(map(called, ast.walk(node))) == 1][:1]
 
 

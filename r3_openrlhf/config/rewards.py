@@ -34,10 +34,10 @@ class CodeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "reward.code.")
-        for word, path in self.languages.items():
+        for language, path in self.languages.items():
             if not isinstance(path, str) or not is_import_path(path):
                 raise ConfigError(
-                    f"reward.code.languages.{word} is {quoted(path)}; use package.module:name or file.py:name"
+                    f"reward.code.languages.{language} is {quoted(path)}; use package.module:name or file.py:name"
                 )
         if self.url is not None and not _is_address(self.url):
             raise ConfigError(f"reward.code.url is {quoted(self.url)}; an address starts with http:// or https://")

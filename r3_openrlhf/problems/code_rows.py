@@ -2,15 +2,16 @@
 (config/code_tests.py).
 
 A table of shapes, each with one function. Rows of a stranger are read as data: nothing of them runs
-here, and a pickle is read as text, never unpickled."""
+here, and of a pickle only a text is read."""
 
 from __future__ import annotations
 
 import ast
 import base64
 import binascii
+import io
 import json
-import pickletools
+import pickle
 import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -165,11 +166,10 @@ def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
 
 def _names_to_say(tests: CodeTests, words: str) -> tuple[str, str]:
     """Sentences about the function that the tests call, and about classes that they use."""
-    if tests.fn_name is not None:
-        called, asked = (tests.fn_name, len(tests.inputs[0])), [tests.fn_name]
+    if tests.fn_name is None:
+        called, (asked, _) = first_call("\n".join([tests.setup, *tests.asserts])), split_names(tests)
     else:
-        called = first_call("\n".join([tests.setup, *tests.asserts]))
-        asked, _ = split_names(tests)
+        called, asked = (tests.fn_name, len(tests.inputs[0])), [tests.fn_name]
     unsaid = [name for name in asked if not re.search(rf"\b{re.escape(name)}\b", words)]
     classes = [name for name in unsaid if name[:1].isupper() and called and name != called[0]]
     if others := [name for name in unsaid if name not in classes and called and name != called[0]]:
@@ -186,7 +186,7 @@ def first_call(source: str) -> tuple[str, int] | None:
     function, or of a class where there is none."""
     try:
         names, _ = split_names(CodeTests(asserts=[source]))
-        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        calls: list[Any] = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     of_program = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in names]
@@ -232,24 +232,11 @@ def parsed(value: Any, *, depth: int = 3) -> Any:
     return value
 
 
-# Of pickles: what one text is written with; nothing is unpickled
-_OF_TEXT = {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE"}
-_AROUND_TEXT = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"}
+class _OnlyText(pickle.Unpickler):
+    """It makes no object: the first class or function that a pickle names is refused."""
 
-
-def _text_of_pickle(data: bytes) -> str:
-    texts: list[str] = []
-    try:
-        for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name in _OF_TEXT:
-                texts.append(str(argument))
-            elif opcode.name not in _AROUND_TEXT:
-                raise DataError(f"its packed tests hold {opcode.name}, and only one text is read")
-    except (ValueError, EOFError) as error:
-        raise DataError(f"its packed tests cannot be read ({type(error).__name__})") from error
-    if len(texts) != 1:
-        raise DataError("its packed tests hold no text")
-    return texts[0]
+    def find_class(self, module: str, name: str) -> Any:
+        raise DataError(f"its packed tests hold {module}.{name}, and only one text is read")
 
 
 def unpacked(text: str) -> str:
@@ -264,7 +251,13 @@ def unpacked(text: str) -> str:
         raise DataError(f"its packed tests are cut off, or have more than {MAX_UNPACKED // 2**20} MB")
     if data[:1] in (b"{", b"["):
         return data.decode("utf-8", "replace")
-    return _text_of_pickle(data)
+    try:
+        content = _OnlyText(io.BytesIO(data)).load()
+    except (pickle.UnpicklingError, ValueError, LookupError, EOFError, TypeError, AttributeError) as error:
+        raise DataError(f"its packed tests cannot be read ({type(error).__name__})") from error
+    if not isinstance(content, str):
+        raise DataError("its packed tests hold no text")
+    return content
 
 
 def limit_of(value: Any, *, unit: float = 1.0) -> float | None:

@@ -23,7 +23,9 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -82,42 +84,30 @@ class _Worker:
         """The answer to one item. ItemLost: there is none; then nothing but `bury` makes sense."""
         self.number += 1
         clock = Clock(pid_of(self.pidfd))
-        buffer = bytearray()
         try:
-            self._send(frame(self.number, body), clock, limit_s)
-            while True:
-                left = limit_s - clock.seconds()
-                self.connection.settimeout(min(LOOK_S, max(left, 0.001)))
-                try:
-                    received = self.connection.recv(2**18)
-                except TimeoutError:
-                    if (seconds := clock.seconds()) >= limit_s:
-                        raise ItemLost("timeout", seconds=seconds) from None
-                    continue
+            left, buffer = memoryview(frame(self.number, body)), bytearray()
+            while left:
+                left = left[self._wait(partial(self.connection.send, left), clock, limit_s) :]
+            while (taken := take_frame(buffer, max_bytes=MAX_ANSWER_BYTES)) is None:
+                received = self._wait(partial(self.connection.recv, 2**18), clock, limit_s)
                 if not received:
                     raise ItemLost("crashed", seconds=clock.seconds())
                 buffer += received
-                taken = take_frame(buffer, max_bytes=MAX_ANSWER_BYTES)
-                if taken is not None:
-                    if taken[0] != self.number or buffer:
-                        raise ItemLost("crashed", "it does not keep to the protocol", seconds=clock.seconds())
-                    return taken[1]
-                if left <= 0:
-                    raise ItemLost("timeout", seconds=limit_s)
         except ValueError as error:
             raise ItemLost("talkative", seconds=clock.seconds()) from error
         except OSError as error:
             raise ItemLost("crashed", seconds=clock.seconds()) from error
+        if taken[0] != self.number or buffer:
+            raise ItemLost("crashed", "it does not keep to the protocol", seconds=clock.seconds())
+        return taken[1]
 
-    def _send(self, message: bytes, clock: Clock, limit_s: float) -> None:
-        left = memoryview(message)
-        while left:
-            self.connection.settimeout(min(LOOK_S, max(limit_s - clock.seconds(), 0.001)))
-            try:
-                left = left[self.connection.send(left) :]
-            except TimeoutError:
-                if (seconds := clock.seconds()) >= limit_s:
-                    raise ItemLost("timeout", seconds=seconds) from None
+    def _wait(self, step: Callable[[], Any], clock: Clock, limit_s: float) -> Any:
+        """What one call of the socket returns, within the item's own time."""
+        while (seconds := clock.seconds()) < limit_s:
+            self.connection.settimeout(min(LOOK_S, max(limit_s - seconds, 0.001)))
+            with suppress(TimeoutError):
+                return step()
+        raise ItemLost("timeout", seconds=seconds)
 
     def kill(self) -> None:
         """End the process; who is asking it is answered."""
@@ -271,67 +261,56 @@ class ProcessPool(Generic[AnswerT]):
         else:
             _set(future.set_result, self._on_lost(lost))
 
-    def _free_worker(self) -> _Worker | None:
-        """Take one of a session that is over."""
+    def _worker(self) -> _Worker:
+        """One of a session that is over, or a new one. ItemLost: none can be started now, or ever."""
         with self._lock:
-            return self._free.pop() if self._free else None
-
-    def _new_worker(self) -> _Worker:
-        """ItemLost: none can be started now, or ever."""
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:
-            raise ItemLost("unavailable", str(error)) from error
-        try:
-            with theirs, self._starting:
-                pidfd = self._fork(theirs)
-        except ItemLost:
-            ours.close()
-            raise
-        worker = _Worker(ours, pidfd)
+            if self._free:
+                return self._free.pop()
+        with self._starting:
+            for _ in range(2):  # a server that has been killed is found out only now
+                server = self._started_server()
+                try:
+                    ours, theirs = socket.socketpair()
+                    with theirs:
+                        worker = _Worker(ours, server.fork(theirs.fileno())[1])
+                    break
+                except OSError:
+                    self._end_server()
+            else:
+                raise ItemLost("unavailable", "the processes end as soon as they are started")
         with self._lock:
             self._workers.add(worker)
         if self._closing:
             worker.kill()
         return worker
 
-    def _fork(self, connection: socket.socket) -> int:
-        for _ in range(2):  # a server that has been killed is found out only now
-            server = self._started_server()
-            try:
-                return server.fork(connection.fileno())[1]
-            except OSError:
-                server.close()
-                self._server = None
-        raise ItemLost("unavailable", "the processes end as soon as they are started")
-
     def _started_server(self) -> ForkServer:
         if self._closing:
             raise ItemLost("closed")
-        if self._server is None:
-            if time.monotonic() < self._no_start_before:
-                raise ItemLost("unavailable", self._why_no_start)
-            if self._memory_bytes is not None:
-                for layer in missing_layers():
-                    logger.warning("processes are less isolated than they should be: this kernel has no %s", layer)
-            try:
-                # before it is ready, so that `close` can end it
-                self._server = _fork_server(self._target, self._options, self._memory_bytes)
-                self._server.wait_until_ready()
-            except OSError as error:
-                raise self._no_start(error) from error
-            if self._closing:  # while it was started
-                self._server.close()
+        if self._server is not None:
+            return self._server
+        if time.monotonic() < self._no_start_before:
+            raise ItemLost("unavailable", self._why_no_start)
+        for layer in missing_layers() if self._memory_bytes is not None else ():
+            logger.warning("processes are less isolated than they should be: this kernel has no %s", layer)
+        try:
+            # before it is ready, so that `close` can end it
+            self._server = _fork_server(self._target, self._options, self._memory_bytes)
+            self._server.wait_until_ready()
+        except OSError as error:
+            self._end_server()
+            self._no_start_before, self._why_no_start = time.monotonic() + RETRY_START_S, str(error)
+            if not self._closing:
+                logger.error("no processes for %s: %s", self._target, error)
+            raise ItemLost("unavailable", str(error)) from error
+        if self._closing:  # while it was started
+            self._server.close()
         return self._server
 
-    def _no_start(self, error: OSError) -> ItemLost:
+    def _end_server(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
-        self._no_start_before, self._why_no_start = time.monotonic() + RETRY_START_S, str(error)
-        if not self._closing:
-            logger.error("no processes for %s: %s", self._target, error)
-        return ItemLost("unavailable", str(error))
 
     def _bury(self, worker: _Worker) -> None:
         with self._lock:
@@ -357,7 +336,7 @@ class Session(Generic[AnswerT]):
     def ask(self, body: bytes | msgspec.Raw) -> AnswerT:
         """Return an item's answer, in this thread. ItemLost: none, and the worker is gone."""
         try:
-            self._worker = self._worker or self._pool._free_worker() or self._pool._new_worker()
+            self._worker = self._worker or self._pool._worker()
             return self._pool._ask(self._worker, body)
         except ItemLost:
             self.end()

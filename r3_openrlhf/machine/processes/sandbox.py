@@ -14,7 +14,6 @@ import platform
 import resource
 import struct
 import sys
-import sysconfig
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -84,7 +83,7 @@ class Barriers:
 
     Args:
         readable: files and directories that may be read.
-        writable: directories in which files, nothing else, may be made, written and removed.
+        writable: directories in which files and directories may be made, written and removed.
         executable: directories from which programs may be started, where `programs` is set.
         threads: threads and pairs of sockets are allowed, for programs; processes are not.
         programs: this process may become another program (execve).
@@ -141,15 +140,23 @@ _RULE_PATH_BENEATH = 1
 _READ_FILE, _READ_DIR = 4, 8
 _READ = _READ_FILE | _READ_DIR
 _EXECUTE = 1
-_WRITE = 2 | 32 | 256 | 16384  # write, remove, make a file, truncate
+_WRITE = 2 | 16 | 32 | 128 | 256 | 16384  # write; remove and make directories and files; truncate
 _OF_FILES = 1 | 2 | _READ_FILE | 16384  # rights that a rule about a file can give
 _ALL_FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 4: 2**15 - 1}  # by ABI; 5 adds ioctl
 
 
-def library_paths() -> list[str]:
-    """List where this interpreter reads its modules and shared libraries, and two devices."""
-    libraries = {path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib")}
-    libraries.update(entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def library_paths(packages: Iterable[str] | None = None) -> list[str]:
+    """List where this interpreter reads its modules and shared libraries, and two devices.
+
+    packages: of the installed ones only these; None: all."""
+    standard = os.path.dirname(os.__file__)
+    libraries = {os.path.join(standard, name) for name in os.listdir(standard) if name not in _INSTALLED}
+    installed = [entry for entry in sys.path if entry.endswith(_INSTALLED)]
+    names = [""] if packages is None else [f"{name}{end}" for name in packages for end in ("", ".py", ".libs")]
+    libraries.update(os.path.join(entry, name) for entry in installed for name in names)
     return [*libraries, "/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom"]
 
 

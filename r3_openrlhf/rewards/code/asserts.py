@@ -27,23 +27,25 @@ MAX_MESSAGE_BYTES = 2**27  # both ends have a limit of memory and of time as wel
 MAX_ITEMS = 10**6
 _LENGTH = struct.Struct(">I")
 _MUTABLE = (list, dict, set, bytearray)
-_BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or".split()
-_COMPARISONS = frozenset(f"__{name}__" for name in "lt le eq ne gt ge".split())
-_OPERATORS = frozenset(f"__{prefix}{name}__" for name in _BINARY for prefix in ("", "r", "i"))
-# of any object of the program: nothing here compares it with a value of a test, or counts it
-_HARMLESS = frozenset(
-    f"__{name}__"
-    for name in "call next bool str repr format hash enter exit setitem delitem aiter anext aenter aexit "
-    "instancecheck subclasscheck".split()
+
+
+def _specials(names: str, *, prefixes: Sequence[str] = ("",)) -> frozenset[str]:
+    return frozenset(f"__{prefix}{name}__" for name in names.split() for prefix in prefixes)
+
+
+_COMPARISONS = _specials("lt le eq ne gt ge")
+_OPERATORS = _specials(
+    "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or", prefixes=("", "r", "i")
 )
-_OF_DATA = frozenset(
-    f"__{name}__"
-    for name in "len iter reversed contains getitem neg pos abs invert int float complex index round trunc floor ceil".split()
+_CHECKS = _specials("instancecheck subclasscheck")
+# with these an object that is no data could pass for a value that it does not have
+_OF_DATA = _specials(
+    "len iter reversed contains getitem neg pos abs invert int float complex index round trunc floor ceil"
 )
-_SPECIALS = _COMPARISONS | _OPERATORS | _HARMLESS | _OF_DATA | {"__await__"}
-_CHECKS = frozenset({"__instancecheck__", "__subclasscheck__"})
-_READABLE = frozenset({"__name__", "__doc__", "__module__", "__annotations__"})
-# of the tests' objects: modules and frames lead anywhere, these have nothing but a call or the next item
+_HARMLESS = _specials("call next bool str repr format hash enter exit setitem delitem await aiter anext aenter aexit")
+_SPECIALS = _COMPARISONS | _OPERATORS | _CHECKS | _OF_DATA | _HARMLESS
+_READABLE = _specials("name doc module annotations")
+# of the tests' objects: modules and frames lead anywhere, the others have nothing but a call or the next item
 _HIDDEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType)
 _CLOSED = (
     types.FunctionType,
@@ -81,8 +83,7 @@ class Peer:
 
     def __init__(self, link: int, operations: dict[str, Callable[..., object]], *, guards: bool) -> None:
         self._socket = socket.socket(fileno=link)
-        self._operations = {"call": _call, "special": _special, "items": _items, **operations}
-        self._operations |= {"attribute": self._attribute, "set attribute": self._set_attribute}
+        self._operations = operations
         self.guards = guards
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
@@ -116,7 +117,11 @@ class Peer:
         answer: dict[str, Any] = {}
         try:
             arguments = [self._read(text) for text in request["arguments"]]
-            value = self._operations[request["ask"]](*arguments)
+            if request["ask"] in self._operations:
+                value = self._operations[request["ask"]](*arguments)
+            else:
+                self._check_use(*arguments[:2])
+                value = _USES[request["ask"]](*arguments)
             written = [self._write(argument) if _has_mutable(argument) else "" for argument in arguments]
             changes = zip(written, request["arguments"], strict=True)
             answer["changed"] = ["" if new == old else new for new, old in changes]
@@ -129,27 +134,33 @@ class Peer:
             answer = self._told(error)
         self._send(answer | {"printed": _printed()})
 
+    def _check_use(self, value: Any, name: Any = None) -> None:
+        """Refuse what the program was not given, and what leads from there to the tests."""
+        if self.guards and id(value) not in self._numbers:
+            raise TypeError("no object of the tests")
+        if self.guards and isinstance(name, str) and name not in _SPECIALS:
+            if name.startswith("_") or isinstance(value, _CLOSED):
+                raise AttributeError(name)
+
     def _told(self, error: BaseException) -> dict[str, Any]:
-        told = {
-            "error": self._write(TypeError if isinstance(error, NotPlain) else type(error)),
-            "detail": failure(error)[1],
-        }
-        for key, value in (("arguments", list(error.args)), ("attributes", dict(vars(error)))):
-            try:
-                told[key] = encode(value, exact=True)
-            except NotPlain:  # also where one of them is an object
-                told[key] = "[]" if key == "arguments" else '{"dict": []}'
-        return told
+        kind = TypeError if isinstance(error, NotPlain) else type(error)
+        try:
+            content = encode([list(error.args), vars(error)], exact=True)
+        except NotPlain:  # also where one of them is an object
+            content = '[[], {"dict": []}]'
+        return {"error": self._write(kind), "detail": failure(error)[1], "content": content}
 
     def _exception(self, message: dict[str, Any]) -> BaseException:
         kind = self._read(message["error"])
         try:
-            error: BaseException = kind(*decode(message["arguments"]))
-            vars(error).update(decode(message["attributes"]))
+            arguments, attributes = decode(message["content"])
+            error: BaseException = kind(*arguments)
+            vars(error).update(attributes)
         except Exception:  # a constructor with other arguments
             error = kind.__new__(kind) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError()
+        error = error if isinstance(error, (Exception, SystemExit)) else RuntimeError()
         error.of_program = str(message.get("detail", ""))[:200]  # type: ignore[attr-defined]
-        return error if isinstance(error, (Exception, SystemExit)) else RuntimeError(message.get("detail"))
+        return error
 
     def _write(self, value: object) -> str:
         return encode(value, exact=True, of_object=self._described, max_bytes=MAX_MESSAGE_BYTES)
@@ -180,7 +191,7 @@ class Peer:
         if "__await__" in specials:
             return _awaited(self, Stub(self, number, known))
         if (number, False) not in self._stand_ins:
-            if base is not None:
+            if isinstance(base, type) and issubclass(base, BaseException):
                 self._stand_ins[number, False] = type(name, (base,), {"_Stub__number": number})
             else:
                 self._stand_ins[number, False] = _stub_class(name, tuple(specials), self.guards)(self, number, known)
@@ -198,15 +209,6 @@ class Peer:
         name, specials, _ = known = stub._Stub__known
         key = stub._Stub__number, True
         return self._stand_ins.setdefault(key, _stub_class(name, tuple(specials), False)(self, key[0], known))
-
-    def _attribute(self, value: Any, name: str) -> Any:
-        if self.guards and (name.startswith("_") or isinstance(value, _CLOSED)):
-            raise AttributeError(name)
-        return getattr(value, name)
-
-    def _set_attribute(self, value: Any, name: str, new: Any) -> None:
-        self._attribute(value, name) if hasattr(value, name) else None
-        setattr(value, name, new)
 
     def _send(self, message: object) -> None:
         body = json.dumps(message).encode()
@@ -280,7 +282,7 @@ def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
     """A class whose instances do what an object with these special methods does.
 
     guards: an object that is no data is given no value of a test, and its items are read once."""
-    kept = [special for special in specials if not guards or special not in _OF_DATA]
+    kept = _SPECIALS.intersection(specials) - (_OF_DATA if guards else frozenset())
     methods: dict[str, Any] = {special: _forwarded(special, guards) for special in kept}
     if guards and "__next__" in specials:
         methods["__iter__"] = lambda self: self
@@ -306,8 +308,10 @@ def _forwarded(special: str, guards: bool) -> Any:
 
 
 def _frozen_items(stub: Any) -> list[Any]:
-    items = stub.__dict__.get("_Stub__items")
-    return stub.__dict__.setdefault("_Stub__items", stub._Stub__peer.ask("items", stub)) if items is None else items
+    if "_Stub__items" not in stub.__dict__:
+        stub.__dict__["_Stub__items"] = [*stub._Stub__peer.ask("items", stub)]
+    items: list[Any] = stub.__dict__["_Stub__items"]
+    return items
 
 
 _FROZEN: dict[str, Any] = {
@@ -321,18 +325,18 @@ async def _awaited(peer: Peer, stub: Stub) -> Any:
     return peer.ask("await", stub)
 
 
-def _call(function: Any, arguments: Any, keywords: Any) -> Any:
-    return function(*arguments, **keywords)
-
-
 def _special(value: Any, name: str, arguments: Any, keywords: Any) -> Any:
-    if name not in _SPECIALS:
-        raise AttributeError(name)
     return getattr(type(value), name)(value, *arguments, **keywords)
 
 
-def _items(value: Any) -> list[Any]:
-    return [item for item, _ in zip(value, range(MAX_ITEMS), strict=False)]
+# What one end does with objects of the other one
+_USES: dict[str, Callable[..., Any]] = {
+    "call": lambda function, arguments, keywords: function(*arguments, **keywords),
+    "special": _special,
+    "attribute": getattr,
+    "set attribute": setattr,
+    "items": lambda value: [item for item, _ in zip(value, range(MAX_ITEMS), strict=False)],
+}
 
 
 # The program's end

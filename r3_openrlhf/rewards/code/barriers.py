@@ -14,8 +14,8 @@ from pathlib import Path
 from r3_openrlhf.machine.processes.sandbox import library_paths
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import nearest
+from r3_openrlhf.rewards.code.zygote import BOX_BYTES
 
-BOX_BYTES = 2**28
 SYSTEM_PROGRAMS = ("/usr", "/bin", "/lib", "/lib64")
 _BOX = "/box"
 

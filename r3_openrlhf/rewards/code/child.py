@@ -44,8 +44,10 @@ def run(barriers: Barriers) -> None:
     with os.fdopen(JOB, "rb") as file:
         job = json.load(file)
     limits = job["limits"]
+    with open("/proc/self/statm", encoding="ascii") as sizes:
+        loaded = int(sizes.read().split()[0]) * resource.getpagesize()
     set_limits(
-        memory_bytes=2**46 if job["reserves_memory"] else limits["memory_mb"] * 2**20 + STACK_BYTES,
+        memory_bytes=2**46 if job["reserves_memory"] else limits["memory_mb"] * 2**20 + STACK_BYTES + loaded,
         file_bytes=limits["output_bytes"],
         open_files=limits["open_files"],
     )
@@ -91,7 +93,7 @@ def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
     module.__builtins__ = builtins  # type: ignore[attr-defined]
     sys.modules[name] = module
     threading.stack_size(THREAD_STACK_BYTES)
-    sys.argv = [NAME]
+    sys.argv = sys.orig_argv = [NAME]
     linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]
     for number, stream in ((1, "stdout"), (2, "stderr")):
@@ -128,7 +130,7 @@ def _program(job: dict[str, Any]) -> None:
 def _function(job: dict[str, Any]) -> None:
     """A function, or a method of `class Solution`, with arguments."""
     module = _imported(job)
-    function = _find(module, job["function"])
+    function = module.__dict__.get(job["function"]) if job["exact"] else _find(module, job["function"])
     if function is None:
         report("error", detail=f"there is no function {job['function'][:80]}")
         return

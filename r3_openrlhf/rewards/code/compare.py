@@ -6,15 +6,12 @@ evaluated, and of the values of a program nothing is made, hashed or counted: ma
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
-
-from r3_openrlhf.rewards.code.data import encode
 
 RELATIVE = 1e-6  # as Codeforces' checkers
 ABSOLUTE = 1e-9
@@ -91,7 +88,7 @@ def same_literal(expected: str, returned: str) -> bool:
     marks = _marks(returned, len(expected))
     try:
         return marks is not None and _canonical(json.loads(expected)) == _canonical(marks[0])
-    except (ValueError, TypeError, ArithmeticError, RecursionError):
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
         return False
 
 
@@ -134,7 +131,7 @@ def _key(key: Any) -> str:
 
 
 def _canonical(marks: Any) -> Any:
-    """Equal for values that are equal in Python; ValueError: it equals no literal."""
+    """Equal for values that are equal in Python. KeyError: marks that no literal has."""
     if isinstance(marks, (int, float)):
         return int(marks) if marks == int(marks) else marks
     if isinstance(marks, list):
@@ -142,33 +139,26 @@ def _canonical(marks: Any) -> Any:
     if not isinstance(marks, dict):
         return marks
     ((kind, content),) = marks.items()
-    return _CANONICAL[kind](content)
+    if kind in ("set", "frozenset", "dict"):
+        return {kind.removeprefix("frozen"): sorted(json.dumps(_canonical(item)) for item in content)}
+    return _canonical(_PLAINER[kind](content)) if kind in _PLAINER else {kind: _canonical(content)}
 
 
-def _in_any_order(kind: str, items: list[Any]) -> dict[str, Any]:
-    return {kind: sorted(json.dumps(_canonical(item)) for item in items)}
+def _made(content: list[Any]) -> Any:
+    """A number or dictionary of another type, as the literal that it equals."""
+    name, arguments, _, pairs = content
+    if name in ("Decimal", "Fraction"):
+        value = (Decimal if name == "Decimal" else Fraction)(*arguments)
+        return float(value) if float(value) == value else str(value)
+    if name == "bytearray":
+        return arguments[0]
+    return {"dict": [pair["tuple"] for pair in pairs]} if pairs or name != "Counter" else arguments[0]
 
 
-def _canonical_number(value: Decimal | Fraction) -> Any:
-    number = float(value)
-    return _canonical(number) if number == value else str(value)
-
-
-_CANONICAL: dict[str, Any] = {
+_PLAINER: dict[str, Any] = {
     "int": lambda content: int(content, 16),
-    "tuple": lambda content: {"tuple": _canonical(content)},
-    "namedtuple": lambda content: _canonical({"tuple": content["tuple"][2]}),
-    "Decimal": lambda content: _canonical_number(Decimal(content)),
-    "Fraction": lambda content: _canonical_number(Fraction(*map(_canonical, content["tuple"]))),
-    "bytearray": _canonical,
-    "defaultdict": lambda content: _canonical(content["tuple"][1]),
-    **{kind: functools.partial(_in_any_order, "set") for kind in ("set", "frozenset")},
-    **{kind: functools.partial(_in_any_order, "dict") for kind in ("dict",)},
-    **{kind: _canonical for kind in ("Counter", "OrderedDict")},
-    **{
-        kind: lambda content, kind=kind: {kind: _canonical(content)}
-        for kind in ("bytes", "complex", "type", "ellipsis", "NotImplementedType")
-    },
+    "namedtuple": lambda content: {"tuple": content[2]},
+    "made": _made,
 }
 
 

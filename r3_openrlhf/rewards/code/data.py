@@ -51,8 +51,8 @@ def _marked(value: Any, depth: int, exact: bool, of_object: Any) -> object:
     def within(part: Any) -> object:
         return _marked(part, depth + 1, exact, of_object)
 
-    if exact and (kind := _exact_kind(value)) is not None:
-        return {kind: within(_EXACT[kind][0](value))}
+    if exact and (parts := _parts(value)) is not None:
+        return {parts[0]: within(parts[1])}
     for scalar, write in _SCALARS.items():
         if isinstance(value, scalar):
             return write(value)
@@ -62,14 +62,19 @@ def _marked(value: Any, depth: int, exact: bool, of_object: Any) -> object:
             return {sequence.__name__: items} if sequence in (tuple, set, frozenset) else items
     if isinstance(value, dict):
         return {"dict": [[within(part) for part in pair] for pair in dict.items(value)]}
-    module = type(value).__module__
-    if module.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
-        return within(value.tolist())
-    if module in ("decimal", "_pydecimal", "fractions"):
-        return float(value)
+    if (number := _as_plain(value)) is not None:
+        return within(number)
     if of_object is not None:
         return {"object": within(of_object(value))}
     raise NotPlain(f"a value of type {type(value).__name__[:80]}")
+
+
+def _as_plain(value: Any) -> Any:
+    """Numbers and arrays of other types as built-in ones; None: it is neither."""
+    module = type(value).__module__
+    if module.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    return float(value) if module in ("decimal", "_pydecimal", "fractions") else None
 
 
 def _of_int(value: int) -> object:
@@ -87,20 +92,33 @@ _SCALARS: dict[Any, Callable[[Any], object]] = {
 }
 
 
-def _exact_kind(value: Any) -> str | None:
-    """The mark of a value that keeps its type; None: it has none."""
+def _parts(value: Any) -> tuple[str, Any] | None:
+    """(mark, what the value is made of) of one that keeps its type; None: it has no mark."""
     kind = type(value)
     if issubclass(kind, type):
-        return "type" if _TYPES.get(value.__name__) is value else None
+        return ("type", value.__name__) if _TYPES.get(value.__name__) is value else None
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return "namedtuple"
-    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
-        return "ndarray" if value.dtype.kind in "biufcSU" else None
-    return kind.__name__ if kind in _EXACT_TYPES else None
+        return "namedtuple", [kind.__name__, [*kind._fields], [*value]]
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in "biufcSU":
+        return "ndarray", [value.dtype.str, value.shape, value.ravel().tolist()]
+    if value is NotImplemented or value is ...:
+        return "constant", repr(value)
+    if _MADE.get(kind.__name__) is not kind:
+        return None
+    _, arguments, _, items, pairs = (*value.__reduce_ex__(4), None, None, None)[:5]
+    if kind is bytearray:
+        arguments = [bytes(value)]
+    return "made", [kind.__name__, [*arguments], [*items] if items else [], [*pairs] if pairs else []]
 
 
-def _defaultdict(parts: Any) -> Any:
-    return collections.defaultdict(parts[0], parts[1])
+def _made(parts: Any) -> Any:
+    name, arguments, items, pairs = parts
+    value = _MADE[name](*arguments)
+    if items:
+        value.extend(items)
+    if pairs:
+        value.update(pairs)
+    return value
 
 
 def _array(parts: Any) -> Any:
@@ -110,44 +128,23 @@ def _array(parts: Any) -> Any:
 
 
 _TYPES = {name: value for name, value in vars(builtins).items() if isinstance(value, type)}
-# mark -> what a value is made of, and back
-_EXACT: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "Decimal": (str, Decimal),
-    "Fraction": (lambda value: (value.numerator, value.denominator), lambda parts: Fraction(*parts)),
-    "deque": (list, collections.deque),
-    "bytearray": (bytes, bytearray),
-    "range": (lambda value: (value.start, value.stop, value.step), lambda parts: range(*parts)),
-    "slice": (lambda value: (value.start, value.stop, value.step), lambda parts: slice(*parts)),
-    "date": (datetime.date.isoformat, datetime.date.fromisoformat),
-    "datetime": (datetime.datetime.isoformat, datetime.datetime.fromisoformat),
-    "time": (datetime.time.isoformat, datetime.time.fromisoformat),
-    "timedelta": (
-        lambda value: (value.days, value.seconds, value.microseconds),
-        lambda parts: datetime.timedelta(*parts),
-    ),
-    "Counter": (dict, collections.Counter),
-    "OrderedDict": (dict, collections.OrderedDict),
-    "defaultdict": (lambda value: (value.default_factory, dict(value)), _defaultdict),
-    "namedtuple": (
-        lambda value: (type(value).__name__, list(value._fields), list(value)),
-        lambda parts: collections.namedtuple(parts[0], parts[1])(*parts[2]),
-    ),
-    "ndarray": (lambda value: (value.dtype.str, value.shape, value.ravel().tolist()), _array),
-    "type": (lambda value: value.__name__, lambda name: _TYPES[name]),
-    "NotImplementedType": (lambda _: None, lambda _: NotImplemented),
-    "ellipsis": (lambda _: None, lambda _: ...),
+# made again from what a pickle would have of them
+_MADE: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (Decimal, Fraction, bytearray, range, slice)
+    + (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone)
+    + (collections.deque, collections.Counter, collections.OrderedDict, collections.defaultdict)
 }
-_EXACT_TYPES = frozenset(
-    {Decimal, Fraction, bytearray, range, slice, datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
-    | {collections.deque, collections.Counter, collections.OrderedDict, collections.defaultdict}
-    | {type(NotImplemented), type(...)}
-)
 _READ: dict[str, Callable[[Any], Any]] = {
-    **{mark: read for mark, (_, read) in _EXACT.items()},
     **{kind.__name__: kind for kind in (tuple, set, frozenset, dict)},
     "int": lambda text: int(text, 16),
     "bytes": bytes.fromhex,
     "complex": lambda parts: complex(*parts),
+    "type": _TYPES.__getitem__,
+    "constant": {"NotImplemented": NotImplemented, "Ellipsis": ...}.__getitem__,
+    "namedtuple": lambda parts: collections.namedtuple(parts[0], parts[1])(*parts[2]),
+    "ndarray": _array,
+    "made": _made,
 }
 
 

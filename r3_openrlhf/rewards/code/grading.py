@@ -77,7 +77,7 @@ def judge(
     if program is None or len(program) > MAX_PROGRAM_CHARS:
         return "wrong", "no_code" if program is None else "too_long", 0.0, None
     shown = program[:MAX_SHOWN_CHARS]
-    if languages is None and any(call.test is not None for call, _ in checks):
+    if languages is None and any(call.exact or call.test is not None for call, _ in checks):
         return "ungraded", "asserts_need_local_processes", None, shown
     if languages is not None and tests.language not in languages:
         return "ungraded", "unknown_language", None, shown

@@ -8,6 +8,9 @@ from typing import Any
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import OpenTable
 
+# Not all that is installed: some packages hold the answers of benchmarks
+PACKAGES = tuple("numpy scipy pandas sympy mpmath networkx sortedcontainers dateutil pytz six regex tzdata".split())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
@@ -16,13 +19,15 @@ class Language:
 
     command: program and arguments, `{file}` for the program's file; empty for this Python.
     file: the name of the program's file. paths: directories besides /usr that the command reads and
-    starts from. preload: Python modules loaded once, before the first test. reserves_memory: it
+    starts from. packages: what programs may import besides the standard library, where it is
+    installed. preload: those that are loaded once, before the first test. reserves_memory: it
     reserves much more than it uses: only use, looked at from time to time, is limited."""
 
     command: tuple[str, ...] = ()
     file: str = "solution"
     paths: tuple[str, ...] = ()
-    preload: tuple[str, ...] = ()
+    packages: tuple[str, ...] = PACKAGES
+    preload: tuple[str, ...] = ("numpy",)
     reserves_memory: bool = False
 
 

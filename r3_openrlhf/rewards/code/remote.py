@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from r3_openrlhf.rewards.code.data import NotPlain, encode
 from r3_openrlhf.rewards.code.run import Call, Limits, Outcome
 
 AT_ONCE = 8  # tests of one program
@@ -68,9 +69,10 @@ def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) 
         return Outcome(status="finished", stdout=printed[: limits.output_bytes])
     _, is_marked, text = printed.rpartition(mark)
     try:
-        return Outcome(status="finished", value=text) if is_marked else Outcome(status="error", detail="no value")
-    except (ValueError, RecursionError):
+        value = encode(json.loads(text)) if is_marked else ""
+    except (ValueError, RecursionError, NotPlain):
         return Outcome(status="error", detail="a value that is no JSON")
+    return Outcome(status="finished", value=value) if is_marked else Outcome(status="error", detail="no value")
 
 
 def _failure(errors: str) -> str | None:

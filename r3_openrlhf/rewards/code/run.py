@@ -199,7 +199,8 @@ class Runner:
         package = str(Path(__file__).absolute().parents[3])
         language = self._language
         executable = (*language.paths, *SYSTEM_PROGRAMS) if language.command else ()
-        arguments = json.dumps([box, owned, language.preload, language.paths, executable])
+        found = [language.packages, language.preload, language.paths, executable]
+        arguments = json.dumps([box, owned, name == "unshare", *found])
         self._zygote = ForkServer(_BOOTSTRAP, package, arguments, environment=ENVIRONMENT, command=command)
         try:
             layers = self._zygote.wait_until_ready()["layers"]

@@ -6,13 +6,16 @@ A child reads its task from one of its descriptors. Standard library only."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import fcntl
-import importlib
+import importlib.abc
 import json
 import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
@@ -20,6 +23,7 @@ from r3_openrlhf.machine.processes.fork_server import serve
 from r3_openrlhf.machine.processes.sandbox import Barriers, library_paths
 
 STACK_BYTES = 2**29
+BOX_BYTES, MAX_BOX_FILES = 2**28, 1024
 # standard input, standard output, job, result; a fifth descriptor is a link to another child
 _HIGH = 64  # descriptors on the way to their places
 JOB, RESULT, LINK = 40, 41, 42  # their places in a child
@@ -29,22 +33,35 @@ PRELOADED = (
 ).split()
 
 
-def main(box: str, owned: bool, preload: Sequence[str], readable: Sequence[str], executable: Sequence[str]) -> None:
+def main(
+    box: str,
+    owned: bool,
+    mounts: bool,
+    packages: Sequence[str],
+    preload: Sequence[str],
+    readable: Sequence[str],
+    executable: Sequence[str],
+) -> None:
     """Serve until the owner closes its end of standard input.
 
     Args:
         box: the directory of programs, emptied after the last child has ended.
         owned: it goes when this process ends.
-        preload: modules in addition to the usual ones.
+        mounts: it becomes a file system of its own, of BOX_BYTES.
+        packages: those that programs may import.
+        preload: modules in addition to the usual ones, where they are installed.
         readable: beyond the interpreter's own files.
         executable: files and directories from which programs may be started; none: no program may
             be."""
     channel = socket.socket(fileno=0)
     try:
         run = _load(preload)
+        sys.meta_path.insert(0, _OnlyThese(packages))
+        if mounts:
+            _mount(box)
         os.chdir(box)
         barriers = Barriers(
-            readable=[*library_paths(), *readable],
+            readable=[*library_paths(packages), *readable],
             writable=[box, "/dev/null"],
             executable=executable,
             threads=True,
@@ -60,8 +77,8 @@ def main(box: str, owned: bool, preload: Sequence[str], readable: Sequence[str],
         run(barriers)
 
     serve(channel, begin, on_idle=lambda: _empty(box))
-    if owned:
-        _empty(box)
+    _empty(box)
+    if owned and not mounts:
         os.rmdir(box)
 
 
@@ -70,17 +87,39 @@ def _load(preload: Sequence[str]) -> Callable[[Barriers], None]:
     from r3_openrlhf.rewards.code import child
 
     for name in (*PRELOADED, *preload):
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     sys.path[:] = [path for path in sys.path if path != package]
     return child.run
 
 
+class _OnlyThese(importlib.abc.MetaPathFinder):
+    """Other installed packages are not there, instead of there and unreadable."""
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        self._names = sys.stdlib_module_names | {*packages}
+
+    def find_spec(self, name: str, path: object, _: object = None) -> None:
+        """ModuleNotFoundError: programs may not import it."""
+        if path is None and name not in self._names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def _mount(box: str) -> None:
+    """Also files that no directory counts any more are of its size. OSError: it cannot be mounted."""
+    options = f"size={BOX_BYTES},nr_inodes={MAX_BOX_FILES}".encode()
+    if ctypes.CDLL(None, use_errno=True).mount(b"tmpfs", box.encode(), b"tmpfs", 6, options) != 0:  # NOSUID, NODEV
+        raise OSError(ctypes.get_errno(), "no file system for programs can be mounted")
+
+
 def _empty(box: str) -> None:
-    """Empty it; it has no directories: a program may not make one."""
     with os.scandir(box) as entries:
         for entry in entries:
-            os.unlink(entry.path)
+            if entry.is_dir(follow_symlinks=False):  # of any depth
+                subprocess.run(["rm", "-rf", "--", entry.path], check=True)
+            else:
+                os.unlink(entry.path)
 
 
 def _settle(descriptors: Sequence[int]) -> None:

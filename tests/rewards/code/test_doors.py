@@ -27,7 +27,7 @@ def test_local_processes_grade_programs_side_by_side():
     counts = Counter((grade.verdict, grade.reason, grade.score, grade.reward) for grade in grades)
     assert counts == {
         (Verdict.CORRECT, "correct", 1.0, 1.75): 4,
-        (Verdict.WRONG, "failed test 2 of 2: wrong value", 0.5, 0.0): 4,
+        (Verdict.WRONG, "failed test 2 of 2: wrong value", 0.0, 0.0): 4,
         (Verdict.WRONG, "failed test 1 of 2: the process ended early", 0.0, 0.0): 4,
         (Verdict.WRONG, "no_code", 0.0, 0.0): 4,
     }
@@ -42,8 +42,8 @@ def test_grade_serves_the_same(tmp_path):
         lines = service_metrics(service)
     assert [(result["verdict"], result["reason"], result["score"]) for result in results] == [
         ("correct", "correct", 1.0),
-        ("wrong", "failed test 2 of 2: wrong value", 0.5),
-        ("wrong", "failed test 2 of 3: wrong output", 1 / 3),
+        ("wrong", "failed test 2 of 2: wrong value", 0.0),
+        ("wrong", "failed test 2 of 3: wrong output", 0.0),
         ("ungraded", "bad_reference", None),
         ("correct", "correct", 1.0),
     ]
