@@ -114,10 +114,8 @@ def _check_kind(tests: CodeTests) -> None:
     elif not all(isinstance(text, str) for text in (*tests.inputs, *tests.outputs)):
         raise DataError("it has no fn_name, but an input or output is not a text")
     elif tests.checker is not None:
-        try:
-            ast.parse(tests.checker)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise DataError("its checker is not Python") from error
+        if statements(tests.checker) is None:
+            raise DataError("its checker is not Python")
     elif not any(text.strip() for text in tests.outputs):
         raise DataError("all its expected outputs are empty, so that a program that does nothing would pass")
 
@@ -168,6 +166,27 @@ _ALIASES = {
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)
 
 
+def statements(source: str) -> list[ast.stmt] | None:
+    """Parse a source; None: it is no Python."""
+    try:
+        return ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def first_call(tests: CodeTests) -> tuple[str, int] | None:
+    """(name, number of arguments) of the first call of the program in tests that are code: of a
+    function, or of a class where there is none."""
+    source = "\n".join([tests.setup, *tests.asserts])
+    if statements(source) is None:
+        return None
+    names, _ = split_names(tests)
+    calls: list[Any] = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    of_program = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in names]
+    of_program.sort(key=lambda call: call.func.id[:1].isupper())
+    return next(((call.func.id, len(call.args) + len(call.keywords)) for call in of_program), None)
+
+
 def split_names(tests: CodeTests) -> tuple[list[str], list[str]]:
     """What tests that are code use and do not define: (names of the program, imports that lack).
 
@@ -202,11 +221,11 @@ def _innermost(nodes: list[Any], names: set[str]) -> list[str]:
 
 def _imported(nodes: list[Any]) -> list[str]:
     """Names that are asked for as those of the module `solution`."""
-    imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+    imports: list[Any] = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
     of_module = [node for node in imports if isinstance(node, ast.ImportFrom) and node.module == "solution"]
     modules = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "solution"}
     names = [alias.name for node in of_module for alias in node.names if alias.name != "*"]
-    used = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    used: list[Any] = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
     return names + [node.attr for node in used if node.value.id in modules]
 
 

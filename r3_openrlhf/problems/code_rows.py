@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from r3_openrlhf.config.code_tests import DEFINITIONS, CodeTests, split_names, write_tests
+from r3_openrlhf.config.code_tests import DEFINITIONS, CodeTests, first_call, split_names, statements, write_tests
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.problems.columns import root_of, turns_of, value_at
 from r3_openrlhf.problems.references import NoAnswer
@@ -123,6 +123,9 @@ def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tu
     NoAnswer: why the row cannot be trained on."""
     row = plain_row(row)
     try:
+        for column, (allowed, sentence) in _SAYS_OF_ROWS.items():
+            if row.get(column) is not None and row[column] not in allowed:
+                raise DataError(sentence)
         try:
             tests = shape.read(row) if shape.read else any_tests(value_at(row, shape.tests), row)
             text = write_tests(tests)
@@ -167,7 +170,7 @@ def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
 def _names_to_say(tests: CodeTests, words: str) -> tuple[str, str]:
     """Sentences about the function that the tests call, and about classes that they use."""
     if tests.fn_name is None:
-        called, (asked, _) = first_call("\n".join([tests.setup, *tests.asserts])), split_names(tests)
+        called, (asked, _) = first_call(tests), split_names(tests)
     else:
         called, asked = (tests.fn_name, len(tests.inputs[0])), [tests.fn_name]
     unsaid = [name for name in asked if not re.search(rf"\b{re.escape(name)}\b", words)]
@@ -179,19 +182,6 @@ def _names_to_say(tests: CodeTests, words: str) -> tuple[str, str]:
         plural = "" if called[1] == 1 else "s"
         function = f"\n\nThe function is called `{called[0]}` and takes {called[1]} argument{plural}."
     return function, "".join(f"\n\nThe tests also use the class `{name}`." for name in classes)
-
-
-def first_call(source: str) -> tuple[str, int] | None:
-    """(name, number of arguments) of the first call of the program in tests that are code: of a
-    function, or of a class where there is none."""
-    try:
-        names, _ = split_names(CodeTests(asserts=[source]))
-        calls: list[Any] = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    of_program = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in names]
-    of_program.sort(key=lambda call: call.func.id[:1].isupper())
-    return next(((call.func.id, len(call.args) + len(call.keywords)) for call in of_program), None)
 
 
 def _all_text(cell: Any) -> str:
@@ -407,18 +397,10 @@ def _known(found: dict[str, Any]) -> dict[str, Any]:
 
 def code_contests(row: dict[str, Any]) -> CodeTests:
     """CodeContests: three groups of tests, {input: [..], output: [..]}."""
-    if row.get("input_file") or row.get("output_file"):
-        raise DataError("its programs read or write a file, not standard input and output")
-    inputs: list[Any] = []
-    outputs: list[Any] = []
-    for group in ("public_tests", "private_tests", "generated_tests"):
-        found = parsed(row.get(group)) or {}
-        inputs += found.get("input") or []
-        outputs += found.get("output") or []
+    groups = [parsed(row.get(name)) or {} for name in ("public_tests", "private_tests", "generated_tests")]
+    tests = {f"{key}s": [text for group in groups for text in group.get(key) or []] for key in ("input", "output")}
     memory = limit_of(row.get("memory_limit_bytes"), unit=2.0**-20)
-    return in_and_out(
-        {"inputs": inputs, "outputs": outputs}, time_limit=limit_of(row.get("time_limit")), memory_limit_mb=memory
-    )
+    return in_and_out(tests, time_limit=limit_of(row.get("time_limit")), memory_limit_mb=memory)
 
 
 def livecodebench(row: dict[str, Any]) -> CodeTests:
@@ -445,10 +427,8 @@ def python_tests(row: dict[str, Any]) -> CodeTests:
     """A source of tests: HumanEval's, EvalPlus's and LeetCodeDataset's define `check(candidate)`,
     KodCode's are a module of pytest, whose fixtures and classes are not known here."""
     source = str(row.get("test") or row.get("test_code") or "")
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise DataError("its tests are no Python") from error
+    if (body := statements(source)) is None:
+        raise DataError("its tests are no Python")
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
     if row.get("entry_point") and any(node.name == "check" for node in functions):
         return _checks(str(row["entry_point"]), _of_one_shape(source), str(row.get("prompt") or ""))
@@ -458,11 +438,8 @@ def python_tests(row: dict[str, Any]) -> CodeTests:
     for test in tests:
         _check_marks(test)
     kept = [node for node in body if not _is_of_the_runner(node)]
-    used = {
-        node.attr
-        for node in ast.walk(ast.Module(kept, []))
-        if isinstance(node, ast.Attribute) and _is_pytest(node.value)
-    }
+    attributes = [node for node in ast.walk(ast.Module(kept, [])) if isinstance(node, ast.Attribute)]
+    used = {node.attr for node in attributes if ast.unparse(node.value) == "pytest"}
     if others := used - {"raises", "approx", "mark"}:
         raise DataError(f"its tests use pytest.{min(others)}")
     setup = "\n".join([*([_PYTEST.strip()] if used else []), *map(ast.unparse, kept)])
@@ -472,11 +449,9 @@ def python_tests(row: dict[str, Any]) -> CodeTests:
 def _checks(name: str, source: str, prompt: str) -> CodeTests:
     """The code of the prompt before the function is part of both sides."""
     before, declared, _ = prompt.rpartition(f"def {name}(")
-    try:
-        body = ast.parse(before if declared else prompt).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        body = []  # a prompt in words, whose reader writes the whole program
-    given = "\n".join(map(ast.unparse, body)) if all(isinstance(node, DEFINITIONS) for node in body) else ""
+    body = statements(before if declared else prompt) or []  # none in words, whose reader writes the whole program
+    is_code = declared or all(isinstance(node, DEFINITIONS) for node in body)
+    given = "\n".join(map(ast.unparse, body)) if is_code else ""
     return CodeTests(asserts=[f"check({name})"], setup=f"{given}\n\n{source}".strip(), preamble=given)
 
 
@@ -503,33 +478,26 @@ def _check_marks(test: ast.FunctionDef) -> None:
         raise DataError("its tests have fixtures")
 
 
-def _is_pytest(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "pytest"
-
-
 def _info_of(row: dict[str, Any]) -> dict[str, Any]:
     info = row.get("test_info")
     info = info[0] if isinstance(info, list) and info else info
     return info if isinstance(info, dict) else {}
 
 
-def prime(row: dict[str, Any]) -> CodeTests:
-    """Eurus-2 and what verl writes: reward_model.ground_truth."""
-    if row.get("ability") not in (None, "code", "coding"):
-        raise DataError(f"its ability is {quoted(str(row['ability']))}, not code")
-    return any_tests(value_at(row, "reward_model.ground_truth"), row)
-
-
 def codeforces(row: dict[str, Any]) -> CodeTests:
     """open-r1/codeforces: official tests, and a checker where several outputs are right."""
-    if row.get("input_mode") not in (None, "stdio"):
-        raise DataError("its programs read a file, not standard input")
-    if row.get("interaction_format"):
-        raise DataError("its programs talk to a judge")
     cases = parsed(row["official_tests"]) or []
     return listed(cases, checker=row.get("generated_checker") or None, **_limits(row))
 
 
+# column -> what it may say, and what it says otherwise of a row that cannot be run
+_SAYS_OF_ROWS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "input_file": (("",), "its programs read or write a file, not standard input and output"),
+    "output_file": (("",), "its programs read or write a file, not standard input and output"),
+    "input_mode": (("stdio",), "its programs read a file, not standard input"),
+    "interaction_format": (("",), "its programs talk to a judge"),
+    "ability": (("code", "coding"), "its ability is not code"),
+}
 _PROBLEM = ("problem", "question", "prompt", "question_content", "description", "text", "instruction", "messages")
 SHAPES: tuple[Shape, ...] = (
     Shape("HumanEval", "test", ("query", "prompt"), python_tests, also=("entry_point",)),
@@ -542,7 +510,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("KodCode", "test_code", ("question", *_PROBLEM), python_tests),
     Shape("DeepCoder", "tests", _PROBLEM),
     Shape("SYNTHETIC", "verification_info", ("prompt", *_PROBLEM)),
-    Shape("PRIME or verl", "reward_model.ground_truth", ("prompt", *_PROBLEM), prime),
+    Shape("PRIME or verl", "reward_model.ground_truth", ("prompt", *_PROBLEM)),
     Shape("rllm", "ground_truth", ("question", *_PROBLEM)),
 )
 PROBLEM_COLUMNS = tuple(dict.fromkeys(name for shape in SHAPES for name in shape.problem))
@@ -551,8 +519,8 @@ PROBLEM_COLUMNS = tuple(dict.fromkeys(name for shape in SHAPES for name in shape
 def columns_of(keys: Iterable[str | None]) -> set[str]:
     """Every column that some shape reads, and those that the user named."""
     of_shapes = {root_of(shape.tests) for shape in SHAPES} | {name for shape in SHAPES for name in shape.also}
-    beside = """starter_code metadata time_limit memory_limit memory_limit_bytes input_file output_file private_tests
-        generated_tests private_test_cases challenge_test_list test_setup_code test_imports test_info ability
-        generated_checker input_mode interaction_format input_format output_format fn_name""".split()
+    beside = """starter_code metadata time_limit memory_limit memory_limit_bytes private_tests generated_tests
+        private_test_cases challenge_test_list test_setup_code test_imports test_info generated_checker input_format
+        output_format fn_name""".split()
     named = {name for key in keys if key for name in (key, root_of(key))}
-    return of_shapes | {*PROBLEM_COLUMNS} | {*beside} | named
+    return of_shapes | {*PROBLEM_COLUMNS, *_SAYS_OF_ROWS, *beside} | named

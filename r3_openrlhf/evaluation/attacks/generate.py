@@ -17,8 +17,7 @@ from typing import Any
 import yaml
 
 from r3_openrlhf.config.answer_tasks import TASKS
-from r3_openrlhf.config.code_tests import read_tests
-from r3_openrlhf.problems.code_rows import first_call
+from r3_openrlhf.config.code_tests import first_call, read_tests
 from r3_openrlhf.problems.sources import Label
 
 Attacks = Iterator[tuple[str, str]]  # (family, response)
@@ -142,7 +141,7 @@ def program_attacks(reference: str) -> Attacks:
     tests = read_tests(reference)
     name, outputs = tests.fn_name or "", [repr(output) for output in tests.outputs[:1]]
     if tests.asserts:
-        call = first_call("\n".join([tests.setup, *tests.asserts]))
+        call = first_call(tests)
         check = re.fullmatch(r"check\((\w+)\)", tests.asserts[0])  # HumanEval's
         name, outputs = call[0] if call else check[1] if check else "solution", []
     kind = "program" if tests.kind == "standard input" else "function"

@@ -148,15 +148,19 @@ _ALL_FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 4: 2**15 - 1}  # b
 _INSTALLED = ("site-packages", "dist-packages")
 
 
+def installed_paths() -> list[str]:
+    """List the directories of installed packages."""
+    return [entry for entry in sys.path if entry.endswith(_INSTALLED) and os.path.isdir(entry)]
+
+
 def library_paths(packages: Iterable[str] | None = None) -> list[str]:
     """List where this interpreter reads its modules and shared libraries, and two devices.
 
     packages: of the installed ones only these; None: all."""
     standard = os.path.dirname(os.__file__)
     libraries = {os.path.join(standard, name) for name in os.listdir(standard) if name not in _INSTALLED}
-    installed = [entry for entry in sys.path if entry.endswith(_INSTALLED)]
     names = [""] if packages is None else [f"{name}{end}" for name in packages for end in ("", ".py", ".libs")]
-    libraries.update(os.path.join(entry, name) for entry in installed for name in names)
+    libraries.update(os.path.join(entry, name) for entry in installed_paths() for name in names)
     return [*libraries, "/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom"]
 
 

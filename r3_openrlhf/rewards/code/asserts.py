@@ -13,11 +13,10 @@ import functools
 import importlib
 import io
 import json
-import socket
-import struct
 import sys
 import types
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
@@ -25,7 +24,6 @@ from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
 NAME = "solution.py"  # of the program, in its exceptions
 MAX_MESSAGE_BYTES = 2**27  # both ends have a limit of memory and of time as well
 MAX_ITEMS = 10**6
-_LENGTH = struct.Struct(">I")
 _MUTABLE = (list, dict, set, bytearray)
 
 
@@ -82,7 +80,7 @@ class Peer:
     """
 
     def __init__(self, link: int, operations: dict[str, Callable[..., object]], *, guards: bool) -> None:
-        self._socket = socket.socket(fileno=link)
+        self._connection = Connection(link)
         self._operations = operations
         self.guards = guards
         self._objects: list[Any] = []
@@ -159,7 +157,7 @@ class Peer:
         except Exception:  # a constructor with other arguments
             error = kind.__new__(kind) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError()
         error = error if isinstance(error, (Exception, SystemExit)) else RuntimeError()
-        error.of_program = str(message.get("detail", ""))[:200]  # type: ignore[attr-defined]
+        vars(error)["of_program"] = str(message.get("detail", ""))[:200]
         return error
 
     def _write(self, value: object) -> str:
@@ -211,29 +209,16 @@ class Peer:
         return self._stand_ins.setdefault(key, _stub_class(name, tuple(specials), False)(self, key[0], known))
 
     def _send(self, message: object) -> None:
-        body = json.dumps(message).encode()
         try:
-            self._socket.sendall(_LENGTH.pack(len(body)) + body)
+            self._connection.send_bytes(json.dumps(message).encode())
         except OSError as error:
             raise ProgramGone("it has ended") from error
 
     def _receive(self) -> Any:
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        if length > 2 * MAX_MESSAGE_BYTES:
-            raise ProgramGone("its answer is too large")
         try:
-            return json.loads(self._exactly(length))
-        except (ValueError, RecursionError) as error:
-            raise ProgramGone("its answer is no plain data") from error
-
-    def _exactly(self, length: int) -> bytes:
-        content = bytearray()
-        while len(content) < length:
-            received = self._socket.recv(min(length - len(content), 2**18))
-            if not received:
-                raise ProgramGone("it has ended")
-            content += received
-        return bytes(content)
+            return json.loads(self._connection.recv_bytes(2 * MAX_MESSAGE_BYTES))
+        except (OSError, EOFError, ValueError, RecursionError) as error:  # it has ended, or its answer is no data
+            raise ProgramGone(type(error).__name__) from error
 
 
 def _has_mutable(argument: object) -> bool:
@@ -364,7 +349,7 @@ class _Lines(io.TextIOBase):
     def read(self, *_: Any) -> str:
         return "".join(self)
 
-    def __next__(self) -> str:
+    def __next__(self) -> str:  # type: ignore[override]
         if line := self.readline():
             return line
         raise StopIteration
@@ -390,7 +375,7 @@ def serve_program(link: int, module: types.ModuleType) -> None:
         return module.__dict__[name]
 
     peer = Peer(link, {"name": named, "await": wait_for, "seed": seed}, guards=False)
-    sys.stdout, sys.stdin = _output, _Lines(peer)  # type: ignore[assignment]
+    sys.stdout, sys.stdin = _output, _Lines(peer)
     builtins.input = lambda prompt="", /: peer.ask("input", str(prompt))
     peer.serve()
 
@@ -427,15 +412,10 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
 def _share_seeds(peer: Peer) -> None:
     """A seed that a test sets is the program's too."""
     for name in ("random", "numpy.random"):
-        module = sys.modules.get(name)
-        if module is not None and not hasattr(module.seed, "is_shared"):
-            module.seed = _shared_seed(peer, name, module.seed)
+        if (module := sys.modules.get(name)) is not None:
+            vars(module)["seed"] = functools.partial(_seed_both, peer, name, vars(module)["seed"])
 
 
-def _shared_seed(peer: Peer, name: str, seed: Callable[..., object]) -> Callable[..., None]:
-    def both(*arguments: Any) -> None:
-        seed(*arguments)
-        peer.ask("seed", name, list(arguments))
-
-    both.is_shared = True  # type: ignore[attr-defined]
-    return both
+def _seed_both(peer: Peer, name: str, seed: Callable[..., object], *arguments: Any) -> None:
+    seed(*arguments)
+    peer.ask("seed", name, list(arguments))

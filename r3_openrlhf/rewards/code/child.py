@@ -7,26 +7,16 @@ Standard library only."""
 from __future__ import annotations
 
 import atexit
-import bisect
 import builtins
-import collections
-import functools
-import heapq
+import importlib
 import io
-import itertools
 import json
 import linecache
-import math
-import operator
 import os
-import random
-import re
 import resource
-import string
 import sys
 import threading
 import types
-import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -170,13 +160,13 @@ def _find(module: types.ModuleType, name: str) -> Callable[..., object] | None:
 
 def _usual_names() -> dict[str, object]:
     """Return names that function tasks leave out: `List`, `deque`, `inf`, and modules."""
+    names = "typing collections itertools functools heapq bisect math operator".split()
+    modules = {name: importlib.import_module(name) for name in (*names, "random", "re", "string")}
     result: dict[str, object] = {}
-    for module in (typing, collections, itertools, functools, heapq, bisect, math, operator):
-        names = getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
-        result = {name: getattr(module, name) for name in names} | result
-    for module in (bisect, collections, functools, heapq, itertools, math, operator, random, re, string):
-        result[module.__name__] = module
-    return {name: value for name, value in result.items() if not hasattr(builtins, name)}
+    for module in map(modules.__getitem__, names):
+        public = getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
+        result = {name: getattr(module, name) for name in public} | result
+    return {name: value for name, value in (result | modules).items() if not hasattr(builtins, name)}
 
 
 _USUAL_NAMES = _usual_names()  # before the fork

@@ -94,7 +94,7 @@ _SCALARS: dict[Any, Callable[[Any], object]] = {
 
 def _parts(value: Any) -> tuple[str, Any] | None:
     """(mark, what the value is made of) of one that keeps its type; None: it has no mark."""
-    kind = type(value)
+    kind: Any = type(value)
     if issubclass(kind, type):
         return ("type", value.__name__) if _TYPES.get(value.__name__) is value else None
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -129,12 +129,12 @@ def _array(parts: Any) -> Any:
 
 _TYPES = {name: value for name, value in vars(builtins).items() if isinstance(value, type)}
 # made again from what a pickle would have of them
-_MADE: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (Decimal, Fraction, bytearray, range, slice)
-    + (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone)
-    + (collections.deque, collections.Counter, collections.OrderedDict, collections.defaultdict)
-}
+_KINDS: tuple[Any, ...] = (
+    *(Decimal, Fraction, bytearray, range, slice),
+    *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
+    *(collections.deque, collections.Counter, collections.OrderedDict, collections.defaultdict),
+)
+_MADE: dict[str, Any] = {kind.__name__: kind for kind in _KINDS}
 _READ: dict[str, Callable[[Any], Any]] = {
     **{kind.__name__: kind for kind in (tuple, set, frozenset, dict)},
     "int": lambda text: int(text, 16),

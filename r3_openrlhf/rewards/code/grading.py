@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from r3_openrlhf.config.code_tests import CodeTests, read_tests, shared_lines, split_names
@@ -47,7 +48,7 @@ def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
     limits = Limits(**{name: code[name] for name in ("seconds_per_test", "seconds", "memory_mb")})
     by_share = code["credit"] == "share"
     if (url := code["url"]) is not None:
-        run: Run = functools.partial(remote.run_program, url)
+        run: Run = partial(remote.run_program, url)
         return lambda item: judge(item, limits, run, languages=None, by_share=by_share)
     languages = {**_PYTHON, **code["languages"]}
     for path in languages.values():
@@ -136,27 +137,33 @@ def _checked_tests(reference: str) -> tuple[CodeTests, list[tuple[Call, Check]]]
         return tests, _asserts(tests)
     if tests.fn_name is None:
         texts = zip(tests.inputs, tests.outputs, strict=True)
-        return tests, [(Call(stdin=given), _check_text(tests.checker, given, expected)) for given, expected in texts]
+        return tests, [
+            (Call(stdin=given), partial(_is_text, tests.checker, given, expected)) for given, expected in texts
+        ]
     checks: list[tuple[Call, Check]] = []
     for given, expected in zip(tests.inputs, tests.outputs, strict=True):
         arguments = map(_numbered, given) if tests.integer_keys else given
-        checks.append(
-            (Call(function=tests.fn_name, arguments=tuple(arguments)), _check_value(expected, tests.boxed_outputs))
-        )
+        call = Call(function=tests.fn_name, arguments=tuple(arguments))
+        checks.append((call, partial(_is_value, expected, tests.boxed_outputs)))
     return tests, checks
 
 
-def _check_text(checker: str | None, given: str, expected: str) -> Check:
-    def check(outcome: Outcome, run: Run) -> bool | None:
-        if same_text(expected, outcome.stdout):
-            return True
-        return False if checker is None else _allowed(checker, given, expected, outcome.stdout, run)
-
-    return check
+def _is_text(checker: str | None, given: str, expected: str, outcome: Outcome, run: Run) -> bool | None:
+    if same_text(expected, outcome.stdout):
+        return True
+    return False if checker is None else _allowed(checker, given, expected, outcome.stdout, run)
 
 
-def _check_value(expected: Any, boxed: bool) -> Check:
-    return lambda outcome, _: same_value(expected, outcome.value, boxed=boxed)
+def _is_value(expected: Any, boxed: bool, outcome: Outcome, _: Run) -> bool:
+    return same_value(expected, outcome.value, boxed=boxed)
+
+
+def _is_literal(expected: str, outcome: Outcome, _: Run) -> bool:
+    return same_literal(expected, outcome.value)
+
+
+def _is_true(outcome: Outcome, _: Run) -> bool:
+    return outcome.value == "true"
 
 
 def _asserts(tests: CodeTests) -> list[tuple[Call, Check]]:
@@ -169,11 +176,9 @@ def _asserts(tests: CodeTests) -> list[tuple[Call, Check]]:
     for source in sources:
         equation = _equation(source, names) if is_plain else None
         if equation is None:
-            call = Call(test=source, setup=setup, names=tuple(names))
-            checks.append((call, lambda outcome, _: outcome.value == "true"))
+            checks.append((Call(test=source, setup=setup, names=tuple(names)), _is_true))
         else:
-            call, expected = equation
-            checks.append((call, lambda outcome, _, expected=expected: same_literal(expected, outcome.value)))
+            checks.append((equation[0], partial(_is_literal, equation[1])))
     return checks
 
 

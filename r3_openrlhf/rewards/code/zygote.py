@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from r3_openrlhf.machine.processes.fork_server import serve
-from r3_openrlhf.machine.processes.sandbox import Barriers, library_paths
+from r3_openrlhf.machine.processes.sandbox import Barriers, installed_paths, library_paths
 
 STACK_BYTES = 2**29
 BOX_BYTES, MAX_BOX_FILES = 2**28, 1024
@@ -98,11 +98,12 @@ class _OnlyThese(importlib.abc.MetaPathFinder):
     """Other installed packages are not there, instead of there and unreadable."""
 
     def __init__(self, packages: Sequence[str]) -> None:
-        self._names = sys.stdlib_module_names | {*packages}
+        installed = {name.partition(".")[0] for path in installed_paths() for name in os.listdir(path)}
+        self._others = installed - {*packages} - sys.stdlib_module_names
 
     def find_spec(self, name: str, path: object, _: object = None) -> None:
         """ModuleNotFoundError: programs may not import it."""
-        if path is None and name not in self._names:
+        if path is None and name in self._others:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
