@@ -123,6 +123,17 @@ class _Worker:
         os.close(self.pidfd)
 
 
+def _forked(server: ForkServer) -> _Worker:
+    ours, theirs = socket.socketpair()
+    try:
+        return _Worker(ours, server.fork(theirs.fileno())[1])
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+
+
 @dataclass(slots=True, eq=False)
 class _Job:
     body: bytes | msgspec.Raw
@@ -270,9 +281,7 @@ class ProcessPool(Generic[AnswerT]):
             for _ in range(2):  # a server that has been killed is found out only now
                 server = self._started_server()
                 try:
-                    ours, theirs = socket.socketpair()
-                    with theirs:
-                        worker = _Worker(ours, server.fork(theirs.fileno())[1])
+                    worker = _forked(server)
                     break
                 except OSError:
                     self._end_server()

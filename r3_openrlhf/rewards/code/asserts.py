@@ -103,7 +103,8 @@ class Peer:
                 raise RuntimeError("it raised StopIteration") from None  # which would end a loop of the test
             raise error
         for argument, changed in zip(arguments, message["changed"], strict=False):
-            _replace(argument, changed and self._read(changed))
+            if changed:
+                _replace(argument, self._read(changed))
         return arguments[1][message["same"]] if "same" in message else self._read(message["value"])
 
     def serve(self) -> None:
@@ -229,18 +230,19 @@ def _has_mutable(argument: object) -> bool:
 
 def _replace(argument: Any, changed: Any) -> None:
     """Do to an argument what the other side did to it in place."""
-    if isinstance(argument, (list, tuple)) and isinstance(changed, (list, tuple)):
-        for item, new in zip(argument, changed, strict=False):
-            _replace(item, new)
     if type(argument) is not type(changed):
         return
-    if type(argument).__name__ == "ndarray":
-        argument[...] = changed
-    elif isinstance(argument, (list, bytearray)) and argument != changed:
-        argument[:] = changed
-    elif isinstance(argument, (dict, set)) and argument != changed:
+    if isinstance(argument, (list, tuple)) and len(argument) == len(changed):
+        for place, (item, new) in enumerate(zip(argument, changed, strict=True)):
+            if _has_mutable(item) and type(item) is type(new):
+                _replace(item, new)
+            elif isinstance(argument, list):
+                argument[place] = new
+    elif isinstance(argument, (dict, set)):
         argument.clear()
         argument.update(changed)
+    elif not isinstance(argument, tuple):
+        argument[:] = changed
 
 
 class Stub:
@@ -274,6 +276,7 @@ def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
     elif guards and {"__iter__", "__getitem__"} & {*specials}:
         methods |= _FROZEN
     methods.setdefault("__hash__", Stub.__hash__)
+    methods["__doc__"] = property(lambda self: self._Stub__peer.ask("attribute", self, "__doc__"))
     return type(name, (Stub,), methods)
 
 
@@ -284,10 +287,13 @@ def _forwarded(special: str, guards: bool) -> Any:
         if peer.guards and not all(isinstance(argument, Stub) for argument in arguments):
             if shows_none or special in _CHECKS:
                 return NotImplemented if shows_none else False
-        if special != "__call__":
-            return peer.ask("special", self, special, list(arguments), keywords)
-        result = peer.ask("call", self, list(arguments), keywords)
-        return peer.trusted(result) if "_Stub__makes" in self.__dict__ and isinstance(result, Stub) else result
+        makes = special in _OPERATORS and not guards
+        if special == "__call__":
+            makes = "_Stub__makes" in self.__dict__
+            result = peer.ask("call", self, list(arguments), keywords)
+        else:
+            result = peer.ask("special", self, special, list(arguments), keywords)
+        return peer.trusted(result) if makes and peer.guards and isinstance(result, Stub) else result
 
     return method
 

@@ -96,9 +96,10 @@ def _parts(value: Any) -> tuple[str, Any] | None:
     """(mark, what the value is made of) of one that keeps its type; None: it has no mark."""
     kind: Any = type(value)
     if issubclass(kind, type):
-        return ("type", value.__name__) if _TYPES.get(value.__name__) is value else None
+        name = value.__name__
+        return ("type", name) if _TYPES.get(name) is value else None
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return "namedtuple", [kind.__name__, [*kind._fields], [*value]]
+        return "namedtuple", [type(value).__name__, [*value._fields], [*value]]
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in "biufcSU":
         return "ndarray", [value.dtype.str, value.shape, value.ravel().tolist()]
     if value is NotImplemented or value is ...:

@@ -27,7 +27,7 @@ class Language:
     file: str = "solution"
     paths: tuple[str, ...] = ()
     packages: tuple[str, ...] = PACKAGES
-    preload: tuple[str, ...] = ("numpy",)
+    preload: tuple[str, ...] = ("numpy", "numpy.random")
     reserves_memory: bool = False
 
 
