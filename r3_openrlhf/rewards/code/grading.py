@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from r3_openrlhf.config.code_tests import CodeTests, read_tests, shared_lines, split_names
@@ -40,7 +39,6 @@ exec(compile({source!r}, "checker.py", "exec"), {{"__name__": "__main__"}})
 
 _PYTHON: Mapping[str, str] = {"python": "python"}
 Run = Callable[..., Iterable[Outcome]]  # as run_program
-Check = Callable[[Outcome, Run], bool | None]  # None: no process for it
 
 
 def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
@@ -48,7 +46,7 @@ def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
     limits = Limits(**{name: code[name] for name in ("seconds_per_test", "seconds", "memory_mb")})
     by_share = code["credit"] == "share"
     if (url := code["url"]) is not None:
-        run: Run = partial(remote.run_program, url)
+        run: Run = functools.partial(remote.run_program, url)
         return lambda item: judge(item, limits, run, languages=None, by_share=by_share)
     languages = {**_PYTHON, **code["languages"]}
     for path in languages.values():
@@ -71,14 +69,14 @@ def judge(
     """
     try:
         (reference,) = item.references
-        tests, checks = _checked_tests(reference)
+        tests, pairs = _pairs(reference)
     except (DataError, ValueError):
         return "ungraded", "bad_reference", None, None
-    program = last_program(item.response, language=tests.language, names=_asked(checks))
+    program = last_program(item.response, language=tests.language, names=_asked(pairs[0][0]))
     if program is None or len(program) > MAX_PROGRAM_CHARS:
         return "wrong", "no_code" if program is None else "too_long", 0.0, None
     shown = program[:MAX_SHOWN_CHARS]
-    if languages is None and any(call.exact or call.test is not None for call, _ in checks):
+    if languages is None and any(call.exact or call.test is not None for call, _ in pairs):
         return "ungraded", "asserts_need_local_processes", None, shown
     if languages is not None and tests.language not in languages:
         return "ungraded", "unknown_language", None, shown
@@ -88,27 +86,23 @@ def judge(
         seconds_per_test=max(limits.seconds_per_test, tests.time_limit or 0.0),
         memory_mb=round(max(limits.memory_mb, tests.memory_limit_mb or 0)),
     )
-    outcomes = run(_whole(program, tests.preamble), [call for call, _ in checks], limits=limits, language=language)
+    outcomes = run(_whole(program, tests.preamble), [call for call, _ in pairs], limits=limits, language=language)
     passed, is_absent, reason = 0, False, ""
-    for number, (outcome, (call, check)) in enumerate(zip(outcomes, checks, strict=False), 1):
-        holds = _holds(outcome, check, run)
+    for number, (outcome, (call, expected)) in enumerate(zip(outcomes, pairs, strict=False), 1):
+        holds = None if outcome.status == "unavailable" else False
+        if outcome.status == "finished":
+            holds = _is_right(tests, call, expected, outcome, run)
         passed += holds is True
         is_absent |= holds is None
         if holds is False:
-            reason = reason or _reason(outcome, call, f"failed test {number} of {len(checks)}")
+            reason = reason or _reason(outcome, call, f"failed test {number} of {len(pairs)}")
             if not by_share:
                 break
     if reason:
-        return "wrong", reason, passed / len(checks) if by_share else 0.0, shown
+        return "wrong", reason, passed / len(pairs) if by_share else 0.0, shown
     if is_absent:
         return "ungraded", "unavailable", None, shown
     return "correct", "correct", 1.0, shown
-
-
-def _holds(outcome: Outcome, check: Check, run: Run) -> bool | None:
-    if outcome.status == "finished":
-        return check(outcome, run)
-    return None if outcome.status == "unavailable" else False
 
 
 def _reason(outcome: Outcome, call: Call, sentence: str) -> str:
@@ -130,56 +124,41 @@ def _whole(program: str, preamble: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _checked_tests(reference: str) -> tuple[CodeTests, list[tuple[Call, Check]]]:
-    """The tests that a reference holds: what is called, and whether its outcome is right."""
+def _pairs(reference: str) -> tuple[CodeTests, list[tuple[Call, Any]]]:
+    """The tests that a reference holds: what is called, and what is expected of it."""
     tests = read_tests(reference)
     if tests.asserts:
         return tests, _asserts(tests)
     if tests.fn_name is None:
-        texts = zip(tests.inputs, tests.outputs, strict=True)
         return tests, [
-            (Call(stdin=given), partial(_is_text, tests.checker, given, expected)) for given, expected in texts
+            (Call(stdin=given), expected) for given, expected in zip(tests.inputs, tests.outputs, strict=True)
         ]
-    checks: list[tuple[Call, Check]] = []
-    for given, expected in zip(tests.inputs, tests.outputs, strict=True):
-        arguments = map(_numbered, given) if tests.integer_keys else given
-        call = Call(function=tests.fn_name, arguments=tuple(arguments))
-        checks.append((call, partial(_is_value, expected, tests.boxed_outputs)))
-    return tests, checks
+    arguments = [map(_numbered, given) if tests.integer_keys else given for given in tests.inputs]
+    calls = [Call(function=tests.fn_name, arguments=tuple(given)) for given in arguments]
+    return tests, list(zip(calls, tests.outputs, strict=True))
 
 
-def _is_text(checker: str | None, given: str, expected: str, outcome: Outcome, run: Run) -> bool | None:
-    if same_text(expected, outcome.stdout):
-        return True
-    return False if checker is None else _allowed(checker, given, expected, outcome.stdout, run)
-
-
-def _is_value(expected: Any, boxed: bool, outcome: Outcome, _: Run) -> bool:
-    return same_value(expected, outcome.value, boxed=boxed)
-
-
-def _is_literal(expected: str, outcome: Outcome, _: Run) -> bool:
-    return same_literal(expected, outcome.value)
-
-
-def _is_true(outcome: Outcome, _: Run) -> bool:
-    return outcome.value == "true"
-
-
-def _asserts(tests: CodeTests) -> list[tuple[Call, Check]]:
+def _asserts(tests: CodeTests) -> list[tuple[Call, Any]]:
     """Tests that are code. `assert f(1) == 2` is a call, whose value is compared here."""
     setup, sources = shared_lines(tests)
     names, imports = split_names(tests)
     setup = "\n".join([*imports, setup]).strip()
     is_plain = all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in ast.parse(setup).body)
-    checks: list[tuple[Call, Check]] = []
-    for source in sources:
-        equation = _equation(source, names) if is_plain else None
-        if equation is None:
-            checks.append((Call(test=source, setup=setup, names=tuple(names)), _is_true))
-        else:
-            checks.append((equation[0], partial(_is_literal, equation[1])))
-    return checks
+    equations = [_equation(source, names) if is_plain else None for source in sources]
+    others = ((Call(test=source, setup=setup, names=tuple(names)), "true") for source in sources)
+    return [equation or other for equation, other in zip(equations, others, strict=True)]
+
+
+def _is_right(tests: CodeTests, call: Call, expected: Any, outcome: Outcome, run: Run) -> bool | None:
+    """Compare what a test is finished with; None: no process for the checker."""
+    if call.test is not None:
+        return bool(outcome.value == expected)
+    if call.exact:
+        return same_literal(expected, outcome.value)
+    if call.function is not None:
+        return same_value(expected, outcome.value, boxed=tests.boxed_outputs)
+    is_same = same_text(expected, outcome.stdout)
+    return is_same if is_same or tests.checker is None else _allowed(tests.checker, call.stdin, expected, outcome, run)
 
 
 def _equation(source: str, names: Sequence[str]) -> tuple[Call, str] | None:
@@ -187,18 +166,15 @@ def _equation(source: str, names: Sequence[str]) -> tuple[Call, str] | None:
     match ast.parse(source).body:
         case [ast.Assert(ast.Compare(ast.Call(ast.Name(name), given, []), [ast.Eq()], [right]))] if name in names:
             try:
-                arguments = tuple(map(ast.literal_eval, given))
-                return Call(function=name, arguments=arguments, exact=True), encode(
-                    ast.literal_eval(right), exact=True
-                )
+                call = Call(function=name, arguments=tuple(map(ast.literal_eval, given)), exact=True)
+                return call, encode(ast.literal_eval(right), exact=True)
             except (ValueError, TypeError, NotPlain):
                 return None
     return None
 
 
-def _asked(checks: Sequence[tuple[Call, Check]]) -> tuple[str, ...]:
+def _asked(call: Call) -> tuple[str, ...]:
     """Names that the program must define."""
-    call, _ = checks[0]
     return (call.function,) if call.function is not None else call.names
 
 
@@ -209,9 +185,9 @@ def _numbered(value: Any) -> Any:
     return value
 
 
-def _allowed(checker: str, given: str, expected: str, printed: str, run: Run) -> bool | None:
+def _allowed(checker: str, given: str | None, expected: str, of_program: Outcome, run: Run) -> bool | None:
     """Ask the problem's checker, in a process that the program never saw."""
-    files = {"input.txt": given, "correct_output.txt": expected, "solution_output.txt": printed}
+    files = {"input.txt": given, "correct_output.txt": expected, "solution_output.txt": of_program.stdout}
     source = _CHECKER.format(source=checker)
     (outcome,) = run(source, [Call(stdin=json.dumps(files))], limits=Limits(), language="python")
     if outcome.status == "unavailable":

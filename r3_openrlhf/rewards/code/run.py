@@ -197,10 +197,8 @@ class Runner:
         if box is None:
             box = self._box = tempfile.mkdtemp(prefix="r3-code-")
         package = str(Path(__file__).absolute().parents[3])
-        language = self._language
-        executable = (*language.paths, *SYSTEM_PROGRAMS) if language.command else ()
-        found = [language.packages, language.preload, language.paths, executable]
-        arguments = json.dumps([box, owned, name == "unshare", *found])
+        executable = (*self._language.paths, *SYSTEM_PROGRAMS) if self._language.command else ()
+        arguments = json.dumps([box, owned, name == "unshare", asdict(self._language), executable])
         self._zygote = ForkServer(_BOOTSTRAP, package, arguments, environment=ENVIRONMENT, command=command)
         try:
             layers = self._zygote.wait_until_ready()["layers"]
@@ -302,8 +300,7 @@ class Runner:
         self, job: dict[str, Any], stdin: str, limits: Limits, limit_s: float, link: int | None = None
     ) -> _Child:
         assert self._zygote is not None
-        of_language = {name: getattr(self._language, name) for name in ("command", "file", "reserves_memory")}
-        job = {**job, **of_language, "limits": asdict(limits)}
+        job = {**asdict(self._language), **job, "limits": asdict(limits)}
         files = {
             "stdin": self._memfd("stdin", stdin.encode("utf-8", "surrogatepass")),
             "stdout": self._memfd("stdout"),
@@ -377,7 +374,10 @@ class Runner:
             # by the limit, or by a kernel short of memory
             status = "timeout" if cpu_s >= limits.seconds_per_test else "unavailable"
         if not status and code < 0:
-            status, detail = "crashed", _signal_name(-code)
+            status, detail = (
+                "crashed",
+                next((known.name for known in signal.Signals if known == -code), f"signal {-code}"),
+            )
         if not status:
             status, detail, value = _said(child.files["result"], kind, code)
         return Outcome(status=status, stdout=stdout, value=value, detail=detail, cpu_s=cpu_s)
@@ -398,13 +398,6 @@ def _said(result: int, kind: str, code: int) -> tuple[str, str, str]:
     except (ValueError, TypeError, RecursionError):
         return "crashed", "its result is no plain data", ""
     return status, ascii(detail)[1:-1][:MAX_DETAIL_CHARS], value if status == "finished" and kind != "program" else ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _box_bytes(box: str) -> int:

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from r3_openrlhf.machine.processes.fork_server import serve
 from r3_openrlhf.machine.processes.sandbox import Barriers, installed_paths, library_paths
@@ -33,35 +34,25 @@ PRELOADED = (
 ).split()
 
 
-def main(
-    box: str,
-    owned: bool,
-    mounts: bool,
-    packages: Sequence[str],
-    preload: Sequence[str],
-    readable: Sequence[str],
-    executable: Sequence[str],
-) -> None:
+def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executable: Sequence[str]) -> None:
     """Serve until the owner closes its end of standard input.
 
     Args:
         box: the directory of programs, emptied after the last child has ended.
         owned: it goes when this process ends.
         mounts: it becomes a file system of its own, of BOX_BYTES.
-        packages: those that programs may import.
-        preload: modules in addition to the usual ones, where they are installed.
-        readable: beyond the interpreter's own files.
+        language: fields of a Language (languages.py).
         executable: files and directories from which programs may be started; none: no program may
             be."""
     channel = socket.socket(fileno=0)
     try:
-        run = _load(preload)
-        sys.meta_path.insert(0, _OnlyThese(packages))
+        run = _load(language["preload"])
+        sys.meta_path.insert(0, _OnlyThese(language["packages"]))
         if mounts:
             _mount(box)
         os.chdir(box)
         barriers = Barriers(
-            readable=[*library_paths(packages), *readable],
+            readable=[*library_paths(language["packages"]), *language["paths"]],
             writable=[box, "/dev/null"],
             executable=executable,
             threads=True,

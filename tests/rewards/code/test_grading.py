@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from r3_openrlhf import grade
 from r3_openrlhf.config import CodeConfig
@@ -129,3 +131,18 @@ def test_another_language_is_a_word_of_the_run_and_never_a_path_of_the_data():
     assert named(Item("code", response, (json.dumps(tests),), False))[:2] == ("ungraded", "bad_reference")
     with pytest.raises(ConfigError, match=r"reward\.code\.languages\.shell"):
         CodeConfig(languages={"shell": "sh"})
+
+
+@given(
+    status=st.sampled_from(
+        ["error", "crashed", "timeout", "memory", "blocked", "output", "syntax_error", "unavailable"]
+    ),
+    detail=st.sampled_from(["unavailable", "correct", "timeout: x", "bad_reference", ""]) | st.text(),
+)
+def test_what_a_program_says_of_itself_is_shown_and_never_compared(status, detail):
+    def run(*_, **__):
+        return [Outcome(status=status, detail=detail)]
+
+    verdict, reason, score, _ = judge(Item("code", fenced("x"), (ADD,), False), Limits(), run)
+    assert (verdict, score) == (("ungraded", None) if status == "unavailable" else ("wrong", 0.0))
+    assert reason == status or reason == f"failed test 1 of 3: {detail or status}"
