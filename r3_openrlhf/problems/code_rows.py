@@ -16,6 +16,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,37 +29,7 @@ from r3_openrlhf.problems.table import plain_row
 
 MAX_UNPACKED = 256 * 2**20
 # What tests of KodCode use of pytest; the package itself need not be where tests are run.
-_PYTEST = """
-class pytest:
-    class raises:
-        def __init__(self, kind, *call, match=None):
-            self.kind, self.match = kind, match or ""
-            if call:
-                with self:
-                    call[0](*call[1:])
-        def __enter__(self):
-            return self
-        def __exit__(self, kind, error, traceback):
-            import re
-            assert kind is not None and issubclass(kind, self.kind) and re.search(self.match, str(error))
-            self.value, self.type = error, kind
-            return True
-    class approx:
-        def __init__(self, value, rel=None, abs=None):
-            self.value, self.limits = value, {"rel_tol": 1e-6 if rel is None else rel, "abs_tol": 1e-12 if abs is None else abs}
-        def __eq__(self, other):
-            import math
-            if not isinstance(self.value, (list, tuple)):
-                return math.isclose(self.value, other, **self.limits)
-            return len(self.value) == len(other) and all(pytest.approx(a, *self.limits.values()) == b for a, b in zip(self.value, other))
-    class mark:
-        @staticmethod
-        def parametrize(names, values, **_):
-            names = [name for name in names.split(",") if name.strip()] if isinstance(names, str) else names
-            def decorate(function):
-                return lambda: [function(*(value if len(names) > 1 else [value])) for value in values]
-            return decorate
-"""
+_PYTEST = Path(__file__).with_name("pytest_stand_in.txt").read_text("utf-8")
 _ASKS_FOR_A_FUNCTION = re.compile(
     r"you (?:don'?t|do not) (?:need|have) to (?:read|take|print)|complete the function|your task is to complete", re.I
 )

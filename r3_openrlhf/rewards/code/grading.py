@@ -86,6 +86,24 @@ def judge(
         seconds_per_test=max(limits.seconds_per_test, tests.time_limit or 0.0),
         memory_mb=round(max(limits.memory_mb, tests.memory_limit_mb or 0)),
     )
+    try:
+        passed, reason = _graded(program, reference, limits, run, language, by_share)
+    except _NoProcess:
+        return "ungraded", "unavailable", None, shown
+    return ("wrong", reason, passed if by_share else 0.0, shown) if reason else ("correct", "correct", 1.0, shown)
+
+
+class _NoProcess(Exception):
+    """A test has no outcome, and no other one failed."""
+
+
+@functools.lru_cache(maxsize=32)
+def _graded(
+    program: str, reference: str, limits: Limits, run: Run, language: str, by_share: bool
+) -> tuple[float, str]:
+    """(share of tests that passed, why the first of the others did not). Equal programs of a group
+    run once. Raises _NoProcess."""
+    tests, pairs = _pairs(reference)
     outcomes = run(_whole(program, tests.preamble), [call for call, _ in pairs], limits=limits, language=language)
     passed, is_absent, reason = 0, False, ""
     for number, (outcome, (call, expected)) in enumerate(zip(outcomes, pairs, strict=False), 1):
@@ -98,11 +116,9 @@ def judge(
             reason = reason or _reason(outcome, call, f"failed test {number} of {len(pairs)}")
             if not by_share:
                 break
-    if reason:
-        return "wrong", reason, passed / len(pairs) if by_share else 0.0, shown
-    if is_absent:
-        return "ungraded", "unavailable", None, shown
-    return "correct", "correct", 1.0, shown
+    if is_absent and not reason:
+        raise _NoProcess
+    return passed / len(pairs), reason
 
 
 def _reason(outcome: Outcome, call: Call, sentence: str) -> str:

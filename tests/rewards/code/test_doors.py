@@ -39,7 +39,6 @@ def test_grade_serves_the_same(tmp_path):
     with running("--workers", "1", "--task", "code") as service:
         results = post(service.url, "/grade", {"items": items}).json()["results"]
         (grade,) = graded(RewardConfig(urls=[service.url]), RIGHT)
-        lines = service_metrics(service)
     assert [(result["verdict"], result["reason"], result["score"]) for result in results] == [
         ("correct", "correct", 1.0),
         ("wrong", "failed test 2 of 2: wrong value", 0.0),
@@ -48,13 +47,6 @@ def test_grade_serves_the_same(tmp_path):
         ("correct", "correct", 1.0),
     ]
     assert (grade.verdict, grade.reward) == (Verdict.CORRECT, 1.75)
-    assert any('reason="failed test"' in line for line in lines) and not any("test 2 of" in line for line in lines)
-
-
-def service_metrics(service):
-    import httpx
-
-    return httpx.get(service.url + "/metrics", timeout=300).text.splitlines()
 
 
 def test_a_function_beside_the_tests(tmp_path):
