@@ -10,7 +10,6 @@ import json
 import math
 import re
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 RELATIVE = 1e-6  # as Codeforces' checkers
@@ -75,31 +74,13 @@ def same_value(expected: Any, returned: str, *, boxed: bool = False) -> bool:
     boxed: `expected` is a list around the value, which counts too.
     """
     wanted = [expected, *(expected if boxed and isinstance(expected, list) and len(expected) == 1 else [])]
-    marks = _marks(returned, len(json.dumps(expected)))
+    if len(returned) > MOST_TIMES_LONGER * len(json.dumps(expected)) + MORE_CHARS:
+        return False
     try:
-        return marks is not None and any(_same(value, marks[0]) for value in wanted)
+        marks = json.loads(returned)
+        return any(_same(value, marks) for value in wanted)
     except (ValueError, TypeError, OverflowError, RecursionError):  # marks that data.encode never makes
         return False
-
-
-def same_literal(expected: str, returned: str) -> bool:
-    """True if a returned value, as data.encode wrote it exactly, equals a literal, in the same
-    form, as Python's == compares them."""
-    marks = _marks(returned, len(expected))
-    try:
-        return marks is not None and _canonical(json.loads(expected)) == _canonical(marks[0])
-    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
-        return False
-
-
-def _marks(text: str, expected_chars: int) -> list[Any] | None:
-    """The marks in a list; None: it is too long to be right, or no JSON."""
-    if len(text) > MOST_TIMES_LONGER * expected_chars + MORE_CHARS:
-        return None
-    try:
-        return [json.loads(text)]
-    except (ValueError, RecursionError):
-        return None
 
 
 def _same(expected: Any, returned: Any) -> bool:
@@ -128,38 +109,6 @@ def _key(key: Any) -> str:
     if isinstance(key, dict) and "int" in key:
         return str(int(key["int"], 16))
     return key if isinstance(key, str) else json.dumps(key)
-
-
-def _canonical(marks: Any) -> Any:
-    """Equal for values that are equal in Python. KeyError: marks that no literal has."""
-    if isinstance(marks, (int, float)):
-        return int(marks) if marks == int(marks) else marks
-    if isinstance(marks, list):
-        return [_canonical(item) for item in marks]
-    if not isinstance(marks, dict):
-        return marks
-    ((kind, content),) = marks.items()
-    if kind in ("set", "frozenset", "dict"):
-        return {kind.removeprefix("frozen"): sorted(json.dumps(_canonical(item)) for item in content)}
-    return _canonical(_PLAINER[kind](content)) if kind in _PLAINER else {kind: _canonical(content)}
-
-
-def _made(content: list[Any]) -> Any:
-    """A number or dictionary of another type, as the literal that it equals."""
-    name, arguments, _, pairs = content
-    if name in ("Decimal", "Fraction"):
-        value = (Decimal if name == "Decimal" else Fraction)(*arguments)
-        return float(value) if float(value) == value else str(value)
-    if name == "bytearray":
-        return arguments[0]
-    return {"dict": [pair["tuple"] for pair in pairs]} if pairs or name != "Counter" else arguments[0]
-
-
-_PLAINER: dict[str, Any] = {
-    "int": lambda content: int(content, 16),
-    "namedtuple": lambda content: {"tuple": content[2]},
-    "made": _made,
-}
 
 
 def _close(expected: float, actual: float, absolute: float) -> bool:

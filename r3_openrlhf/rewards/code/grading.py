@@ -6,10 +6,11 @@ remote.py) and sees a test's input alone."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from r3_openrlhf.config.code_tests import CodeTests, read_tests, shared_lines, s
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.rewards.answers.request import Item, Result
 from r3_openrlhf.rewards.code import remote
-from r3_openrlhf.rewards.code.compare import same_literal, same_text, same_value
+from r3_openrlhf.rewards.code.compare import same_text, same_value
 from r3_openrlhf.rewards.code.data import NotPlain, encode
 from r3_openrlhf.rewards.code.extraction import last_program
 from r3_openrlhf.rewards.code.languages import LANGUAGES
@@ -76,7 +77,7 @@ def judge(
     if program is None or len(program) > MAX_PROGRAM_CHARS:
         return "wrong", "no_code" if program is None else "too_long", 0.0, None
     shown = program[:MAX_SHOWN_CHARS]
-    if languages is None and any(call.exact or call.test is not None for call, _ in pairs):
+    if languages is None and any(call.test is not None for call, _ in pairs):
         return "ungraded", "asserts_need_local_processes", None, shown
     if languages is not None and tests.language not in languages:
         return "ungraded", "unknown_language", None, shown
@@ -104,12 +105,14 @@ def _graded(
     """(share of tests that passed, why the first of the others did not). Equal programs of a group
     run once. Raises _NoProcess."""
     tests, pairs = _pairs(reference)
-    outcomes = run(_whole(program, tests.preamble), [call for call, _ in pairs], limits=limits, language=language)
+    again = functools.partial(run, _whole(program, tests.preamble), limits=limits, language=language)
     passed, is_absent, reason = 0, False, ""
-    for number, (outcome, (call, expected)) in enumerate(zip(outcomes, pairs, strict=False), 1):
+    for number, (outcome, (call, expected)) in enumerate(
+        zip(again([call for call, _ in pairs]), pairs, strict=False), 1
+    ):
         holds = None if outcome.status == "unavailable" else False
         if outcome.status == "finished":
-            holds = _is_right(tests, call, expected, outcome, run)
+            holds = _is_right(tests, call, expected, outcome, again, run)
         passed += holds is True
         is_absent |= holds is None
         if holds is False:
@@ -126,7 +129,7 @@ def _reason(outcome: Outcome, call: Call, sentence: str) -> str:
     if outcome.status in _OWN_REASON:
         return outcome.status
     if outcome.status == "finished":
-        wrong = "it does not hold" if call.test is not None or call.exact else "wrong value"
+        wrong = "it does not hold" if call.test is not None else "wrong value"
         return f"{sentence}: {wrong if call.stdin is None else 'wrong output'}"
     return f"{sentence}: {outcome.detail or outcome.status}"
 
@@ -155,43 +158,41 @@ def _pairs(reference: str) -> tuple[CodeTests, list[tuple[Call, Any]]]:
 
 
 def _asserts(tests: CodeTests) -> list[tuple[Call, Any]]:
-    """Tests that are code. `assert f(1) == 2` is a call, whose value is compared here."""
+    """Tests that are code. `assert f(1) == 2` is first tried as a call, whose value is compared."""
     setup, sources = shared_lines(tests)
     names, imports = split_names(tests)
     setup = "\n".join([*imports, setup]).strip()
     is_plain = all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in ast.parse(setup).body)
-    equations = [_equation(source, names) if is_plain else None for source in sources]
-    others = ((Call(test=source, setup=setup, names=tuple(names)), "true") for source in sources)
-    return [equation or other for equation, other in zip(equations, others, strict=True)]
+    calls = [Call(test=source, setup=setup, names=tuple(names)) for source in sources]
+    return [is_plain and _equation(call) or (call, "true") for call in calls]
 
 
-def _is_right(tests: CodeTests, call: Call, expected: Any, outcome: Outcome, run: Run) -> bool | None:
-    """Compare what a test is finished with; None: no process for the checker."""
+def _equation(call: Call) -> tuple[Call, str] | None:
+    """The call and the encoded literal of `assert f(1) == 2`; None: it is another test."""
+    match ast.parse(call.test or "").body:
+        case [ast.Assert(ast.Compare(ast.Call(ast.Name(name), given, []), [ast.Eq()], [right]))] if name in call.names:
+            with contextlib.suppress(ValueError, TypeError, NotPlain):
+                arguments = tuple(map(ast.literal_eval, given))
+                return replace(call, function=name, arguments=arguments), encode(ast.literal_eval(right), exact=True)
+    return None
+
+
+def _is_right(tests: CodeTests, call: Call, expected: Any, outcome: Outcome, again: Run, run: Run) -> bool | None:
+    """Compare what a test is finished with; None: no process for what decides. again: the program."""
     if call.test is not None:
-        return bool(outcome.value == expected)
-    if call.exact:
-        return same_literal(expected, outcome.value)
+        if outcome.value == expected or call.function is None:
+            return bool(outcome.value == expected)
+        (outcome,) = again([replace(call, function=None)])  # 1.0 for 1, an order: by Python itself
+        return None if outcome.status == "unavailable" else outcome.value == "true"
     if call.function is not None:
         return same_value(expected, outcome.value, boxed=tests.boxed_outputs)
     is_same = same_text(expected, outcome.stdout)
     return is_same if is_same or tests.checker is None else _allowed(tests.checker, call.stdin, expected, outcome, run)
 
 
-def _equation(source: str, names: Sequence[str]) -> tuple[Call, str] | None:
-    """The call and the encoded literal of `assert f(1) == 2`; None: it is another test."""
-    match ast.parse(source).body:
-        case [ast.Assert(ast.Compare(ast.Call(ast.Name(name), given, []), [ast.Eq()], [right]))] if name in names:
-            try:
-                call = Call(function=name, arguments=tuple(map(ast.literal_eval, given)), exact=True)
-                return call, encode(ast.literal_eval(right), exact=True)
-            except (ValueError, TypeError, NotPlain):
-                return None
-    return None
-
-
 def _asked(call: Call) -> tuple[str, ...]:
     """Names that the program must define."""
-    return (call.function,) if call.function is not None else call.names
+    return call.names or (() if call.function is None else (call.function,))
 
 
 def _numbered(value: Any) -> Any:

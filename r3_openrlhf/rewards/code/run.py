@@ -10,6 +10,8 @@ file in memory; its output and result return the same way, and is read when it i
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import logging
 import os
@@ -54,14 +56,14 @@ class Call:
     """One test's input, and never what is expected of a call.
 
     stdin: a program's standard input. function: or a function, or a method of `class Solution`,
-    called with `arguments`; exact: its value keeps types that JSON lacks (data.py). test: or a
-    piece of Python, after `setup`, with the program's `names`: `assert f(1) == 2`. It runs in a
-    process of its own, whose calls of the program are forwarded (asserts.py)."""
+    called with `arguments`. test: or a piece of Python, after `setup`, with the program's `names`:
+    `assert f(1) == 2`. It runs in a process of its own, whose calls of the program are forwarded
+    (asserts.py). With function and test the call alone is made, and its value keeps types that JSON
+    lacks (data.py)."""
 
     stdin: str | None = None
     function: str | None = None
     arguments: tuple[Any, ...] = ()
-    exact: bool = False
     test: str | None = None
     setup: str = ""
     names: tuple[str, ...] = ()
@@ -237,7 +239,7 @@ class Runner:
             yield outcome
 
     def _run_call(self, program: str, call: Call, limits: Limits, limit_s: float) -> tuple[Outcome, float]:
-        if call.test is not None:
+        if call.test is not None and call.function is None:
             return self._run_test(program, call, limits, limit_s)
         job: dict[str, Any] = {"kind": "program", "program": program}
         if call.function is not None:
@@ -245,9 +247,14 @@ class Runner:
                 arguments = encode(list(call.arguments), exact=True, max_bytes=MAX_INPUT_BYTES)
             except NotPlain as error:
                 return Outcome(status="unavailable", detail=f"the arguments have {error}"), 0.0
-            job |= {"kind": "function", "function": call.function, "arguments": arguments, "exact": call.exact}
+            job |= {
+                "kind": "function",
+                "function": call.function,
+                "arguments": arguments,
+                "exact": call.test is not None,
+            }
         # what a row calls by name may lack imports, as the editor of its contest has them
-        child = self._fork(job | {"usual_names": not call.exact}, call.stdin or "", limits, limit_s)
+        child = self._fork(job | {"usual_names": call.test is None}, call.stdin or "", limits, limit_s)
         self._watch([child], limits)
         return self._outcome(child, job["kind"], limits), child.clock.seconds()
 
@@ -402,13 +409,8 @@ def _said(result: int, kind: str, code: int) -> tuple[str, str, str]:
 
 def _box_bytes(box: str) -> int:
     """Bytes of its files; more than any limit if there are too many files."""
-    total = 0
-    with os.scandir(box) as entries:
-        for number, entry in enumerate(entries):
-            if number >= MAX_BOX_FILES:
-                return sys.maxsize
-            try:
-                total += entry.stat(follow_symlinks=False).st_size
-            except FileNotFoundError:
-                continue
-    return total
+    entries = [*itertools.islice(os.scandir(box), MAX_BOX_FILES)]
+    with contextlib.suppress(FileNotFoundError):
+        total = sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+        return total if len(entries) < MAX_BOX_FILES else sys.maxsize
+    return 0
