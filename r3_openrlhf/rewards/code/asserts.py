@@ -343,22 +343,17 @@ def _printed() -> str:
     return text
 
 
-class _Lines(io.TextIOBase):
+class _Input:
     """Standard input, as the tests have set it."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
 
-    def readline(self, *_: Any) -> str:  # type: ignore[override]
-        return str(self._peer.ask("line"))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._peer.ask("stdin"), name)
 
-    def read(self, *_: Any) -> str:
-        return "".join(self)
-
-    def __next__(self) -> str:  # type: ignore[override]
-        if line := self.readline():
-            return line
-        raise StopIteration
+    def __iter__(self) -> Any:
+        return iter(self._peer.ask("stdin"))
 
 
 def serve_program(link: int, module: types.ModuleType) -> None:
@@ -381,7 +376,7 @@ def serve_program(link: int, module: types.ModuleType) -> None:
         return module.__dict__[name]
 
     peer = Peer(link, {"name": named, "await": wait_for, "seed": seed}, guards=False)
-    sys.stdout, sys.stdin = _output, _Lines(peer)
+    sys.stdout, sys.stdin = _output, _Input(peer)  # type: ignore[assignment]
     builtins.input = lambda prompt="", /: peer.ask("input", str(prompt))
     peer.serve()
 
@@ -393,7 +388,7 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
     """The tests' side: status, value and detail. names: those that are the program's."""
     operations: dict[str, Callable[..., object]] = {
         "input": lambda prompt: builtins.input(prompt),
-        "line": lambda: sys.stdin.readline(),
+        "stdin": lambda: sys.stdin,
     }
     peer = Peer(link, operations, guards=True)
     scope: dict[str, Any] = {"__name__": "test"}

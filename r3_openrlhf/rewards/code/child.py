@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import importlib
 import io
 import json
 import linecache
@@ -158,18 +157,12 @@ def _find(module: types.ModuleType, name: str) -> Callable[..., object] | None:
     return module.__dict__.get(name)
 
 
-def _usual_names() -> dict[str, object]:
-    """Return names that function tasks leave out: `List`, `deque`, `inf`, and modules."""
-    names = "typing collections itertools functools heapq bisect math operator".split()
-    modules = {name: importlib.import_module(name) for name in (*names, "random", "re", "string")}
-    result: dict[str, object] = {}
-    for module in map(modules.__getitem__, names):
-        public = getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
-        result = {name: getattr(module, name) for name in public} | result
-    return {name: value for name, value in (result | modules).items() if not hasattr(builtins, name)}
-
-
-_USUAL_NAMES = _usual_names()  # before the fork
+# names that function tasks leave out: `List`, `deque`, `inf`, and modules; of two the last
+_USUAL_NAMES: dict[str, object] = {}
+for _module in "operator math bisect heapq functools itertools collections typing".split():
+    exec(f"from {_module} import *", _USUAL_NAMES)
+exec("import bisect, collections, functools, heapq, itertools, math, operator, random, re, string", _USUAL_NAMES)
+_USUAL_NAMES = {name: value for name, value in _USUAL_NAMES.items() if not hasattr(builtins, name)}
 
 
 def _serve(job: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import importlib.abc
+import importlib
 import json
 import os
 import resource
@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import FileFinder
 from typing import Any
 
 from r3_openrlhf.machine.processes.fork_server import serve
@@ -47,7 +48,7 @@ def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executab
     channel = socket.socket(fileno=0)
     try:
         run = _load(language["preload"])
-        sys.meta_path.insert(0, _OnlyThese(language["packages"]))
+        _hide_others(language["packages"])
         if mounts:
             _mount(box)
         os.chdir(box)
@@ -85,17 +86,12 @@ def _load(preload: Sequence[str]) -> Callable[[Barriers], None]:
     return child.run
 
 
-class _OnlyThese(importlib.abc.MetaPathFinder):
-    """Other installed packages are not there, instead of there and unreadable."""
-
-    def __init__(self, packages: Sequence[str]) -> None:
-        installed = {name.partition(".")[0] for path in installed_paths() for name in os.listdir(path)}
-        self._others = installed - {*packages} - sys.stdlib_module_names
-
-    def find_spec(self, name: str, path: object, _: object = None) -> None:
-        """ModuleNotFoundError: programs may not import it."""
-        if path is None and name in self._others:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+def _hide_others(packages: Sequence[str]) -> None:
+    """Other installed packages are not there, instead of there and unreadable: their directory is
+    not read again, as its time stays what it was."""
+    for finder in map(sys.path_importer_cache.get, installed_paths()):
+        if isinstance(finder, FileFinder):
+            finder._path_cache = {name for name in finder._path_cache if name.partition(".")[0] in packages}
 
 
 def _mount(box: str) -> None:
