@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-import functools
 import importlib.util
 import json
 import math
 import symtable
 import sys
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -123,7 +123,10 @@ def _check_kind(tests: CodeTests) -> None:
 def _check_python(tests: CodeTests) -> None:
     try:
         setup, sources = shared_lines(tests)
-        roots = {name.partition(".")[0] for name in _imports("\n".join([setup, *sources]))} - {"solution"}
+        nodes: list[Any] = [*ast.walk(ast.parse("\n".join([setup, *sources])))]
+        imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+        modules = [getattr(node, "module", None) or alias.name for node in imports for alias in node.names]
+        roots = {module.partition(".")[0] for module in modules} - {"solution"}
         lacking = sorted(name for name in roots if importlib.util.find_spec(name) is None)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"its tests are no Python ({type(error).__name__})") from error
@@ -131,14 +134,6 @@ def _check_python(tests: CodeTests) -> None:
         raise DataError(f"its tests import {lacking[0]}, which is not installed here")
     if not sources:
         raise DataError("its asserts only define something, so that any program would pass")
-
-
-def _imports(source: str) -> list[str]:
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    return names + [
-        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level
-    ]
 
 
 def write_tests(tests: CodeTests) -> str:
@@ -157,12 +152,7 @@ def write_tests(tests: CodeTests) -> str:
 
 # Modules whose names tests use without an import, and two with their usual names
 USUAL = "collections itertools functools heapq bisect math typing".split()
-_ALIASES = {
-    "np": "import numpy as np",
-    "pd": "import pandas as pd",
-    "numpy": "import numpy",
-    "pandas": "import pandas",
-}
+_OTHERS = {"np": "numpy as np", "numpy": "numpy", "pd": "pandas as pd", "pandas": "pandas"}
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)
 
 
@@ -178,8 +168,6 @@ def first_call(tests: CodeTests) -> tuple[str, int] | None:
     """(name, number of arguments) of the first call of the program in tests that are code: of a
     function, or of a class where there is none."""
     source = "\n".join([tests.setup, *tests.asserts])
-    if statements(source) is None:
-        return None
     names, _ = split_names(tests)
     calls: list[Any] = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     of_program = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in names]
@@ -193,7 +181,8 @@ def split_names(tests: CodeTests) -> tuple[list[str], list[str]]:
     A name of the standard library is the program's only where the tests have no other one for it.
     Raises SyntaxError, ValueError or RecursionError: they are no Python."""
     source = "\n".join([tests.setup, *tests.asserts])
-    nodes = sorted((node for node in ast.walk(ast.parse(source)) if hasattr(node, "lineno")), key=_position)
+    nodes: list[Any] = [node for node in ast.walk(ast.parse(source)) if hasattr(node, "lineno")]
+    nodes.sort(key=attrgetter("lineno", "col_offset"))
     free = free_names(source)
     names = dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name) and node.id in free)
     modules = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
@@ -203,10 +192,6 @@ def split_names(tests: CodeTests) -> tuple[list[str], list[str]]:
         candidates = {name for name, line in imports.items() if line.startswith("from ")}
         asked = _innermost(nodes, candidates or free_names(source, of_builtins=True)) or sorted(candidates)[:1]
     return list(dict.fromkeys(asked)), [line for name, line in imports.items() if name not in asked]
-
-
-def _position(node: Any) -> tuple[int, int]:
-    return node.lineno, node.col_offset
 
 
 def _innermost(nodes: list[Any], names: set[str]) -> list[str]:
@@ -243,19 +228,12 @@ def free_names(source: str, *, of_builtins: bool = False) -> set[str]:
     return used - defined - (set() if of_builtins else set(dir(builtins)) | {"__name__"})
 
 
-@functools.cache
 def standard_import(name: str, *, is_module: bool) -> str | None:
     """The import that gives a name of the standard library, or np; None: there is none."""
-    if name in _ALIASES or is_module and name in sys.stdlib_module_names:
-        return _ALIASES.get(name, f"import {name}")
-    found = (module for module in USUAL if name in _public(module))
-    return next((f"from {module} import {name}" for module in found), None)
-
-
-@functools.cache
-def _public(module: str) -> frozenset[str]:
-    loaded = importlib.import_module(module)
-    return frozenset(getattr(loaded, "__all__", None) or [name for name in dir(loaded) if not name.startswith("_")])
+    if name in _OTHERS or is_module and name in sys.stdlib_module_names:
+        return f"import {_OTHERS.get(name, name)}"
+    known = (module for module in USUAL if name[0] != "_" and hasattr(importlib.import_module(module), name))
+    return next((f"from {module} import {name}" for module in known), None)
 
 
 def shared_lines(tests: CodeTests) -> tuple[str, list[str]]:

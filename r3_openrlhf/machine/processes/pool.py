@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import socket
 import sys
 import threading
 import time
@@ -25,7 +24,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -33,7 +33,7 @@ import msgspec
 
 from r3_openrlhf.machine.processes.fork_server import LOOK_S, Clock, ForkServer, kill, pid_of
 from r3_openrlhf.machine.processes.sandbox import missing_layers
-from r3_openrlhf.machine.processes.wire import encode, frame, take_frame
+from r3_openrlhf.machine.processes.wire import NUMBER_BYTES, encode
 
 logger = logging.getLogger(__name__)
 
@@ -74,40 +74,40 @@ def _fork_server(target: str, options: Mapping[str, Any], memory_bytes: int | No
 class _Worker:
     """One worker process. Belongs to the thread that asks; only `kill` may be called by another."""
 
-    connection: socket.socket
+    connection: Connection
     pidfd: int
     number: int = 0
+    is_late: bool = False
     is_killed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, body: bytes | msgspec.Raw, limit_s: float) -> bytes:
         """The answer to one item. ItemLost: there is none; then nothing but `bury` makes sense."""
         self.number += 1
-        clock = Clock(pid_of(self.pidfd))
-        try:
-            left, buffer = memoryview(frame(self.number, body)), bytearray()
-            while left:
-                left = left[self._wait(partial(self.connection.send, left), clock, limit_s) :]
-            while (taken := take_frame(buffer, max_bytes=MAX_ANSWER_BYTES)) is None:
-                received = self._wait(partial(self.connection.recv, 2**18), clock, limit_s)
-                if not received:
-                    raise ItemLost("crashed", seconds=clock.seconds())
-                buffer += received
-        except ValueError as error:
-            raise ItemLost("talkative", seconds=clock.seconds()) from error
-        except OSError as error:
-            raise ItemLost("crashed", seconds=clock.seconds()) from error
-        if taken[0] != self.number or buffer:
+        number, clock, done = self.number.to_bytes(NUMBER_BYTES, "big"), Clock(pid_of(self.pidfd)), threading.Event()
+        watcher = threading.Thread(target=self._end_late, args=(clock, limit_s, done), daemon=True)
+        watcher.start()
+        answer = b""
+        with suppress(EOFError, OSError):
+            if not self.connection.poll():  # else it has answered before it was asked
+                self.connection.send_bytes(number + bytes(body))
+                answer = self.connection.recv_bytes(MAX_ANSWER_BYTES)
+        done.set()
+        watcher.join()
+        if not answer:
+            reason = "timeout" if self.is_late else "crashed" if self.connection.readable else "talkative"
+            raise ItemLost(reason, seconds=limit_s if self.is_late else clock.seconds())
+        if not answer.startswith(number):
             raise ItemLost("crashed", "it does not keep to the protocol", seconds=clock.seconds())
-        return taken[1]
+        return answer[NUMBER_BYTES:]
 
-    def _wait(self, step: Callable[[], Any], clock: Clock, limit_s: float) -> Any:
-        """What one call of the socket returns, within the item's own time."""
-        while (seconds := clock.seconds()) < limit_s:
-            self.connection.settimeout(min(LOOK_S, max(limit_s - seconds, 0.001)))
-            with suppress(TimeoutError):
-                return step()
-        raise ItemLost("timeout", seconds=seconds)
+    def _end_late(self, clock: Clock, limit_s: float, done: threading.Event) -> None:
+        """Kill it when the item's own time is over: no read or write here has another end."""
+        while not done.wait(min(LOOK_S, max(limit_s - clock.seconds(), 0.001))):
+            if clock.seconds() >= limit_s:
+                self.is_late = True
+                self.kill()
+                return
 
     def kill(self) -> None:
         """End the process; who is asking it is answered."""
@@ -124,14 +124,13 @@ class _Worker:
 
 
 def _forked(server: ForkServer) -> _Worker:
-    ours, theirs = socket.socketpair()
-    try:
-        return _Worker(ours, server.fork(theirs.fileno())[1])
-    except OSError:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
+    ours, theirs = Pipe()
+    with theirs:
+        try:
+            return _Worker(ours, server.fork(theirs.fileno())[1])
+        except OSError:
+            ours.close()
+            raise
 
 
 @dataclass(slots=True, eq=False)

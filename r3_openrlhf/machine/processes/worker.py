@@ -10,13 +10,14 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
 
 from r3_openrlhf.machine.processes import fork_server
 from r3_openrlhf.machine.processes.sandbox import adopt_orphans, confine, watch_for_code
-from r3_openrlhf.machine.processes.wire import encode, frame, take_frame
+from r3_openrlhf.machine.processes.wire import NUMBER_BYTES, encode
 
 MAX_MESSAGE_BYTES = 256 * 2**20
 MAX_ERROR_CHARS = 500
@@ -41,7 +42,7 @@ def run_template(owner: int, target: str, options: Mapping[str, Any], *, memory_
     decode = msgspec.msgpack.Decoder(Any if parameter.annotation is parameter.empty else parameter.annotation).decode
 
     def run(descriptors: Sequence[int]) -> None:
-        connection = socket.socket(fileno=descriptors[0])
+        connection = Connection(descriptors[0])
         _become_worker(memory_bytes)
         serve(connection, lambda body: handle(decode(body)))
 
@@ -62,24 +63,20 @@ def _become_worker(memory_bytes: int | None) -> None:
         confine(memory_bytes=memory_bytes)
 
 
-def serve(connection: socket.socket, handle: Callable[[bytes], Any]) -> None:
+def serve(connection: Connection, handle: Callable[[bytes], Any]) -> None:
     """Answer items in order, until the connection is closed or `handle` has raised something."""
-    buffer = bytearray()
     while True:
-        taken = take_frame(buffer, max_bytes=MAX_MESSAGE_BYTES)
-        if taken is None:
-            received = connection.recv(2**18)
-            if not received:
-                return
-            buffer += received
-            continue
-        number, body = taken
         try:
-            answer = frame(number, encode((None, handle(body))))
+            message = connection.recv_bytes(MAX_MESSAGE_BYTES)
+        except EOFError:
+            return
+        number, body = message[:NUMBER_BYTES], message[NUMBER_BYTES:]
+        try:
+            answer = encode((None, handle(body)))
         except MemoryError:
             raise  # nothing in this process can be relied on any more
         except Exception as error:
             text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS].encode("utf-8", "replace").decode()
-            connection.sendall(frame(number, encode((text, None))))
+            connection.send_bytes(number + encode((text, None)))
             return
-        connection.sendall(answer)
+        connection.send_bytes(number + answer)

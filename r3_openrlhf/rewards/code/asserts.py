@@ -376,7 +376,7 @@ def serve_program(link: int, module: types.ModuleType) -> None:
         return module.__dict__[name]
 
     peer = Peer(link, {"name": named, "await": wait_for, "seed": seed}, guards=False)
-    sys.stdout, sys.stdin = _output, _Input(peer)  # type: ignore[assignment]
+    sys.stdout, sys.stdin = _output, _Input(peer)
     builtins.input = lambda prompt="", /: peer.ask("input", str(prompt))
     peer.serve()
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from r3_openrlhf.machine.processes.sandbox import library_paths
-from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.rewards.code.zygote import BOX_BYTES
 
 SYSTEM_PROGRAMS = ("/usr", "/bin", "/lib", "/lib64")
@@ -82,16 +80,12 @@ def namespace_command(wanted: str | None = None, *, visible: Sequence[str] = ())
 
     visible: paths beyond the interpreter's own.
 
-    Raises:
-        ConfigError: there is no such kind. OSError: the one that is wanted does not work here."""
-    if wanted is None:
-        wanted = next(name for name in NAMESPACES if _works(name))
-    elif wanted not in NAMESPACES:
-        raise ConfigError(f"no namespaces are called {wanted!r}; {nearest(wanted, NAMESPACES)}")
-    elif not _works(wanted):
+    Raises OSError: the one that is wanted does not work here."""
+    name = next((name for name in ([wanted] if wanted else NAMESPACES) if _works(name)), None)
+    if name is None:
         raise OSError(f"{wanted} makes no namespaces on this machine")
-    command, box = NAMESPACES[wanted]
-    return wanted, command(visible), box
+    command, box = NAMESPACES[name]
+    return name, command(visible), box
 
 
 @functools.cache

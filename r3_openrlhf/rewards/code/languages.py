@@ -27,7 +27,7 @@ class Language:
     file: str = "solution"
     paths: tuple[str, ...] = ()
     packages: tuple[str, ...] = PACKAGES
-    preload: tuple[str, ...] = ("numpy", "numpy.random")
+    preload: tuple[str, ...] = tuple("array copy queue statistics numpy numpy.random".split())
     reserves_memory: bool = False
 
 

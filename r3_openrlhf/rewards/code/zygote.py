@@ -29,10 +29,6 @@ BOX_BYTES, MAX_BOX_FILES = 2**28, 1024
 # standard input, standard output, job, result; a fifth descriptor is a link to another child
 _HIGH = 64  # descriptors on the way to their places
 JOB, RESULT, LINK = 40, 41, 42  # their places in a child
-PRELOADED = (
-    "array atexit bisect collections contextlib copy dataclasses datetime decimal enum fractions functools heapq"
-    " io itertools json linecache math operator queue random re statistics string sys threading time types typing"
-).split()
 
 
 def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executable: Sequence[str]) -> None:
@@ -78,7 +74,7 @@ def _load(preload: Sequence[str]) -> Callable[[Barriers], None]:
     """Load common modules, and the runners; imports never come from this package's directory."""
     from r3_openrlhf.rewards.code import child
 
-    for name in (*PRELOADED, *preload):
+    for name in preload:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -91,7 +87,8 @@ def _hide_others(packages: Sequence[str]) -> None:
     not read again, as its time stays what it was."""
     for finder in map(sys.path_importer_cache.get, installed_paths()):
         if isinstance(finder, FileFinder):
-            finder._path_cache = {name for name in finder._path_cache if name.partition(".")[0] in packages}
+            known = vars(finder)
+            known["_path_cache"] = {name for name in known["_path_cache"] if name.partition(".")[0] in packages}
 
 
 def _mount(box: str) -> None:

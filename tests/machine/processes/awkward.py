@@ -45,7 +45,7 @@ def make_worker(broken=False):
             (connection,) = (fd for fd in range(3, 30) if _is_socket(fd))
             body = msgspec.msgpack.encode((None, Answer("forged", 0)))
             for number in range(1000, 1010):
-                os.write(connection, struct.pack(">II", number, len(body)) + body)
+                os.write(connection, struct.pack(">II", len(body) + 4, number) + body)
         if word == "trickle":
             (connection,) = (fd for fd in range(3, 30) if _is_socket(fd))
             while True:
