@@ -203,10 +203,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 _CALLS = tomllib.loads(Path(__file__).with_name("system_calls.toml").read_text("utf-8"))
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # audit's number, column of the table
-_CLONE_THREAD, _TEMPORARY_FILE = 0x10000, 0x400000  # O_TMPFILE: a file that no directory counts
-_STREAM = [1 | flags for flags in (0, 0x800, 0x80000, 0x80800)]  # an end of datagrams could send elsewhere
-# Signals, leases, watches: fcntl F_SETOWN, F_SETOWN_EX, F_SETLEASE, F_NOTIFY; FIOSETOWN, SIOCSPGRP
-_REFUSED_FCNTL, _REFUSED_IOCTL = (8, 15, 1024, 1026), (0x8901, 0x8902)
 _X32_BIT = 0x40000000  # a second set of numbers for the same calls on x86_64
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _SECCOMP_MODE_FILTER = 2
@@ -249,15 +245,12 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
             (_RETURN, 0, 0, _EPERM),
             (_RETURN, 0, 0, _ALLOW),
         ]
-    decide("prlimit64", 0, _JUMP_EQUAL, [0], _ALLOW, _EPERM)  # for pid 0: itself
-    decide("fcntl", 1, _JUMP_EQUAL, _REFUSED_FCNTL, _EPERM, _ALLOW)
-    decide("ioctl", 1, _JUMP_EQUAL, _REFUSED_IOCTL, _EPERM, _ALLOW)
-    decide("prctl", 0, _JUMP_EQUAL, [_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE], _EPERM, _ALLOW)
-    decide("open", 1, _JUMP_ANY_BIT, [_TEMPORARY_FILE], _EPERM, _ALLOW)
-    decide("openat", 2, _JUMP_ANY_BIT, [_TEMPORARY_FILE], _EPERM, _ALLOW)
+    for call, rule in _CALLS["rules"].items():
+        jump = _JUMP_ANY_BIT if "any_bit" in rule else _JUMP_EQUAL
+        values, verdicts = rule.get("any_bit", rule.get("equal")), (_ALLOW, _EPERM)
+        if threads or not rule["threads"]:
+            decide(call, rule["argument"], jump, values, *(verdicts if rule["allows"] else reversed(verdicts)))
     if threads:  # glibc's clone3 hides flags: it falls back to clone
-        decide("clone", 0, _JUMP_ANY_BIT, [_CLONE_THREAD], _ALLOW, _EPERM)
-        decide("socketpair", 1, _JUMP_EQUAL, _STREAM, _ALLOW, _EPERM)
         code += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ENOSYS)]
     else:
         allowed.add(number["setrlimit"])

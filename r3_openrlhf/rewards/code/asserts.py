@@ -356,26 +356,18 @@ class _Input:
         return iter(self._peer.ask("stdin"))
 
 
+async def _result_of(awaitable: Any) -> Any:
+    return await awaitable
+
+
 def serve_program(link: int, module: types.ModuleType) -> None:
     """The program's side, after it was loaded."""
-
-    def wait_for(coroutine: Any) -> Any:
-        import asyncio
-
-        async def run() -> Any:
-            return await coroutine
-
-        return asyncio.run(run())
-
-    def seed(name: str, arguments: Any) -> None:
-        importlib.import_module(name).seed(*arguments)
-
-    def named(name: str) -> Any:
-        if name not in module.__dict__:
-            raise NameError(name)
-        return module.__dict__[name]
-
-    peer = Peer(link, {"name": named, "await": wait_for, "seed": seed}, guards=False)
+    operations: dict[str, Callable[..., object]] = {
+        "name": vars(module).__getitem__,
+        "await": lambda awaitable: importlib.import_module("asyncio").run(_result_of(awaitable)),
+        "seed": lambda name, arguments: importlib.import_module(name).seed(*arguments),
+    }
+    peer = Peer(link, operations, guards=False)
     sys.stdout, sys.stdin = _output, _Input(peer)
     builtins.input = lambda prompt="", /: peer.ask("input", str(prompt))
     peer.serve()
@@ -395,18 +387,17 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
     sys.modules["solution"] = solution = types.ModuleType("solution")
     try:
         for name in names:
-            with contextlib.suppress(NameError):  # the test that uses it finds out
+            with contextlib.suppress(KeyError):  # the test that uses it finds out
                 scope[name] = peer.named(name)
         vars(solution).update(scope)
         _share_seeds(peer)
         for source in (setup, test):
             exec(compile(source, "test.py", "exec", dont_inherit=True), scope)
-    except AssertionError as error:
-        if not hasattr(error, "of_program"):
-            return "finished", "false", ""
-        return "error", "", error.of_program
     except BaseException as error:  # the test's, or the program's within it: it does not hold
-        return "error", "", getattr(error, "of_program", "") or type(error).__name__
+        of_program = getattr(error, "of_program", None)
+        if isinstance(error, AssertionError) and of_program is None:
+            return "finished", "false", ""
+        return "error", "", of_program or type(error).__name__
     return "finished", "true", ""
 
 

@@ -48,6 +48,7 @@ def make_worker(broken=False):
                 os.write(connection, struct.pack(">II", len(body) + 4, number) + body)
         if word == "trickle":
             (connection,) = (fd for fd in range(3, 30) if _is_socket(fd))
+            os.write(connection, struct.pack(">I", 1000))
             while True:
                 os.write(connection, b"\0")
                 time.sleep(0.2)
