@@ -21,8 +21,7 @@ from typing import Any
 
 from r3_openrlhf.machine.processes.sandbox import Barriers, set_limits
 from r3_openrlhf.rewards.code.asserts import NAME, ProgramGone, failure, run_test, serve_program
-from r3_openrlhf.rewards.code.data import MAX_INPUT_BYTES, NotPlain, decode, encode
-from r3_openrlhf.rewards.code.zygote import JOB, STACK_BYTES
+from r3_openrlhf.rewards.code.data import JOB, MAX_INPUT_BYTES, STACK_BYTES, NotPlain, decode, encode
 
 RESULT, LINK = JOB + 1, JOB + 2  # descriptors
 THREAD_STACK_BYTES = 2**23  # the C library would give the main thread's size

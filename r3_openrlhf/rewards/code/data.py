@@ -18,6 +18,7 @@ from typing import Any
 MAX_VALUE_BYTES = 2**23
 MAX_INPUT_BYTES = 2**28  # of a test's arguments, which come from the data
 MAX_DEPTH = 150
+JOB, STACK_BYTES = 40, 2**29  # of a program's process: its first descriptor, and the next for the result and a link
 _VIEWS: tuple[Any, ...] = (collections.deque, range, type({}.keys()), type({}.values()), type({}.items()), Iterator)
 
 

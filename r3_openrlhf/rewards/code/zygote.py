@@ -23,11 +23,11 @@ from typing import Any
 
 from r3_openrlhf.machine.processes.fork_server import serve
 from r3_openrlhf.machine.processes.sandbox import Barriers, installed_paths, library_paths
+from r3_openrlhf.rewards.code.data import JOB, STACK_BYTES
 
 BOX_BYTES, MAX_BOX_FILES = 2**28, 1024
 # standard input, standard output, job, result; a fifth descriptor is a link to another child
 _HIGH = 64  # descriptors on the way to their places
-JOB, STACK_BYTES = 40, 2**29  # their places in a child begin here
 
 
 def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executable: Sequence[str]) -> None:
