@@ -21,8 +21,8 @@ import time
 import typing
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -139,7 +139,7 @@ class _Job:
     future: Future[Any] = field(default_factory=Future)
 
 
-class ProcessPool(Generic[AnswerT]):
+class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
     """Items in `num_workers` processes, which start with the first item. Thread-safe.
 
     Args:
@@ -182,9 +182,6 @@ class ProcessPool(Generic[AnswerT]):
         self._server: ForkServer | None = None
         self._no_start_before = 0.0
         self._why_no_start = ""
-
-    def __enter__(self) -> ProcessPool[AnswerT]:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -245,7 +242,7 @@ class ProcessPool(Generic[AnswerT]):
     def _answer(self, session: Session[AnswerT], job: _Job) -> None:
         for attempt in range(1, self._attempts + 1):
             try:
-                _set(job.future.set_result, session.ask(job.body))
+                job.future.set_result(session.ask(job.body))
                 return
             except ItemLost as error:
                 if error.reason != "crashed" or attempt == self._attempts or self._closing:
@@ -267,9 +264,9 @@ class ProcessPool(Generic[AnswerT]):
             lost = ItemLost("closed", seconds=lost.seconds)
         self.lost[lost.reason] += 1
         if self._on_lost is None:
-            _set(future.set_exception, lost)
+            future.set_exception(lost)
         else:
-            _set(future.set_result, self._on_lost(lost))
+            future.set_result(self._on_lost(lost))
 
     def _worker(self) -> _Worker:
         """One of a session that is over, or a new one. ItemLost: none can be started now, or ever."""
@@ -376,7 +373,7 @@ class Session(Generic[AnswerT]):
             if self._is_closed:
                 self._give_back()
         if lost is None:
-            _set(job.future.set_result, then(answer))
+            job.future.set_result(then(answer))
         else:
             self._pool._lose(job.future, ItemLost("closed", seconds=lost.seconds) if self._is_closed else lost)
 
@@ -402,10 +399,3 @@ class Session(Generic[AnswerT]):
         worker, self._worker = self._worker, None
         if worker is not None:
             self._pool._bury(worker)
-
-
-def _set(answer: Callable[[Any], None], value: object) -> None:
-    try:
-        answer(value)
-    except InvalidStateError:  # the caller has gone
-        pass

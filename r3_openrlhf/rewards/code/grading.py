@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config.code_tests import CodeTests, read_tests, shared_lines, split_names
@@ -29,14 +30,7 @@ MAX_SHOWN_CHARS = 1000
 # statuses that are the reason, wherever they come
 _OWN_REASON = frozenset({"timeout", "memory", "blocked", "output", "syntax_error"})
 _FUTURE = re.compile(r"^from __future__ import [^\n;#]+$", re.MULTILINE)
-_CHECKER = """
-import json, sys
-for name, text in json.load(sys.stdin).items():
-    with open(name, "w", encoding="utf-8") as file:
-        file.write(text)
-sys.argv = ["checker.py", "input.txt", "correct_output.txt", "solution_output.txt"]
-exec(compile({source!r}, "checker.py", "exec"), {{"__name__": "__main__"}})
-"""
+_CHECKER = Path(__file__).with_name("run_checker.txt").read_text("utf-8")
 
 _PYTHON: Mapping[str, str] = {"python": "python"}
 Run = Callable[..., Iterable[Outcome]]  # as run_program

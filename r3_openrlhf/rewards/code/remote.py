@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.rewards.code.data import NotPlain, encode
@@ -17,17 +18,7 @@ from r3_openrlhf.rewards.code.run import Call, Limits, Outcome
 AT_ONCE = 8  # tests of one program
 ATTEMPTS = 3
 MAX_ANSWER_BYTES = 2**26
-_CALL = """
-
-def _call():
-    import json, sys
-    found = globals().get("Solution")
-    found = getattr(found(), {name!r}) if isinstance(found, type) and hasattr(found, {name!r}) else globals()[{name!r}]
-    value = found(*json.load(sys.stdin))
-    sys.stdout.write("\\n" + {mark!r} + json.dumps(value) + "\\n")
-
-_call()
-"""
+_CALL = Path(__file__).with_name("call_function.txt").read_text("utf-8")
 
 
 def run_program(

@@ -159,7 +159,7 @@ class _Child:
     ended: dict[str, Any] | None = None
 
 
-class Runner:
+class Runner(contextlib.AbstractContextManager["Runner"]):
     """One zygote, and one program at a time. Not for several threads.
 
     namespaces: "bubblewrap", "unshare" or "none"; None takes the first of them that works here.
@@ -172,9 +172,6 @@ class Runner:
         self._box: str | None = None
         self._memfds: list[int] = []
         self.barriers: list[Barrier] = []
-
-    def __enter__(self) -> Runner:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
