@@ -23,7 +23,6 @@ from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
 
 NAME = "solution.py"  # of the program, in its exceptions
 MAX_MESSAGE_BYTES = 2**27  # both ends have a limit of memory and of time as well
-MAX_ITEMS = 10**6
 _MUTABLE = (list, dict, set, bytearray)
 
 
@@ -36,12 +35,13 @@ _OPERATORS = _specials(
     "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or", prefixes=("", "r", "i")
 )
 _CHECKS = _specials("instancecheck subclasscheck")
-# with these an object that is no data could pass for a value that it does not have
-_OF_DATA = _specials(
-    "len iter reversed contains getitem neg pos abs invert int float complex index round trunc floor ceil"
+_OTHERS = _specials(
+    "call next iter reversed getitem setitem delitem len contains bool str repr format hash enter exit await aiter anext"
+    " aenter aexit neg pos abs invert int float complex index round trunc floor ceil"
 )
-_HARMLESS = _specials("call next bool str repr format hash enter exit setitem delitem await aiter anext aenter aexit")
-_SPECIALS = _COMPARISONS | _OPERATORS | _CHECKS | _OF_DATA | _HARMLESS
+_SPECIALS = _COMPARISONS | _OPERATORS | _CHECKS | _OTHERS
+# with these an object that is no data could pass for a value that it does not have
+_CLAIMS = _specials("len contains")
 _READABLE = _specials("name doc module annotations")
 # of the tests' objects: modules and frames lead anywhere, the others have nothing but a call or the next item
 _HIDDEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType)
@@ -268,13 +268,9 @@ class Stub:
 def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
     """A class whose instances do what an object with these special methods does.
 
-    guards: an object that is no data is given no value of a test, and its items are read once."""
-    kept = _SPECIALS.intersection(specials) - (_OF_DATA if guards else frozenset())
+    guards: an object that is no data is given no value of a test, and has no length."""
+    kept = _SPECIALS.intersection(specials) - (_CLAIMS if guards else frozenset())
     methods: dict[str, Any] = {special: _forwarded(special, guards) for special in kept}
-    if guards and "__next__" in specials:
-        methods["__iter__"] = lambda self: self
-    elif guards and {"__iter__", "__getitem__"} & {*specials}:
-        methods |= _FROZEN
     methods.setdefault("__hash__", Stub.__hash__)
     methods["__doc__"] = property(lambda self: self._Stub__peer.ask("attribute", self, "__doc__"))
     return type(name, (Stub,), methods)
@@ -298,20 +294,6 @@ def _forwarded(special: str, guards: bool) -> Any:
     return method
 
 
-def _frozen_items(stub: Any) -> list[Any]:
-    if "_Stub__items" not in stub.__dict__:
-        stub.__dict__["_Stub__items"] = [*stub._Stub__peer.ask("items", stub)]
-    items: list[Any] = stub.__dict__["_Stub__items"]
-    return items
-
-
-_FROZEN: dict[str, Any] = {
-    "__iter__": lambda self: iter(_frozen_items(self)),
-    "__len__": lambda self: len(_frozen_items(self)),
-    "__getitem__": lambda self, key: _frozen_items(self)[key],
-}
-
-
 async def _awaited(peer: Peer, stub: Stub) -> Any:
     return peer.ask("await", stub)
 
@@ -326,7 +308,6 @@ _USES: dict[str, Callable[..., Any]] = {
     "special": _special,
     "attribute": getattr,
     "set attribute": setattr,
-    "items": lambda value: [item for item, _ in zip(value, range(MAX_ITEMS), strict=False)],
 }
 
 
