@@ -97,13 +97,8 @@ def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tu
         for column, (allowed, sentence) in _SAYS_OF_ROWS.items():
             if row.get(column) is not None and row[column] not in allowed:
                 raise DataError(sentence)
-        try:
-            tests = shape.read(row) if shape.read else any_tests(value_at(row, shape.tests), row)
-            text = write_tests(tests)
-        except msgspec.ValidationError as error:
-            raise DataError(f"its tests break the contract: {error}") from error
-        except (AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:  # another form inside
-            raise DataError(f"its tests are of no form that is known ({type(error).__name__})") from error
+        tests = shape.read(row) if shape.read else any_tests(value_at(row, shape.tests), row)
+        text = write_tests(tests)
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise DataError("its tests hold half of a surrogate pair, which is no Unicode text")
         cell = value_at(row, problem_key)
@@ -111,11 +106,16 @@ def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tu
         words = _all_text(cell)
         if tests.kind == "standard input" and _ASKS_FOR_A_FUNCTION.search(words):
             raise DataError("it asks for a function, and its tests are for a program")
+        cell = _with_more(cell, _needed(tests, row, words))
     except NoAnswer:
         raise
     except DataError as error:
         raise NoAnswer(str(error)) from error
-    return text, _with_more(cell, _needed(tests, row, words)), f"{shape.name}, {tests.kind}"
+    except msgspec.ValidationError as error:
+        raise NoAnswer(f"its tests break the contract: {error}") from error
+    except (AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:  # another form inside
+        raise NoAnswer(f"its tests are of no form that is known ({type(error).__name__})") from error
+    return text, cell, f"{shape.name}, {tests.kind}"
 
 
 def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:

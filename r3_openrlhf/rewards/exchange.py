@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.machine.processes.wire import encode
+from r3_openrlhf.machine.processes.worker import encode
 from r3_openrlhf.method.core.rewards import outcome_reward
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict

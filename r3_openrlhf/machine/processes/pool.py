@@ -33,7 +33,7 @@ import msgspec
 
 from r3_openrlhf.machine.processes.fork_server import LOOK_S, Clock, ForkServer, kill, pid_of
 from r3_openrlhf.machine.processes.sandbox import missing_layers
-from r3_openrlhf.machine.processes.wire import NUMBER_BYTES, encode
+from r3_openrlhf.machine.processes.worker import NUMBER_BYTES, encode
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,7 @@
-"""The processes of a pool: a server that loads once (fork_server.py), and a fork per worker."""
+"""The processes of a pool: a server that loads once (fork_server.py), and a fork per worker.
+
+A message is the number of the item and MessagePack. Never pickle: a process may handle hostile
+text, and unpickling what it sends back would run its code in the pool's process."""
 
 from __future__ import annotations
 
@@ -17,10 +20,18 @@ import msgspec
 
 from r3_openrlhf.machine.processes import fork_server
 from r3_openrlhf.machine.processes.sandbox import adopt_orphans, confine, watch_for_code
-from r3_openrlhf.machine.processes.wire import NUMBER_BYTES, encode
 
 MAX_MESSAGE_BYTES = 256 * 2**20
-MAX_ERROR_CHARS = 500
+MAX_ERROR_CHARS, NUMBER_BYTES = 500, 4
+
+
+def _plain(value: object) -> object:
+    if hasattr(value, "tolist"):  # numpy values in reasoning_gym's entries
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 
 def run_template(owner: int, target: str, options: Mapping[str, Any], *, memory_bytes: int | None) -> None:

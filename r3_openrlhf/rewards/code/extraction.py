@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from r3_openrlhf.rewards.answers.extraction import after_thinking
 
 _FENCE = re.compile(r"^([ \t]{0,12})(`{3,20}|~{3,20})[ \t]*([^\n`]{0,200})$", re.MULTILINE)
-_TAG = re.compile(r"[ \t{.]*([\w+#.-]*)")  # `python:file.py`, `{.python}`
 # how a block names its language, where that is not the word of the table
 ALIASES = {"python": ("python", "python3", "py", "py3")}
 
@@ -29,11 +28,10 @@ def last_program(response: str, *, language: str = "python", names: Sequence[str
     blocks: dict[str, str] = {}  # kind of block -> the last one
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(text):
-        tag = _TAG.match(fence[3])[1].casefold()  # type: ignore[index]
         if opened is None:
             opened = fence
         elif not fence[3].strip() and fence[2].startswith(opened[2]) and len(fence[1]) < len(opened[1]) + 4:
-            tag = _TAG.match(opened[3])[1].casefold()  # type: ignore[index]
+            tag = _tag(opened)
             block = _without_indent(text[opened.end() + 1 : fence.start()], opened[1]).removeprefix("\ufeff")
             if tag in known:
                 blocks["named"] = block
@@ -42,10 +40,14 @@ def last_program(response: str, *, language: str = "python", names: Sequence[str
             elif not tag:
                 blocks["bare"] = block
             opened = None
-        elif fence[2] == opened[2] and tag in known:
+        elif fence[2] == opened[2] and _tag(fence) in known:
             opened = fence  # the one before was never closed
     program = next((blocks[kind] for kind in ("defining", "named", "bare") if kind in blocks), None)
     return program if program is not None and program.strip() else None
+
+
+def _tag(fence: re.Match[str]) -> str:
+    return re.sub(r"^[ \t{.]*([\w+#.-]*).*", r"\1", fence[3], flags=re.DOTALL).casefold()
 
 
 def _without_indent(block: str, indent: str) -> str:

@@ -54,8 +54,11 @@ def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) 
     errors, printed = str(result.get("stderr") or ""), str(result.get("stdout") or "")
     if result.get("status") != "Finished":
         return Outcome(status="unavailable", detail=str(result.get("status"))[:200])
-    if result.get("return_code") != 0 and (failed := _failure(errors)):
-        return Outcome(status=failed, detail=ascii(errors.strip().rpartition("\n")[2].partition(":")[0])[1:-1][:80])
+    if result.get("return_code") != 0 and errors.strip():  # else its own sys.exit, which is no verdict
+        last = errors.strip().rpartition("\n")[2]
+        is_syntax = last.startswith(("SyntaxError", "IndentationError", "TabError")) and "Traceback" not in errors
+        status = "syntax_error" if is_syntax else "memory" if last.startswith("MemoryError") else "error"
+        return Outcome(status=status, detail=ascii(last.partition(":")[0])[1:-1][:80])
     if call.function is None:
         return Outcome(status="finished", stdout=printed[: limits.output_bytes])
     _, is_marked, text = printed.rpartition(mark)
@@ -64,16 +67,6 @@ def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) 
     except (ValueError, RecursionError, NotPlain):
         return Outcome(status="error", detail="a value that is no JSON")
     return Outcome(status="finished", value=value) if is_marked else Outcome(status="error", detail="no value")
-
-
-def _failure(errors: str) -> str | None:
-    """Name what ended the program; None: its own sys.exit, which is no verdict."""
-    last = errors.strip().rpartition("\n")[2]
-    if last.startswith(("SyntaxError", "IndentationError", "TabError")) and "Traceback" not in errors:
-        return "syntax_error"
-    if last.startswith("MemoryError"):
-        return "memory"
-    return "error" if errors.strip() else None
 
 
 def _ask(url: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:
