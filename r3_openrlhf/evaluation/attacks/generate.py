@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from r3_openrlhf.config.answer_tasks import TASKS
-from r3_openrlhf.config.code_tests import first_call, read_tests
+from r3_openrlhf.config.code_tests import read_tests, split_names
 from r3_openrlhf.problems.sources import Label
 
 Attacks = Iterator[tuple[str, str]]  # (family, response)
@@ -141,9 +141,7 @@ def program_attacks(reference: str) -> Attacks:
     tests = read_tests(reference)
     name, outputs = tests.fn_name or "", [repr(output) for output in tests.outputs[:1]]
     if tests.asserts:
-        call = first_call(tests)
-        check = re.fullmatch(r"check\((\w+)\)", tests.asserts[0])  # HumanEval's
-        name, outputs = call[0] if call else check[1] if check else "solution", []
+        name, outputs = (split_names(tests)[0] or ["solution"])[0], []
     kind = "program" if tests.kind == "standard input" else "function"
     function = "" if kind == "program" else f"\ndef {name}(*a, **k): pass\n"
     for family, texts in PROGRAMS.items():

@@ -82,7 +82,7 @@ class _Worker:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, body: bytes | msgspec.Raw, limit_s: float) -> bytes:
-        """The answer to one item. ItemLost: there is none; then nothing but `bury` makes sense."""
+        """The answer to one item. ItemLost: there is none; then it is of no more use."""
         self.number += 1
         number, clock, done = self.number.to_bytes(NUMBER_BYTES, "big"), Clock(pid_of(self.pidfd)), threading.Event()
         watcher = threading.Thread(target=self._end_late, args=(clock, limit_s, done), daemon=True)
@@ -115,12 +115,6 @@ class _Worker:
             if not self.is_killed:
                 self.is_killed = True
                 kill(self.pidfd)
-
-    def bury(self) -> None:
-        """End the process and give back what it had here."""
-        self.kill()
-        self.connection.close()
-        os.close(self.pidfd)
 
 
 def _forked(server: ForkServer) -> _Worker:
@@ -320,7 +314,9 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
     def _bury(self, worker: _Worker) -> None:
         with self._lock:
             self._workers.discard(worker)
-        worker.bury()
+        worker.kill()
+        worker.connection.close()
+        os.close(worker.pidfd)
 
 
 class Session(Generic[AnswerT]):

@@ -34,25 +34,19 @@ def adopt_orphans() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def missing_layers() -> list[str]:
-    """Layers that this kernel does not have, with what is open without them."""
-    gap = landlock_gap(_LANDLOCK_VERSION)
-    missing = [gap] if gap else []
+def missing_layers(version: int | None = None) -> list[str]:
+    """Layers that this kernel does not have, with what is open without them.
+
+    version: of Landlock's ABI; below 1: none."""
+    version, missing = _LANDLOCK_VERSION if version is None else version, []
+    if version < 1:
+        missing.append("Landlock (a worker can read and write what the user can, the service's environment included)")
+    elif version < 6:
+        scopes = "6 has them; that a worker reaches no other process hangs on seccomp alone"
+        missing.append(f"Landlock scopes (its version is {version}, {scopes})")
     if platform.machine() not in _ARCHITECTURES or _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) < 0:
         missing.append("seccomp (a worker can start programs and open sockets)")
     return missing
-
-
-def landlock_gap(version: int) -> str | None:
-    """Name what Landlock of this version (of its ABI; below 1: none) leaves open."""
-    if version < 1:
-        return "Landlock (a worker can read and write what the user can, the service's environment included)"
-    if version < 6:
-        return (
-            f"Landlock scopes (its version is {version}, 6 has them; that a worker reaches no other process hangs on"
-            " seccomp alone)"
-        )
-    return None
 
 
 def confine(*, memory_bytes: int) -> dict[str, bool]:

@@ -108,7 +108,6 @@ _BOOTSTRAP = (
     "import sys; sys.dont_write_bytecode = True; sys.path.append(sys.argv[1]);"
     " from r3_openrlhf.rewards.code.zygote import start; start(sys.argv[2:])"
 )
-_THIS_THREAD = "thread-self"  # in /proc: the thread that waits for a program
 _NO_TIME = Outcome(status="timeout", detail="the time for all tests was used up")
 
 
@@ -318,7 +317,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
     def _watch(self, children: Sequence[_Child], limits: Limits) -> None:
         """Wait for all; kill what uses too much, and all with the first. OSError: no zygote."""
         assert self._zygote is not None
-        clock = Clock(*(child.task for child in children), _THIS_THREAD)
+        clock = Clock(*(child.task for child in children), "thread-self")
         for child in children:
             child.clock = clock
         waiting = list(children)

@@ -17,12 +17,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.machinery import FileFinder
 from typing import Any
 
 from r3_openrlhf.machine.processes.fork_server import serve
 from r3_openrlhf.machine.processes.sandbox import Barriers, installed_paths, library_paths
+from r3_openrlhf.rewards.code import child
 from r3_openrlhf.rewards.code.data import JOB, STACK_BYTES
 
 BOX_BYTES, MAX_BOX_FILES = 2**28, 1024
@@ -42,7 +43,11 @@ def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executab
             be."""
     channel = socket.socket(fileno=0)
     try:
-        run = _load(language["preload"])
+        for name in language["preload"]:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+        sys.path[:] = [path for path in sys.path if path != package]  # no program imports this package
         _hide_others(language["packages"])
         if mounts:
             _mount(box)
@@ -61,24 +66,12 @@ def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executab
 
     def begin(descriptors: Sequence[int]) -> None:
         _settle(descriptors)
-        run(barriers)
+        child.run(barriers)
 
     serve(channel, begin, on_idle=lambda: _empty(box))
     _empty(box)
     if owned and not mounts:
         os.rmdir(box)
-
-
-def _load(preload: Sequence[str]) -> Callable[[Barriers], None]:
-    """Load common modules, and the runners; imports never come from this package's directory."""
-    from r3_openrlhf.rewards.code import child
-
-    for name in preload:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    sys.path[:] = [path for path in sys.path if path != package]
-    return child.run
 
 
 def _hide_others(packages: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.machine.processes import pool
-from r3_openrlhf.machine.processes.sandbox import landlock_gap, missing_layers
+from r3_openrlhf.machine.processes.sandbox import missing_layers
 
 PRELUDE = """
 import os, resource, signal, socket, subprocess, sys
@@ -108,12 +108,12 @@ def test_a_layer_that_cannot_be_set_up_is_an_error(tmp_path, open_files):
     [(-1, "read and write what the user can"), (1, "its version is 1"), (5, "seccomp alone"), (6, None), (7, None)],
 )
 def test_what_a_version_of_landlock_leaves_open(version, words):
-    gap = landlock_gap(version)
+    gap = next(iter(missing_layers(version)), None)
     assert gap is None if words is None else words in gap
 
 
 def test_what_is_missing_is_a_warning_at_the_first_item(monkeypatch, caplog):
-    monkeypatch.setattr(pool, "missing_layers", lambda: [landlock_gap(5)])
+    monkeypatch.setattr(pool, "missing_layers", lambda: missing_layers(5))
     with pool.ProcessPool("tests.machine.processes.awkward:make_worker", memory_bytes=2**30) as workers:
         workers.submit("plain").result(300)
     assert [record.levelname for record in caplog.records if "its version is 5" in record.getMessage()] == ["WARNING"]
