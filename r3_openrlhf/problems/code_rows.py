@@ -351,16 +351,14 @@ def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
     if isinstance(found, dict) and {"asserts", "checker", "setup", "preamble"} & found.keys():
         return msgspec.convert(found, CodeTests)
     if isinstance(found, dict) and "inputs" in found:
-        return in_and_out(found, name=name, **{**_limits(row), **_known(found)})
+        own = ("language", "time_limit", "memory_limit_mb")
+        limits = _limits(row) | {key: found[key] for key in own if found.get(key) is not None}
+        return in_and_out(found, name=name, **limits)
     if isinstance(found, list) and all(isinstance(one, str) for one in found):
         return CodeTests(asserts=found)
     if isinstance(found, list):
         return listed(found, name=name, **_limits(row))
     raise DataError("its tests are of no form that is known")
-
-
-def _known(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: found[key] for key in ("language", "time_limit", "memory_limit_mb") if found.get(key) is not None}
 
 
 # One function for each shape

@@ -67,7 +67,9 @@ def judge(
         tests, pairs = _pairs(reference)
     except (DataError, ValueError):
         return "ungraded", "bad_reference", None, None
-    program = last_program(item.response, language=tests.language, names=_asked(pairs[0][0]))
+    program = last_program(
+        item.response, language=tests.language, names=pairs[0][0].names or (tests.fn_name or "Solution",)
+    )
     if program is None or len(program) > MAX_PROGRAM_CHARS:
         return "wrong", "no_code" if program is None else "too_long", 0.0, None
     shown = program[:MAX_SHOWN_CHARS]
@@ -182,11 +184,6 @@ def _is_right(tests: CodeTests, call: Call, expected: Any, outcome: Outcome, aga
         return same_value(expected, outcome.value, boxed=tests.boxed_outputs)
     is_same = same_text(expected, outcome.stdout)
     return is_same if is_same or tests.checker is None else _allowed(tests.checker, call.stdin, expected, outcome, run)
-
-
-def _asked(call: Call) -> tuple[str, ...]:
-    """Names that the program must define."""
-    return call.names or (() if call.function is None else (call.function,))
 
 
 def _numbered(value: Any) -> Any:
