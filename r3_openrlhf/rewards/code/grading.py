@@ -67,9 +67,8 @@ def judge(
         tests, pairs = _pairs(reference)
     except (DataError, ValueError):
         return "ungraded", "bad_reference", None, None
-    program = last_program(
-        item.response, language=tests.language, names=pairs[0][0].names or (tests.fn_name or "Solution",)
-    )
+    names = [*pairs[0][0].names, *([tests.fn_name] if tests.fn_name else [])]
+    program = last_program(item.response, language=tests.language, names=names)
     if program is None or len(program) > MAX_PROGRAM_CHARS:
         return "wrong", "no_code" if program is None else "too_long", 0.0, None
     shown = program[:MAX_SHOWN_CHARS]

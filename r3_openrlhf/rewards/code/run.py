@@ -108,7 +108,6 @@ _BOOTSTRAP = (
     "import sys; sys.dont_write_bytecode = True; sys.path.append(sys.argv[1]);"
     " from r3_openrlhf.rewards.code.zygote import start; start(sys.argv[2:])"
 )
-_NO_TIME = Outcome(status="timeout", detail="the time for all tests was used up")
 
 
 def run_program(
@@ -227,7 +226,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         left_s = limits.seconds
         for call in calls:
             if left_s <= 0:
-                yield _NO_TIME
+                yield Outcome(status="timeout", detail="the time for all tests was used up")
                 continue
             limit_s = min(limits.seconds_per_test, left_s)
             outcome, seconds = self._attempt(partial(self._run_call, program, call, limits, limit_s))
