@@ -107,11 +107,6 @@ class Peer:
                 _replace(argument, self._read(changed))
         return arguments[1][message["same"]] if "same" in message else self._read(message["value"])
 
-    def serve(self) -> None:
-        """Answer until the other side closes its end."""
-        while True:
-            self._answer(self._receive())
-
     def _answer(self, request: Any) -> None:
         answer: dict[str, Any] = {}
         try:
@@ -351,7 +346,8 @@ def serve_program(link: int, module: types.ModuleType) -> None:
     peer = Peer(link, operations, guards=False)
     sys.stdout, sys.stdin = _output, _Input(peer)
     builtins.input = lambda prompt="", /: peer.ask("input", str(prompt))
-    peer.serve()
+    while True:  # until the tests' side closes its end
+        peer._answer(peer._receive())
 
 
 # The tests' end

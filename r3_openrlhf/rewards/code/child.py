@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import io
 import json
 import linecache
@@ -118,7 +119,9 @@ def _program(job: dict[str, Any]) -> None:
 def _function(job: dict[str, Any]) -> None:
     """A function, or a method of `class Solution`, with arguments."""
     module = _imported(job)
-    function = module.__dict__.get(job["function"]) if job["exact"] else _find(module, job["function"])
+    function, solution = vars(module).get(job["function"]), vars(module).get("Solution")
+    if not job["exact"] and isinstance(solution, type) and hasattr(solution, job["function"]):
+        function = getattr(solution(), job["function"])
     if function is None:
         report("error", detail=f"there is no function {job['function'][:80]}")
         return
@@ -149,13 +152,6 @@ def _imported(job: dict[str, Any]) -> types.ModuleType:
     return module
 
 
-def _find(module: types.ModuleType, name: str) -> Callable[..., object] | None:
-    solution = module.__dict__.get("Solution")
-    if isinstance(solution, type) and hasattr(solution, name):
-        return getattr(solution(), name)
-    return module.__dict__.get(name)
-
-
 # names that function tasks leave out: `List`, `deque`, `inf`, and modules; of two the last
 _USUAL_NAMES: dict[str, object] = {}
 for _module in "operator math bisect heapq functools itertools collections typing".split():
@@ -167,20 +163,14 @@ _USUAL_NAMES = {name: value for name, value in _USUAL_NAMES.items() if not hasat
 def _serve(job: dict[str, Any]) -> None:
     """The program's side of tests that are code. The other side reports its result."""
     module = _imported(job)
-    try:
+    with contextlib.suppress(ProgramGone):  # the tests are over
         serve_program(LINK, module)
-    except ProgramGone:  # the tests are over
-        pass
-
-
-def _tests(job: dict[str, Any]) -> None:
-    """The tests' side. What it reports is the verdict; nothing of a program runs here."""
-    report(*run_test(LINK, job["setup"], job["test"], job["names"]))
 
 
 _KINDS: dict[str, Callable[[dict[str, Any]], None]] = {
     "program": _program,
     "function": _function,
     "serve": _serve,
-    "tests": _tests,
+    # what the tests' side reports is the verdict; nothing of a program runs there
+    "tests": lambda job: report(*run_test(LINK, job["setup"], job["test"], job["names"])),
 }
