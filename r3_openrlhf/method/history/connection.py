@@ -76,21 +76,28 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 
 def open_for_writing(path: str) -> sqlite3.Connection:
     """A connection to a store, created where there is none."""
-    with sentences(path, "open"):
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+    with _opened(path, "open", path) as connection:
+        is_new = _is_new(connection, path)
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power failure
+        _tune(connection)
+        if is_new:
+            connection.execute("BEGIN IMMEDIATE")
+            schema.create(connection)
+            connection.execute("COMMIT")
+    return connection
+
+
+@contextmanager
+def _opened(path: str, doing: str, address: str, *, uri: bool = False) -> Iterator[sqlite3.Connection]:
+    """A connection that the block prepares; it is closed where that fails."""
+    with sentences(path, doing):
+        connection = sqlite3.connect(address, uri=uri, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
         try:
-            is_new = _is_new(connection, path)
-            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-            connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power failure
-            _tune(connection)
-            if is_new:
-                connection.execute("BEGIN IMMEDIATE")
-                schema.create(connection)
-                connection.execute("COMMIT")
+            yield connection
         except BaseException:
             connection.close()
             raise
-    return connection
 
 
 @contextmanager
@@ -116,22 +123,11 @@ def open_for_reading(path: str) -> sqlite3.Connection:
     if file.stat().st_size == 0:
         raise EmptyStore(f"{path} is empty: no step was written to it")
     mode = "rw" if os.access(file, os.W_OK) and os.access(file.parent, os.W_OK) else "ro"
-    with sentences(path, "read"):
-        connection = sqlite3.connect(
-            f"file:{quote(str(file.resolve()))}?mode={mode}",
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-            timeout=BUSY_S,
-        )
-        try:
-            connection.execute("PRAGMA query_only = ON")
-            _tune(connection)
-            if _is_new(connection, path):
-                raise EmptyStore(f"{path} is empty: no step was written to it")
-        except BaseException:
-            connection.close()
-            raise
+    with _opened(path, "read", f"file:{quote(str(file.resolve()))}?mode={mode}", uri=True) as connection:
+        connection.execute("PRAGMA query_only = ON")
+        _tune(connection)
+        if _is_new(connection, path):
+            raise EmptyStore(f"{path} is empty: no step was written to it")
     return connection
 
 
