@@ -11,6 +11,7 @@ import msgspec
 from r3_openrlhf.comparison.intervals import UNBOUNDED, estimate
 from r3_openrlhf.comparison.runs import arm_of
 from r3_openrlhf.method.core.batch_metrics import OLDER_NAMES
+from r3_openrlhf.view.health import CHECKS
 from r3_openrlhf.view.rendering import meanings
 from r3_openrlhf.view.run_reader import RunReader, stamp_of
 
@@ -163,6 +164,7 @@ def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
         "stacked": chart.stacked,
         "from_zero": chart.unit.startswith(FROM_ZERO),
         "note": chart.note,
+        "limits": [end for check in CHECKS if check.of == "mean" and check.key in chart.series for end in check.green],
     }
 
 

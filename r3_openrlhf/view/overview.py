@@ -14,6 +14,7 @@ from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.runs.report import quarter_means, total
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation import difference_of
+from r3_openrlhf.view.health import answers
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import link, render
 from r3_openrlhf.view.run_reader import RunReader
@@ -29,6 +30,7 @@ def overview(library: Library, names: Sequence[str] | None = None) -> str:
         "overview.html",
         runs=[summary(run) for run in runs],
         single=single,
+        answers=answers(single) if single else {},
         evaluations=[
             (reader, reader.results()[0], difference_of(evaluations[0], reader) if number else None)
             for number, reader in enumerate(evaluations)

@@ -79,6 +79,8 @@
   function frame(chart) {
     const caption = make("figcaption", {}, chart.title, make("small", {}, chart.unit));
     const how = make("details", { class: "how" }, make("summary", { "aria-label": `How ${chart.title} is computed` }, "?"));
+    const limits = chart.limits.filter((limit) => limit > 0);
+    if (limits.length) how.append(make("p", {}, `Dashed: healthy is ${limits.length > 1 ? `between ${limits.join(" and ")}` : `below ${limits[0]}`}.`));
     if (chart.note) how.append(make("p", {}, chart.note));
     for (const series of chart.series) how.append(make("p", {}, make("code", {}, series.key), series.about ? ` ${series.about}` : ""));
     caption.append(how);
@@ -164,6 +166,16 @@
         { stroke: css("--faint"), grid, ticks: { show: false }, size: 46, font: "11px system-ui, sans-serif", values: (u, all) => all.map((v) => v == null ? "" : axis(v)) },
       ],
       hooks: {
+        draw: [(u) => { // between these lines it is healthy; one that is out of the picture is not drawn
+          for (const limit of chart.limits) {
+            const at = u.valToPos(limit, "y", true);
+            if (limit <= 0 || at < u.bbox.top || at > u.bbox.top + u.bbox.height) continue;
+            u.ctx.save();
+            u.ctx.strokeStyle = colour(4); u.ctx.setLineDash([6, 4]); u.ctx.beginPath();
+            u.ctx.moveTo(u.bbox.left, at); u.ctx.lineTo(u.bbox.left + u.bbox.width, at); u.ctx.stroke();
+            u.ctx.restore();
+          }
+        }],
         setCursor: [(u) => told(u.cursor.idx == null ? null : u.data[0][u.cursor.idx])],
         setSelect: [(u) => {
           if (u.select.width < 6) return;
