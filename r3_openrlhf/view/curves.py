@@ -97,7 +97,8 @@ def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list
 
 
 def _arm(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    arm: dict[str, Any] = {"name": name, "num": len(runs), "has_rollouts": False, "series": {}, "low": {}, "high": {}}
+    names = [run["name"] for run in runs]
+    arm: dict[str, Any] = {"name": name, "runs": names, "has_rollouts": False, "series": {}, "low": {}, "high": {}}
     for is_held_out in (False, True):
         axes = [run["held_out"] if is_held_out else run for run in runs]
         steps = sorted({step for axis in axes for step in axis["steps"]})
