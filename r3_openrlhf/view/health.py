@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,16 +9,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from r3_openrlhf.comparison.intervals import estimate
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.display import duration, to_go_s
 from r3_openrlhf.runs.effect import held_out_of
 from r3_openrlhf.runs.files import read_json
 from r3_openrlhf.runs.report import quarter_means, total
 from r3_openrlhf.view.files_page import events_in
+from r3_openrlhf.view.rendering import number
 from r3_openrlhf.view.run_reader import RunReader
 
-LEAST_STEPS = 12  # of a trend: three in each quarter
 DID = ("groups/collapsed_before", "groups/collapsed_after", "replay/recalled", "reflection/groups", "ranking/groups")
 Steps = Sequence[dict[str, Any]]
 Answer = tuple[str, str]  # green, amber, red, or none where nothing is judged; and a sentence
@@ -64,24 +62,17 @@ def answers(run: RunReader) -> dict[str, Answer]:
 
 
 def _learning(run: RunReader, lines: Steps) -> Answer:
-    """By held-out accuracy if its change has an interval, else by that of the training problems."""
+    """By held-out accuracy, if its change has an interval; accuracy in training decides nothing."""
     held_out = None
     with suppress(R3Error):  # a damaged file, which the page names
         held_out = held_out_of(run.directory)
-    if held_out is not None and held_out.low is not None and held_out.high is not None:
-        (first, last), low, high, of = held_out.accuracies, held_out.low, held_out.high, "held-out accuracy"
-    else:
-        values = [line["fresh/accuracy"] for line in lines if line.get("fresh/accuracy") is not None]
-        if len(values) < LEAST_STEPS:
-            return "none", f"not known before {LEAST_STEPS} steps"
-        quarter, of = len(values) // 4, "accuracy on training problems"
-        before, after = estimate(values[:quarter]), estimate(values[-quarter:])
-        assert before is not None and after is not None and before.high is not None and after.high is not None
-        first, last, half = before.mean, after.mean, math.hypot(before.high - before.mean, after.high - after.mean)
-        low, high = last - first - half, last - first + half
-    state = "green" if low > 0 else "red" if high < 0 else "amber"
+    if held_out is None or held_out.low is None or held_out.high is None:
+        first, last = (number(mean) for mean in quarter_means(lines, "fresh/accuracy"))
+        return "none", f"not decided: no held-out accuracy with an interval; in training {first} → {last}"
+    state = "green" if held_out.low > 0 else "red" if held_out.high < 0 else "amber"
     word = {"green": "rises", "red": "falls", "amber": "no change beyond its noise"}[state]
-    return state, f"{word}: {of} {first:.3f} → {last:.3f}"
+    first, last = map(number, held_out.accuracies)
+    return state, f"{word}: held-out accuracy {first} → {last}"
 
 
 def _healthy(lines: Steps) -> Answer:
