@@ -371,7 +371,8 @@
     const steps = data.runs.reduce((total, run) => total + run.steps.length, 0);
     const news = told("counted").reduce((total, count) => total + count, 0) - data.counted;
     // counting continues while an index is built: a picture that grows by a twentieth at a time is enough
-    const isGrown = Object.keys(now).some((name) => ["metrics", "rollouts", "evaluations", "finished"].some((key) => !shown[name] || shown[name][key] !== now[name][key]));
+    const followed = document.querySelector("h1[data-all]") ? Object.keys(now) : Object.keys(shown); // all: new runs, too
+    const isGrown = followed.some((name) => now[name] && ["metrics", "rollouts", "evaluations", "finished"].some((key) => !shown[name] || shown[name][key] !== now[name][key]));
     if (isGrown) await renew();
     else if (news && (data.counted + news >= steps || Math.abs(news) >= steps / 20)) {
       await fetched();
