@@ -20,11 +20,7 @@ PROBE_S = 5.0
 
 
 class Busy(Exception):
-    """Nothing more can be accepted now. unread: what is left of the body will not be read."""
-
-    def __init__(self, *, unread: bool = False) -> None:
-        super().__init__("too much is waiting; try again in a second")
-        self.unread = unread
+    """Nothing more can be accepted now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -18,23 +15,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from r3_openrlhf.config.access import is_loopback, is_this_machine, shows_token
 from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, Busy
-from r3_openrlhf.rewards.server.bodies import Bodies, Refused, parse_grade_body
+from r3_openrlhf.rewards.server.bodies import Refused, read_body
 from r3_openrlhf.rewards.server.settings import ServerSettings
 
 _OPEN_ROUTES = ("/health", "/ready")
 _CLOSE = {"Connection": "close"}
 
-Result = TypeVar("Result")
-
 
 def create_app(settings: ServerSettings) -> Starlette:
     """The service as an ASGI application; its grading processes live from start-up to shutdown."""
     max_body_bytes = settings.max_body_mb * 2**20
-    bodies = Bodies(
-        max_bytes=max_body_bytes,
-        max_bytes_in_all=settings.max_pending_mb * 2**20,
-        read_timeout_s=settings.read_timeout_s,
-    )
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -44,8 +34,9 @@ def create_app(settings: ServerSettings) -> Starlette:
 
     async def grade(request: Request) -> Response:
         """Grade a batch of responses; one answer when all of them have a grade."""
-        questions = await bodies.read(request, partial(parse_grade_body, own_task=settings.task))
-        return _json({"results": await _unless_gone(request, request.app.state.queue.grade(questions))})
+        task, timeout_s = settings.task, settings.read_timeout_s
+        questions = await read_body(request, own_task=task, max_bytes=max_body_bytes, timeout_s=timeout_s)
+        return _json({"results": await request.app.state.queue.grade(questions)})
 
     async def health(request: Request) -> Response:
         return _json({"status": "ok", "pending": request.app.state.queue.num_items})
@@ -77,29 +68,9 @@ async def _explain(_: Request, error: Exception) -> Response:
     """The answer to a request that ended with `error`."""
     if not isinstance(error, Busy | Refused):  # the caller has gone: no one reads it
         return Response(status_code=400)
-    headers = _CLOSE if error.unread else {}
     if isinstance(error, Refused):
-        return _problem(error.status, str(error), headers)
-    return _problem(503, str(error), {"Retry-After": "1", **headers})
-
-
-async def _unless_gone(request: Request, work: Coroutine[None, None, Result]) -> Result:
-    """The result; ClientDisconnect when the caller leaves before: then the work is cancelled."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_leaves(request))
-    try:
-        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientDisconnect
-    finally:
-        working.cancel()
-        leaving.cancel()
-
-
-async def _leaves(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass  # the body has been read, so nothing else is to come
+        return _problem(error.status, str(error), _CLOSE if error.status in (408, 413) else {})
+    return _problem(503, "too much is waiting; try again in a second", {"Retry-After": "1"})
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

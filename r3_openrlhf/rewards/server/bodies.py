@@ -3,62 +3,69 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta, Raw, Struct, field
 from starlette.requests import Request
 
-from r3_openrlhf.config.answer_tasks import TASKS
+from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
 from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.server.admission_queue import Busy, Question
-from r3_openrlhf.rewards.server.schema import GradeBody
+from r3_openrlhf.rewards.server.admission_queue import Question
 
 MAX_REASON_CHARS = 300
-Parsed = TypeVar("Parsed")
+MAX_ITEMS = 1024
+Text = Annotated[str, Meta(max_length=4_000_000)]
+
+
+class GradeItem(Struct, forbid_unknown_fields=True):
+    """One response to grade.
+
+    response: without the prompt. references: accepted answers; any of them counts. task: one of
+    TASKS, or the service's own. metadata: an object or null, not read here but in the grading
+    process, at the item's own cost."""
+
+    response: Text
+    references: Annotated[list[Text], Meta(min_length=1, max_length=100)]
+    num_tokens: Annotated[int, Meta(ge=0, le=10_000_000)]
+    task: Annotated[str, Meta(max_length=200)] = DEFAULT_TASK
+    truncated: bool = False
+    metadata: Raw = field(default_factory=lambda: Raw(b"null"))
+    problem: Text = ""
+
+
+class GradeBody(Struct, forbid_unknown_fields=True):
+    """The body of /grade."""
+
+    items: Annotated[list[GradeItem], Meta(min_length=1, max_length=MAX_ITEMS)]
+
 
 _decode = msgspec.json.Decoder(GradeBody).decode
 
 
 class Refused(Exception):
-    """This body is not taken: status and sentence. unread: the rest will not be read."""
+    """This body is not taken: status and sentence. After 408 and 413 the rest is not read."""
 
-    def __init__(self, status: int, reason: str, *, unread: bool = False) -> None:
+    def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
-        self.unread = unread
 
 
-class Bodies:
-    """max_bytes: of one body. max_bytes_in_all: of those that are being read or parsed
-    (`num_bytes`); one alone may have more. read_timeout_s: until a body is there."""
-
-    def __init__(self, *, max_bytes: int, max_bytes_in_all: int, read_timeout_s: float) -> None:
-        self._max_bytes = max_bytes
-        self._max_bytes_in_all = max_bytes_in_all
-        self.num_bytes = 0
-        self._read_timeout_s = read_timeout_s
-
-    async def read(self, request: Request, parse: Callable[[bytes], Parsed]) -> Parsed:
-        """Refused, Busy; what `parse` raises; starlette's ClientDisconnect."""
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._read_timeout_s):
-                async for piece in request.stream():
-                    body += piece
-                    self.num_bytes += len(piece)
-                    if len(body) > self._max_bytes:
-                        raise Refused(413, f"a body has at most {self._max_bytes} bytes", unread=True)
-                    if self.num_bytes > max(len(body), self._max_bytes_in_all):
-                        raise Busy(unread=True)
-            if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-                # a page in a browser may send other types to a loopback address without asking
-                raise Refused(422, "the content type of a body is application/json")
-            return await asyncio.to_thread(parse, bytes(body))
-        except TimeoutError:
-            raise Refused(408, f"the body did not come within {self._read_timeout_s:g} s", unread=True) from None
-        finally:
-            self.num_bytes -= len(body)
+async def read_body(request: Request, *, own_task: str, max_bytes: int, timeout_s: float) -> list[Question]:
+    """The items of a request, as parse_grade_body. Refused; starlette's ClientDisconnect."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > max_bytes:
+                    raise Refused(413, f"a body has at most {max_bytes} bytes")
+    except TimeoutError:
+        raise Refused(408, f"the body did not come within {timeout_s:g} s") from None
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        # a page in a browser may send other types to a loopback address without asking
+        raise Refused(422, "the content type of a body is application/json")
+    return await asyncio.to_thread(parse_grade_body, bytes(body), own_task=own_task)
 
 
 def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 import click
@@ -104,7 +103,6 @@ def run(settings: ServerSettings) -> None:
     """Serve until the process is asked to end. Without a token: with a new one, which the printed
     address has."""
     import uvicorn
-    from typing_extensions import override
 
     from r3_openrlhf.rewards.server.app import create_app
 
@@ -129,14 +127,4 @@ def run(settings: ServerSettings) -> None:
     host, port = listener.getsockname()[:2]
     click.echo(f"serving rewards on http://{user}{f'[{host}]' if ':' in host else host}:{port}", err=True)
 
-    class Server(uvicorn.Server):
-        @override
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            # uvicorn says nothing at this log level while it drains (server.py:351)
-            if not self.should_exit:
-                click.echo(
-                    f"stopping: requests in progress have up to {DRAIN_S} s; Ctrl-C again ends at once", err=True
-                )
-            super().handle_exit(sig, frame)
-
-    Server(config).run(sockets=[listener])
+    uvicorn.Server(config).run(sockets=[listener])

@@ -2,7 +2,7 @@
 
 from msgspec.json import schema_components
 
-from r3_openrlhf.rewards.server.schema import GradeBody
+from r3_openrlhf.rewards.server.bodies import GradeBody
 
 NUMBER, TEXT = {"type": "number"}, {"type": "string"}
 NULL = {"type": "null"}

@@ -11,11 +11,8 @@ from contextlib import contextmanager, suppress
 import httpx
 import psutil
 import pytest
-from starlette.requests import Request
 
-from r3_openrlhf.rewards.server import app
-from r3_openrlhf.rewards.server.admission_queue import Busy
-from r3_openrlhf.rewards.server.bodies import Bodies
+from r3_openrlhf.rewards.server import app, bodies
 from r3_openrlhf.rewards.server.settings import ServerSettings
 
 from .service import answer_after, endless_item, grade_item, post, running
@@ -119,49 +116,16 @@ def test_all_of_an_item_counts_towards_what_is_pending(items):
             assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
 
 
-def test_a_caller_who_leaves_frees_the_jobs():
-    """More hanging items than one worker could end in an hour, for somebody who is not there any more."""
-    items = [endless_item(n) for n in range(200)]
-    with running("--timeout", "60", "--workers", "1", "--max-pending", "300") as service:
-        with requested(service, {"items": items}):
-            wait_until_pending(service, 200)
-        wait_until_pending(service, 0)
-
-
-def test_bodies_that_are_being_read_are_bounded_in_sum():
-    async def run():
-        bodies = Bodies(max_bytes=1000, max_bytes_in_all=1000, read_timeout_s=300)
-        messages: asyncio.Queue[dict] = asyncio.Queue()
-
-        def request_of(receive):
-            return Request({"type": "http", "headers": [(b"content-type", b"application/json")]}, receive)
-
-        async def whole():
-            return {"type": "http.request", "body": b"b" * 200, "more_body": False}
-
-        slow = asyncio.create_task(bodies.read(request_of(messages.get), bytes))
-        messages.put_nowait({"type": "http.request", "body": b"a" * 900, "more_body": True})
-        while bodies.num_bytes < 900:
-            await asyncio.sleep(0)
-        with pytest.raises(Busy):
-            await bodies.read(request_of(whole), bytes)
-        messages.put_nowait({"type": "http.request", "body": b"a" * 100, "more_body": False})
-        assert await slow == b"a" * 1000
-        assert await bodies.read(request_of(whole), bytes) == b"b" * 200 and bodies.num_bytes == 0
-
-    asyncio.run(run())
-
-
 def test_while_a_body_is_parsed_the_others_are_answered(monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
-    parse = app.parse_grade_body
+    parse = bodies.parse_grade_body
 
     def parse_when_told(body, **options):
         begun.set()
         assert go_on.wait(300)
         return parse(body, **options)
 
-    monkeypatch.setattr(app, "parse_grade_body", parse_when_told)
+    monkeypatch.setattr(bodies, "parse_grade_body", parse_when_told)
 
     async def run():
         service = app.create_app(ServerSettings())
@@ -193,17 +157,6 @@ def test_ready_says_when_no_grading_process_works():
             for process in family:
                 with suppress(psutil.NoSuchProcess):
                     process.send_signal(signal.SIGCONT)
-
-
-def test_a_service_that_stops_says_for_how_long():
-    with running("--timeout", "60", "--workers", "1") as service:
-        with requested(service, {"items": [endless_item()]}):
-            wait_until_pending(service, 1)
-            service.process.terminate()
-            output = service.process.stderr.read()
-        assert service.process.wait(300) in (0, -15)
-        service.process.stderr.close()
-    assert "stopping: requests in progress have up to 10 s" in output
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer 0123456789abcdef"}])
