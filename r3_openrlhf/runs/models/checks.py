@@ -8,6 +8,9 @@ from __future__ import annotations
 import copy
 import json
 import re
+import resource
+import signal
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +20,12 @@ from r3_openrlhf.config.between_sections import check_sections
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.prompts import begin_of_text, end_of_turn, render
-from r3_openrlhf.problems.template_trial import check_template
 from r3_openrlhf.rewards.thinking import opened_thinking
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+SECONDS, MORE_BYTES = 10, 2**30  # of memory, on top of what is there
 PROBE = "Calculate 5 + 0.\nThe answer is 7, as said\tabove."
 _POINTER = b"version https://git-lfs"
 # What Transformers and vLLM read `auto_map` from; of a directory every JSON file is looked at
@@ -50,8 +53,38 @@ def load_tokenizer(model: str, *, trusted: bool = False, data: DataConfig | None
     if data is not None and data.chat_template:
         own = data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template
         for template in own.values() if isinstance(own, dict) else [own]:
-            check_template(str(template or ""), model)
+            _check_template(str(template or ""), model)
     return tokenizer
+
+
+def _check_template(template: str, model: str) -> None:
+    """ConfigError: the template, a program of whoever made the model, has no end. In the main thread."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    turns = [{"role": role, "content": "Calculate 5 + 0. " * 100} for role in ("user", "assistant", "user")]
+    reserved = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    before = signal.signal(signal.SIGALRM, _raise_timeout)
+    signal.alarm(SECONDS)
+    # without a limit it is -1
+    resource.setrlimit(resource.RLIMIT_AS, (min(reserved + MORE_BYTES, limits[0] % 2**63), limits[1]))
+    try:
+        render_jinja_template([turns], chat_template=template, add_generation_prompt=True, bos_token="", eos_token="")
+    except (TimeoutError, MemoryError) as error:
+        raise ConfigError(
+            f"the chat template of {model} needs more than {SECONDS} s or {MORE_BYTES // 2**30} GB for one conversation; take "
+            "another model or template, or data.chat_template=false"
+        ) from error
+    except Exception:  # the run's own prompts tell of errors
+        pass
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def _raise_timeout(*_: object) -> None:
+    raise TimeoutError
 
 
 def directory_findings(model: str) -> list[Finding]:
@@ -203,7 +236,8 @@ def _own_ids(tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str
 
 def _round_trip(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Finding]:
     for text in texts:
-        back = tokenizer.decode(_ids(tokenizer, text))
+        # tokenizers that compose letters (NFC, all of Qwen) give back the same text
+        back, text = (unicodedata.normalize("NFC", one) for one in (tokenizer.decode(_ids(tokenizer, text)), text))
         if back.split() == text.split() and back.strip().count("\n") == text.strip().count("\n"):
             continue
         lost = "".join(back.split()) == "".join(text.split())
