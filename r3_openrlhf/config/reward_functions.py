@@ -68,6 +68,10 @@ def reward_function(key: str, path: str) -> RewardFunction:
         ConfigError: it cannot be imported, is no function, or needs a parameter that nothing is
             passed for."""
     function = load_object(key, f"{path}:reward_func" if path.endswith(".py") else path)
+    if inspect.isclass(function):
+        raise ConfigError(
+            f"{key} is {quoted(path)}, which is a class; make an instance in its file, as in judge = {function.__name__}(), and name that"
+        )
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:

@@ -16,6 +16,7 @@ from r3_openrlhf.config import DataConfig, R3Config
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Rollout, Verdict
+from r3_openrlhf.problems.prompt_checks import near
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, check_source, load_problems
 from r3_openrlhf.problems.training_file import line_of, rendered, write_once
 
@@ -64,8 +65,8 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
         labels = load_problems(data, with_rows=config.reward.reads_rows).labels
     with training.open(encoding="utf-8") as file:
         trained = [Label.from_json(json.loads(line)["label"]) for line in file]
-    uids, texts = {label.uid for label in trained}, {label.problem for label in trained}
-    both = [label for label in labels if label.uid in uids or label.problem in texts]
+    uids, texts = {label.uid for label in trained}, set(map(near, trained))
+    both = [label for label in labels if label.uid in uids or near(label) in texts]
     if both and not data.path.startswith(REASONING_GYM):
         raise DataError(
             f"held_out.path {data.path} holds {len(both)} of the problems that are trained on ({both[0].uid} is the "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import quoted
@@ -35,17 +35,16 @@ _LETTER = re.compile(r"\(?[A-J]\)?\.?")
 _OPTION = re.compile(r"(?:^|[\s({*])B\s*[).:}]")
 # "A) 3 B) 4 C) 5", "a ) 38 , b ) 27.6 , c ) 30"
 _OPTIONS = re.compile(r"(?:^|[\s(])A\s*[).:].*[\s(,;]B\s*[).:].*[\s(,;]C\s*[).:]", re.IGNORECASE | re.DOTALL)
+# in front of each option
+_LISTED = re.compile(r"(?:^|[\s(,;])\(?[A-Ja-j]\s*[).:}]\s*")
 OPTION_COLUMNS = frozenset(("choices", "options"))
 _DIGIT = re.compile(r"\d")
 # A file's name or address, a hash, "gsm8k_train_17"
 _NAME = re.compile(r"https?://\S+|[0-9a-f-]{16,}|[A-Za-z][\w/.-]*[_/-]\d+")
 # Of 16 tries
 _RATE = re.compile(r"0?\.\d+|[01](?:\.0*)?")
-# The marks of ChatML (Qwen), Llama, Mistral, Gemma, DeepSeek and Phi
-_TEMPLATE = re.compile(
-    r"<\|(?:im_start|im_end|start_header_id|eot_id|begin_of_text|user|assistant|system|endoftext|end)\|>"
-    r"|\[/?INST\]|<start_of_turn>|<[|｜](?:User|Assistant)[|｜]>"
-)
+# 3/8 and 8/8: so many of the same number of tries
+_SHARE = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)")
 
 
 @dataclass
@@ -148,11 +147,26 @@ def _check_places(column: _Column, first: Counter[str], columns: Sequence[str], 
     if there and all(map(_DIGIT.fullmatch, first)):
         remedy = f"make a column of problems that lists those of {min(there)}, and one of letters"
         column.say(known, "are places of options, which the problem does not hold", remedy=remedy)
+    places = [label for label in known if _DIGIT.fullmatch(label.references[0]) and _is_place(label)]
+    what = "are places of options, which the problem lists by letters"
+    column.say(places, what, certain=0.5, suspicious=0.5, remedy="make a column of letters, or of the options' texts")
     remedy = "is it the column with the answer?"
     if any(numbers == list(map(str, range(start, start + len(known)))) for start in (0, 1)):
         column.say(known, "are the numbers of the rows", certain=NEVER, remedy=remedy)
     elif all(map(_RATE.fullmatch, numbers)):
         column.say(known, "are from 0 to 1, as pass rates are", certain=NEVER, remedy=remedy)
+    shares = [tuple(map(int, share.groups())) for share in map(_SHARE.fullmatch, numbers) if share]
+    # an answer is reduced and seldom 1: 2/8 and 8/8 count tries
+    counted = [one for one in shares if one[0] <= one[1] == shares[0][1] and math.gcd(*one) > 1]
+    if len(shares) == len(known) == sum(one[1] == shares[0][1] >= one[0] for one in shares) and counted:
+        column.say(known, f"count successes in {shares[0][1]} tries, as pass rates do", remedy=remedy)
+
+
+def _is_place(label: Label) -> bool:
+    """True if the problem lists options by letters, and the reference is the text of none."""
+    options = _LISTED.split(label.problem)[1:]
+    reference = label.references[0]
+    return len(options) > 2 and int(reference) <= len(options) and reference not in map(str.strip, options)
 
 
 def _check_options(column: _Column, *, is_math: bool) -> None:
@@ -160,7 +174,9 @@ def _check_options(column: _Column, *, is_math: bool) -> None:
     known = column.known
     if is_math and len(known) >= FEW:
         two = [label for label in known if len(label.references) == 2]
-        column.say(two, "are two, and either is accepted", certain=NEVER, suspicious=0.5)
+        example = quoted(", ".join(two[0].references)) if two else ""
+        remedy = f"if all are meant, write one text, as in {example}"
+        column.say(two, "are two, and either is accepted", certain=NEVER, suspicious=0.5, remedy=remedy)
     several = [label for label in known if len(label.references) > 2]
     counts = Counter(len(label.references) for label in several)
     same = counts.most_common(1)[0][1] if counts else 0
@@ -178,6 +194,8 @@ def _check_frequencies(column: _Column, first: Counter[str], *, is_math: bool) -
     known, num_texts, count = column.known, len(first), f"({column.answer_key})"
     text, most = first.most_common(1)[0]
     few = is_math and 1 < num_texts <= MANY_TEXTS and len(known) >= PER_ANSWER * num_texts
+    if {text.strip().casefold() for text in first} == {"yes", "no"}:
+        return
     if 1 < num_texts <= MANY_TEXTS and len(known) >= FEW * num_texts and all(map(_WORDS.fullmatch, first)):
         in_problem = sum(label.references[0].casefold() in label.problem.casefold() for label in known)
         some = ", ".join(quoted(text, most=30) for text, _ in first.most_common(3))
@@ -194,37 +212,6 @@ def _check_frequencies(column: _Column, first: Counter[str], *, is_math: bool) -
         )
     elif num_texts > MANY_TEXTS and most >= FREQUENT * len(known):
         column.add(f"{most} of {len(known)} answers {count} are {quoted(text)}; is it one?")
-
-
-def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> list[Finding]:
-    """A template inside a template, and control characters that were typed as text."""
-    findings = []
-    marked = [(label, found[0]) for label in labels if (found := _TEMPLATE.search(label.problem))]
-    if marked and data.chat_template:
-        findings.append(
-            Finding(
-                f"data.path {path}: {len(marked)} of {len(labels)} problems are in a chat template already ({marked[0][1]}), and "
-                "would be put into another; use data.chat_template=false, or a column with the bare problem",
-                refuses=len(marked) >= CERTAIN * len(labels),
-            )
-        )
-    for key, text in (("prompt_template", data.prompt_template), ("system_prompt", data.system_prompt or "")):
-        if typed := re.search(r"\\n(?![a-zA-Z])|\\n\\n|\\t(?![a-zA-Z])", text):
-            findings.append(
-                Finding(
-                    f"data.{key} holds {quoted(typed[0])} as two characters, a backslash and a letter; on the command line write a real "
-                    "line break inside the quotes ($'...' in bash), or put the text into a YAML file"
-                )
-            )
-    escaped = [label for label in labels if "\\n\\n" in label.problem and "\n" not in label.problem]
-    if len(escaped) >= SUSPICIOUS * len(labels) and escaped:
-        findings.append(
-            Finding(
-                f"data.path {path}: {len(escaped)} of {len(labels)} problems have line breaks as two characters, a backslash and "
-                f"an n, like {quoted(escaped[0].problem)}; the model will read them so"
-            )
-        )
-    return findings
 
 
 def _is_copy(reference: str, problem: str) -> bool:

@@ -3,12 +3,15 @@ r"""A cell of the answer column -> accepted answers: after "####", in JSON, in t
 from __future__ import annotations
 
 import ast
+import html
 import json
 import re
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any
+
+import numpy as np
 
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.table import Numeral, parse_json
@@ -20,6 +23,7 @@ OF_PYTHON = "taken from what Python prints"
 AFTER_WORDS = "cut after 'answer is'"
 LAST_BOX = "the last \\boxed{}"
 INTEGERS = "whole numbers written as 1.0"
+PRINTED = "freed of tags, notes and types"
 
 # GSM8K: the last line of a worked solution
 _MARKED_LINE = re.compile(r"(?:^|\n)[ \t]*#{4}[ \t]*([^\n]+?)\s*\Z")
@@ -37,6 +41,21 @@ _WHOLE_FLOAT = re.compile(r"-?\d+\.0")
 _BESIDE = 40
 # verl's name for the answer in a JSON text; a text with one key has no other
 _JSON_KEY = "ground_truth"
+
+
+# <b>100</b>: what a browser shows is the answer; a power and an index stay one
+_TAGS = re.compile(r"<(?P<tag>[A-Za-z]\w*)(?:\s[^<>]*)?>(?P<text>[^<>]*)</(?P=tag)>|<(?:br|hr)\s*/?>", re.IGNORECASE)
+_OF_TAG = {"sup": "^{%s}", "sub": "_{%s}"}
+_ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z]\w{1,7});", re.IGNORECASE)
+# np.int64(100), np.float32('0.5'), array([3], dtype=int64), Decimal('3.5'): a number as Python prints it
+_TYPED = re.compile(
+    r"\b(?:(?:np|numpy|torch)\.\w+|Decimal|array|tensor)\(\s*(?P<text>[^()]*?)\s*(?:,\s*\w+=[^()]*)?\)"
+)
+_FRACTION = re.compile(r"\bFraction\((-?\d+), (\d+)\)")
+# "9 (apples)", "100 (one hundred)", not "3 (mod 5)" or "2 (x + y)"
+_NOTE = re.compile(r"([^\w\s()]*\d[\d.,/%]*)\s*\((?!mod\b)[^\W\d_]{3,}(?:[ ,.'-]+[^\W\d_]+)*\.?\)")
+_LONG_DECIMAL = re.compile(r"(?<![\w.])-?\d*\.\d{2,}(?:e-?\d+)?(?![\w.])")
+FLOAT32_DIGITS = 7
 
 
 class NoAnswer(DataError):
@@ -81,6 +100,26 @@ def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
     if stated := _STATED.search(text):
         return [stated[1]], AFTER_WORDS
     return ([text], AS_IT_IS) if text.strip() else ([], AS_IT_IS)
+
+
+def as_meant(text: str) -> str:
+    """A reference without what a program put around it: tags and entities of HTML, types that Python
+    prints, a note in brackets after a number, digits beyond those of a float32."""
+    for _ in range(8):  # tags in tags
+        text = _TAGS.sub(lambda found: _OF_TAG.get((found["tag"] or "").lower(), "%s") % (found["text"] or " "), text)
+    text = _ENTITY.sub(lambda found: html.unescape(found[0]), text)
+    text = _TYPED.sub(lambda found: found["text"].strip("'\""), _FRACTION.sub(r"\1/\2", text))
+    text = _LONG_DECIMAL.sub(lambda found: _without_float32(found[0]), text)
+    note = _NOTE.fullmatch(text.strip())
+    return note[1] if note else text
+
+
+def _without_float32(text: str) -> str:
+    """0.10000000149011612 is the float32 next to 0.1, whose digits end after the seventh."""
+    is_short = len(text.partition("e")[0].strip("-0.").replace(".", "")) <= FLOAT32_DIGITS + 2
+    if is_short or repr(float(text)) != text or np.float32(text) != np.float64(text):
+        return text
+    return format(Decimal(f"{float(text):.{FLOAT32_DIGITS}g}"), "f")
 
 
 def cells_of(cell: Any, *, key: str) -> list[str]:

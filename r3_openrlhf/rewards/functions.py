@@ -178,7 +178,8 @@ def _bad(name: str, trouble: str, what: str) -> Part:
 
 
 def _number(value: object) -> float | None:
-    value = value.item() if hasattr(value, "item") and getattr(value, "size", 1) in (1, ()) else value
+    # numbers of numpy and tensors of one element
+    value = value.item() if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1 else value
     return float(value) if isinstance(value, numbers.Real) else None
 
 

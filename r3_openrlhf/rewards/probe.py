@@ -22,25 +22,10 @@ _LATER = frozenset({"unreachable", "unavailable", "closed"})  # may be otherwise
 
 
 @dataclass(frozen=True, slots=True)
-class RewardProbe:
-    """One reward, and what it says: "correct, reward 1.75", "ungraded (timeout)"."""
-
-    who: str
-    right: str
-    wrong: str
-    empty: str
-
-    @property
-    def line(self) -> str:
-        """One line of text."""
-        return f"{self.who}: right: {self.right}; wrong: {self.wrong}; empty: {self.empty}"
-
-
-@dataclass(frozen=True, slots=True)
 class Probe:
-    """The answers of every reward, and what is wrong with them."""
+    """A line about each reward, "right: correct, reward 1.75; wrong: ...", and what is wrong with them."""
 
-    rewards: list[RewardProbe]
+    rewards: list[str]
     findings: list[Finding]
 
 
@@ -83,7 +68,7 @@ def probe_rewards(
         alone = grades.pop("alone", grades["right"])
         if alone.verdict is Verdict.CORRECT and grades["right"].verdict is not Verdict.CORRECT:
             grades["right"] = alone
-        rewards.append(RewardProbe(who, **{name: _words(grade) for name, grade in grades.items()}))
+        rewards.append(f"{who}: " + "; ".join(f"{name}: {_words(grade)}" for name, grade in grades.items()))
         if finding := _finding(who, grades, is_ours=not config.all_functions and not config.urls, references=answers):
             findings.append(finding)
     return Probe(rewards, findings)
@@ -128,6 +113,10 @@ def _finding(who: str, grades: dict[str, Grade], *, is_ours: bool, references: t
     for name, grade in (("a wrong answer", wrong), ("an empty response", empty)):
         if grade.verdict is Verdict.CORRECT:
             return Finding(f"{who} calls {name} correct; look at it before the run", refuses=is_ours)
+    if references and right.reward is not None and wrong.reward is None and wrong.reason == "no_score":
+        return Finding(
+            f"{who} says nothing to a wrong answer, which is then ungraded and leaves its group; let it return 0"
+        )
     if references and right.verdict is not Verdict.CORRECT:
         shown = references[0][:80]
         return Finding(

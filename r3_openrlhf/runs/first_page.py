@@ -218,7 +218,7 @@ def make_page(
         *start.findings,
         *(probed.findings if probed is not None else _grader_findings(rows, examples)),
     ]
-    rewards = [one.line for one in probed.rewards] if probed is not None else []
+    rewards = probed.rewards if probed is not None else []
     return replace(start, examples=examples, findings=found, rewards=rewards)
 
 

@@ -12,6 +12,10 @@ def is_right(response, reference): return reference in response
 def starts(response, reference): return response.startswith(reference)
 def needs(response, row): return row["tests"]
 def always(response): return 1.0
+def silent(response, reference): return 1.0 if reference in response else None
+def tensor(response, reference):
+    import torch
+    return torch.tensor([float(reference in response)])
 def tagged(response, reference): return f"<answer>{reference}</answer>" in response
 """
 
@@ -23,12 +27,9 @@ def probe(task="math", **settings):
 def test_the_built_in_grader():
     result = probe()
     assert result.findings == []
-    (reward,) = result.rewards
-    assert (reward.right, reward.wrong, reward.empty) == (
-        "correct, reward 1.99951",
-        "wrong, reward 0",
-        "wrong (no_answer), reward 0",
-    )
+    assert result.rewards == [
+        "the built-in grader: right: correct, reward 1.99951; wrong: wrong, reward 0; empty: wrong (no_answer), reward 0"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,8 @@ def test_the_built_in_grader():
     [
         ("is_right", None, None),
         ("starts", None, None),
+        ("tensor", None, None),
+        ("silent", "says nothing to a wrong answer", False),
         ("needs", "grades nothing (raised KeyError, needs: KeyError: 'tests' (my_rewards.py, line 4))", True),
         ("always", "calls a wrong answer correct", False),
         ("tagged", "does not call the reference '72' correct, alone or in a box, but wrong, reward 0", False),
@@ -53,9 +56,7 @@ def test_every_server():
     nobody = f"http://127.0.0.1:{free_port()}"
     with own_server(lambda items: (200, {"results": [GOOD | {"score": 0.5}]})) as server:
         result = probe(urls=[server.url, nobody], deadline_s=0.5)
-    assert [reward.right for reward in result.rewards] == [
-        "ungraded (correct with score 0.5)",
-        "ungraded (unreachable)",
-    ]
+    words = ("right: ungraded (correct with score 0.5)", "right: ungraded (unreachable)")
+    assert all(word in line for word, line in zip(words, result.rewards, strict=True))
     assert [finding.refuses for finding in result.findings] == [True, False]
     assert server.url in result.findings[0].sentence and nobody in result.findings[1].sentence

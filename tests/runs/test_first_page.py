@@ -64,7 +64,7 @@ def test_a_function_is_asked_with_the_row(tmp_path):
 
     for function, said in (("level", "right: correct, reward 3"), ("short", "right: wrong, reward -10")):
         found = probed(function, ["72"])
-        assert said in found.rewards[0].line and not any(finding.refuses for finding in found.findings)
+        assert said in found.rewards[0] and not any(finding.refuses for finding in found.findings)
     assert probed("short", []).findings == []
     (finding,) = probed("right", []).findings
     assert finding.refuses and "judges by a reference, and the problems have none" in finding.sentence

@@ -73,8 +73,7 @@ def outcome(name: str, directory: Path) -> str:
             found = probe_rewards(config, references=("72",), task="math", problem="8 * 9", row=ROW | columns)
         except ConfigError as refusal:
             return "refused: " + str(refusal).replace(f"{directory}/", "")
-    (one,) = found.rewards
-    said = f"right: {one.right}; wrong: {one.wrong}; empty: {one.empty}"
+    said = "right: " + found.rewards[0].rpartition(": right: ")[2]
     warnings = [finding.sentence.replace(f"{directory}/", "") for finding in found.findings]
     return "; ".join([f"works with {_keys(settings)}", said, *warnings])
 

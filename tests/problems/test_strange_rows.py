@@ -1,0 +1,74 @@
+"""Kinds of rows that strangers bring: each is made right, refused or named, and its harmless sibling is not."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.problems.references import as_meant
+from tests.problems.files import load, refused
+
+ROWS = [
+    {"problem": f"Ida has {n} keys and finds {n * n}. How many has she?", "answer": str(n + n * n)}
+    for n in range(3, 43)
+]
+WRAPPINGS = ("<b>%s</b>", "<p><span class='a'>%s</span></p>", "np.int64(%s)", "np.float64(%s)", "Decimal('%s')", "tensor(%s)",
+             "array(%s, dtype=int64)", "%s (apples)", "%s (one hundred)", "%s&nbsp;")  # fmt: skip
+MATHS = ("3 (mod 5)", "2 (x + y)", "f(3)", r"\sin(2)", "1<b>2", "a<b and c>d", "(3, 5)", "0.30000000000000004", "3.14159265358979",
+         "0.0009765625", "3.00000000000000000001", "A&B", r"\{x < 3\}")  # fmt: skip
+
+
+@given(st.integers(-999_999, 999_999), st.integers(0, 5))
+def test_a_reference_is_freed_of_what_a_program_put_around_it(digits, places):
+    number = f"{digits / 10**places:.{places}f}"
+    assert float(as_meant(repr(float(np.float32(number))))) == float(number)
+    for wrapping in WRAPPINGS:
+        assert as_meant(wrapping % number).strip() == number, wrapping
+
+
+@pytest.mark.parametrize("text", MATHS)
+def test_a_formula_is_left_as_it_is(text):
+    assert as_meant(text) == text
+
+
+def with_each(**cells):
+    """The rows with further cells, or changed ones: functions of the row and its number."""
+    return [row | {key: cell(row, n) for key, cell in cells.items()} for n, row in enumerate(ROWS)]
+
+
+def typed(row, n):
+    return f"{row['problem']}\\nanswer shortly"
+
+
+SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said)
+    "a level": (with_each(level=lambda row, n: f"Level {n % 3}"), {}, ""),
+    "a solution": (with_each(work=lambda row, n: "We add, and so on and on. " * 4 + row["answer"]), {}, ""),
+    "a system turn": (with_each(problem=lambda row, n: [{"role": "system", "content": "S"}, {"role": "user", "content": row["problem"]}]),
+                      {"system_prompt": "T"}, "40 of 40 problems have a system turn, which data.system_prompt replaces"),
+    "near copies": (ROWS + with_each(problem=lambda row, n: row["problem"].upper().replace(" ", r"\, ")), {}, "40 of 80 problems differ"),
+    "a leak": (with_each(problem=lambda row, n: f"{row['problem']} [solution: {row['answer']}]"), {}, "40 of 40 problems say their answer"),
+    "torn letters": (with_each(problem=lambda row, n: "Où est l’été?".encode().decode("cp1252") + row["problem"]), {}, "of another encoding"),
+    "whole letters": (with_each(problem=lambda row, n: "Où est l’été? 中文 «é»" + row["problem"]), {}, ""),
+    "typed breaks": (with_each(problem=typed), {}, "line breaks as two characters"),
+    "yes and no": (with_each(answer=lambda row, n: ["yes", "no"][n % 2]), {}, ""),
+}  # fmt: skip
+REFUSED = {  # kind -> (rows, a part of the sentence)
+    "places": (with_each(problem=lambda row, n: f"{row['problem']}\n(A) {n}x\n(B) {n}y\n(C) {n}z", answer=lambda row, n: n % 3), "places of options"),
+    "rates": (with_each(answer=lambda row, n: f"{n % 17}/16"), "count successes in 16 tries"),
+    "another template": (with_each(problem=lambda row, n: f"USER: {row['problem']} ASSISTANT:"), "in a chat template already"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_a_strange_row_is_named(kind, tmp_path):
+    rows, settings, words = SAID[kind]
+    sentences = [finding.sentence for finding in load(tmp_path, rows, **settings).findings]
+    assert len(sentences) == bool(words) and all(words in sentence for sentence in sentences), sentences
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_strange_row_is_refused(kind, tmp_path):
+    rows, words = REFUSED[kind]
+    with refused(DataError, words):
+        load(tmp_path, rows)
