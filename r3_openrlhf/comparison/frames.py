@@ -93,15 +93,11 @@ class Run:
             keys: of metrics.jsonl.
             window: steps of a trailing mean.
         """
-        if keys:
-            lines = self.metrics
-            if unknown := [key for key in keys if key not in lines]:
-                raise R3Error(f"{self.path} has no metric {unknown[0]}; it has {', '.join(lines)}")
-            return lines[list(keys)].rolling(window, min_periods=1).mean().plot(xlabel="step", title=self.path.name)
-        lines = self.evaluations
-        if lines.empty:
-            raise R3Error(f"{self.path} has no evaluations; name metrics to draw, or train with held_out.path=...")
-        return lines[["pass_at_1"]].plot(xlabel="step", ylabel="held-out accuracy", title=self.path.name)
+        lines, wanted = (self.metrics, list(keys)) if keys else (self.evaluations, ["pass_at_1"])
+        if missing := [key for key in wanted if key not in lines]:
+            what = f"metric {missing[0]}" if keys else "evaluations"
+            raise R3Error(f"{self.path} has no {what}; it has {', '.join(lines) or 'nothing'}")
+        return lines[wanted].rolling(window, min_periods=1).mean().plot(xlabel="step", title=self.path.name)
 
     def __fspath__(self) -> str:
         return str(self.path)

@@ -114,12 +114,17 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
         arm=arm_of(config),
         seed=config.train.seed,
         finished=finished,
-        settings=json.loads(without_secrets(json.dumps(flatten(config)))),
+        settings=settings_of(config),
         evaluations=evaluations,
         metrics=metrics,
         training_problems=hash_of_lines(directory.data) if directory.data.is_file() else None,
         code_state=read_text(code_state) if code_state.is_file() else None,
     )
+
+
+def settings_of(config: R3Config) -> dict[str, Any]:
+    """{"replay.k": 2, ...}, without passwords."""
+    return json.loads(without_secrets(json.dumps(flatten(config))))
 
 
 def arm_of(config: R3Config) -> str:
@@ -179,7 +184,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
             )
         differences = [
             difference
-            for difference in _differences(before.settings, run.settings)
+            for difference in differences_between(before.settings, run.settings)
             if difference[0] not in (*MAY_DIFFER_WITHIN_ARM, *(DRAWN if anew else ()))
         ]
         if differences:
@@ -192,7 +197,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
 def _check_data(runs: Sequence[Run], *, seeds_differ: bool) -> None:
     for run in runs[1:]:
         here, there = (_must_be_same(each, without_seed=seeds_differ) for each in (runs[0], run))
-        if differences := _differences(here, there):
+        if differences := differences_between(here, there):
             raise R3Error(
                 f"{runs[0].path} and {run.path} cannot be compared, their data, model or evaluation differ: "
                 f"{_named(differences)}"
@@ -227,7 +232,7 @@ def _must_be_same(run: Run, *, without_seed: bool) -> dict[str, Any]:
     return settings | evaluation
 
 
-def _differences(left: dict[str, Any], right: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+def differences_between(left: dict[str, Any], right: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """(key, here, there)"""
     keys = sorted(left.keys() | right.keys())
     return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]

@@ -98,7 +98,7 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
     *before, last = [(_crossing_label(comparison, n), _crossing_cell(n)) for n in range(len(comparison.levels))]
     needed = f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it"
     return [
-        ("seeds", _seeds),
+        ("seeds", lambda arm: f"{len(arm.runs)}: {', '.join(str(run.seed) for run in arm.runs)}"),
         (f"held-out accuracy at {at}", level("accuracy_at_equal_tokens", ".3f")),
         (less, difference("accuracy_at_equal_tokens")),
         last,
@@ -171,10 +171,6 @@ def _estimate(estimate: SeedEstimate | None, form: str, *, num_runs: int | None)
     if num_runs is None:
         return f"{text}, {estimate.num} pair{'s' if estimate.num > 1 else ''}"
     return text if estimate.num == num_runs else f"{text}, {estimate.num} of {num_runs} runs"
-
-
-def _seeds(arm: ArmResult) -> str:
-    return f"{len(arm.runs)}: {', '.join(str(run.seed) for run in arm.runs)}"
 
 
 def _setting(value: object) -> str:

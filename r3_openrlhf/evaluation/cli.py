@@ -53,7 +53,6 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--tensor-parallel-size", type=int, default=DEFAULTS.tensor_parallel_size, show_default=True)
 @click.option("--gpu-memory-utilization", type=float, default=DEFAULTS.gpu_memory_utilization, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="results.json on stdout instead of the tables.")
-@click.option("--verbose", is_flag=True, help="Show the engine's log on the terminal, not only in eval.log.")
 def evaluate(benchmarks: tuple[str, ...], settings: tuple[str, ...], as_json: bool, **values) -> None:
     """Sample MODEL on benchmarks and grade as in training: Pass@1, Pass@k, maj@k, with intervals.
 

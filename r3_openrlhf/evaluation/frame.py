@@ -55,16 +55,12 @@ def evaluate(
 
 def frame_of(results: dict[str, Any]) -> pd.DataFrame:
     """results.json as a data frame with one row per benchmark."""
-    last = str(results["settings"]["n_samples"])
-    rows = []
+    last, rows = str(results["settings"]["n_samples"]), []
     for name, summary in results["benchmarks"].items():
         row = {"benchmark": name, "num_problems": summary["num_problems"]}
-        for key, estimate in (
-            ("pass_at_1", summary["pass_at_1"]),
-            (f"pass_at_{last}", summary["pass_at_k"][last]),
-            (f"majority_at_{last}", summary["majority_at_k"][last]),
-            ("response_tokens_mean", summary["response_tokens_mean"]),
-        ):
+        estimates = {key: summary[key] for key in ("pass_at_1", "response_tokens_mean")}
+        estimates |= {f"{kind}_{last}": summary[f"{kind}_k"][last] for kind in ("pass_at", "majority_at")}
+        for key, estimate in estimates.items():
             row |= {key: estimate["value"], f"{key}_low": estimate["low"], f"{key}_high": estimate["high"]}
         rows.append(row)
     return pd.DataFrame(rows).set_index("benchmark")

@@ -117,7 +117,9 @@ def markdown(results: dict[str, Any]) -> str:
         *_overview(results["benchmarks"], results["mean"], n),
     ]
     for name, summary in results["benchmarks"].items():
-        lines += ["", f"## {name}", "", *_origin(summary), "", *_curve(summary)]
+        lines += ["", f"## {name}", "", *_origin(summary), ""]
+        curves = [[label, *map(percent, summary[key].values())] for label, key in CURVES.items()]
+        lines += _table(["k", *summary["pass_at_k"]], curves)
         if summary["lengths"]:
             lines += ["", *_lengths(summary["lengths"], n)]
     return "\n".join(lines) + "\n"
@@ -148,11 +150,6 @@ def _origin(summary: dict[str, Any]) -> list[str]:
             f"{100 * bounds['correct']:.1f} had they been correct"
         )
     return [text + "."]
-
-
-def _curve(summary: dict[str, Any]) -> list[str]:
-    rows = [[name, *map(percent, summary[key].values())] for name, key in CURVES.items()]
-    return _table(["k", *summary["pass_at_k"]], rows)
 
 
 def _lengths(lengths: dict[str, Any], n: int) -> list[str]:

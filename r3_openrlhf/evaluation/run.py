@@ -52,7 +52,6 @@ class Request:
     lengths: Sequence[int] = ()
     hard_of: str | None = None
     output: str | None = None
-    verbose: bool = False
 
 
 def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirectory]:
@@ -85,7 +84,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
 
     with (
         directory.start(settings) as file,
-        _display(directory.log, verbose=request.verbose) as display,
+        _display(directory.log) as display,
         Grading(config.reward, prompt=prompt) as grading,
     ):
         for page in pages:
@@ -136,13 +135,12 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
 
 
 @contextlib.contextmanager
-def _display(log: Path, *, verbose: bool) -> Iterator[Display]:
+def _display(log: Path) -> Iterator[Display]:
     """Progress on the terminal, while all that the engine prints goes to `log`."""
     outputs = Outputs()
     try:
-        if not verbose:
-            with log.open("ab") as file:
-                outputs.send_to(file.fileno())
+        with log.open("ab") as file:
+            outputs.send_to(file.fileno())
         with Display(outputs.terminal) as display:
             yield display
     finally:

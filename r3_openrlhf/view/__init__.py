@@ -1,10 +1,5 @@
-"""`r3 view`: what the method did, down to one token. Pages of run directories and evaluations,
-which are only read.
+"""`r3 view`: what the method did, down to one token. Run directories and evaluations are only read.
 
-library.py     the open runs and evaluations
-run_reader.py  a run directory: curves, steps, rollouts;  evaluation.py: one of `r3 eval`
-responses.py   the rows of a group;  tokens.py: the tokens of a response, and their values
-search.py      rollouts by a text, their columns and an order, in the steps' files themselves
-overview.py, step_page.py, group_page.py, tokens_page.py, problem_page.py, files_page.py, report.py:
-a page's content each;  rendering.py and templates/ make HTML of it
-app.py         the pages over HTTP"""
+library.py has the open ones, run_reader.py and evaluation.py read one each. A page's content is a
+function of its file (overview.py, step_page.py, ...), rendering.py and templates/ make HTML of it,
+and app.py has their addresses."""

@@ -124,10 +124,6 @@ def _curves(library: Library, query: QueryParams) -> dict[str, Any]:
     return curves_of([library.run(name) for name in names], every="every" in query)
 
 
-def _compare(library: Library, query: QueryParams) -> str:
-    return compare_page(library, query.getlist("run"), query.get("reference", ""))
-
-
 def _tokens(library: Library, query: QueryParams, **group: Any) -> dict[str, Any]:
     for text in query.getlist("place"):
         if not is_count(text):
@@ -144,7 +140,7 @@ ROUTES: dict[str, Callable[..., Any]] = {
     "/api/effect/{name}": _page(sentences),
     "/api/tokens/{name}/step/{step:count}/" + _OF_GROUP: _tokens,
     "/search": search_page,
-    "/compare": _compare,
+    "/compare": lambda library, query: compare_page(library, query.getlist("run"), query.get("reference", "")),
     "/compare/{a}/{b}": _page(pairs_page),
     "/{name}": _run,
     "/{name}/effect": _page(effect_page, "against"),

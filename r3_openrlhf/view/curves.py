@@ -11,6 +11,7 @@ import msgspec
 from r3_openrlhf.comparison.intervals import UNBOUNDED, estimate
 from r3_openrlhf.comparison.runs import arm_of
 from r3_openrlhf.method.core.batch_metrics import OLDER_NAMES
+from r3_openrlhf.view.health import CHECKS
 from r3_openrlhf.view.rendering import meanings
 from r3_openrlhf.view.run_reader import RunReader, stamp_of
 
@@ -96,7 +97,8 @@ def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list
 
 
 def _arm(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    arm: dict[str, Any] = {"name": name, "num": len(runs), "has_rollouts": False, "series": {}, "low": {}, "high": {}}
+    names = [run["name"] for run in runs]
+    arm: dict[str, Any] = {"name": name, "runs": names, "has_rollouts": False, "series": {}, "low": {}, "high": {}}
     for is_held_out in (False, True):
         axes = [run["held_out"] if is_held_out else run for run in runs]
         steps = sorted({step for axis in axes for step in axis["steps"]})
@@ -163,6 +165,7 @@ def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
         "stacked": chart.stacked,
         "from_zero": chart.unit.startswith(FROM_ZERO),
         "note": chart.note,
+        "limits": [end for check in CHECKS if check.of == "mean" and check.key in chart.series for end in check.green],
     }
 
 

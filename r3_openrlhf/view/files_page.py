@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from r3_openrlhf.config.loading import config_to_yaml, flatten
+from r3_openrlhf.comparison.runs import differences_between, settings_of
+from r3_openrlhf.config.loading import config_to_yaml
 from r3_openrlhf.method.errors import without_secrets
 from r3_openrlhf.runs.files import open_regular
 from r3_openrlhf.runs.problem_files import UNREADABLE
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
-from r3_openrlhf.view.run_reader import RunReader
 
 END_BYTES = 60_000  # of a file that is shown
 MAX_EVENTS_BYTES = 4_000_000
@@ -55,6 +54,8 @@ def files_page(library: Library, name: str, against: str = "") -> str:
     """Starts, settings (and their differences from another run), error, log, code of a run."""
     run = library.run(name)
     directory = run.directory
+    compared = (run.config, library.run(against).config if against else None)
+    settings = [settings_of(config) for config in compared if config is not None]
     texts = {"error.txt": directory.error, "train.log": directory.log, "code_state.txt": directory.code_state}
     return render(
         "files.html",
@@ -65,17 +66,8 @@ def files_page(library: Library, name: str, against: str = "") -> str:
         texts={file: text for file, path in texts.items() if (text := end_of(path))},
         others=[other.name for other in library.runs.values() if other is not run],
         against=against,
-        differences=differences_of(run, library.run(against)) if against else [],
+        differences=differences_between(*settings) if len(settings) == 2 else [],
     )
-
-
-def differences_of(a: RunReader, b: RunReader) -> list[tuple[str, str, str]]:
-    """(key, its value in a, its value in b) where two runs have other settings."""
-    if a.config is None or b.config is None:
-        return []
-    here, there = (json.loads(without_secrets(json.dumps(flatten(run.config)))) for run in (a, b) if run.config)
-    keys = sorted(here.keys() | there.keys())
-    return [(key, str(here.get(key)), str(there.get(key))) for key in keys if here.get(key) != there.get(key)]
 
 
 def end_of(file: Path) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,6 +14,7 @@ from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.runs.report import quarter_means, total
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation import difference_of
+from r3_openrlhf.view.health import answers
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import link, render
 from r3_openrlhf.view.run_reader import RunReader
@@ -21,14 +22,15 @@ from r3_openrlhf.view.run_reader import RunReader
 
 def overview(library: Library, names: Sequence[str] | None = None) -> str:
     """The curves of some runs; None: of all that are open, and the evaluations."""
-    now = state(library)  # before anything is read: what comes meanwhile makes the page follow again
     runs = [library.run(name) for name in names] if names is not None else list(library.runs.values())
+    now = state_of(runs)  # before anything is read: what comes meanwhile makes the page follow again
     evaluations = list(library.evaluations.values()) if names is None else []
     single = runs[0] if len(runs) == 1 else None
     return render(
         "overview.html",
         runs=[summary(run) for run in runs],
         single=single,
+        answers=answers(single) if single else {},
         evaluations=[
             (reader, reader.results()[0], difference_of(evaluations[0], reader) if number else None)
             for number, reader in enumerate(evaluations)
@@ -43,15 +45,20 @@ def overview(library: Library, names: Sequence[str] | None = None) -> str:
 def state(library: Library) -> dict[str, dict[str, Any]]:
     """Return the newest step of each run, and if it has ended, for pages that wait for news."""
     library.refresh()
+    return state_of(library.runs.values())
+
+
+def state_of(runs: Iterable[RunReader]) -> dict[str, dict[str, Any]]:
+    """Return `state` of these runs alone: reading another run could take long."""
     return {
-        name: {
+        run.name: {
             "metrics": run.metrics()[-1]["step"] if run.metrics() else 0,
             "evaluations": run.evaluations()[-1]["step"] if run.evaluations() else 0,
             "rollouts": run.steps()[-1] if run.steps() else 0,
             "counted": len(run.counts()),
             "finished": run.is_finished,
         }
-        for name, run in library.runs.items()
+        for run in runs
     }
 
 

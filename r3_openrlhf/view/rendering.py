@@ -47,7 +47,6 @@ def environment() -> Environment:
         "percent": percent,
         "count": count,
         "json": json_block,
-        "short": short,
         "start": start_of,
         "strip": strip,
         "word": word,
@@ -105,16 +104,6 @@ def percent(value: float | None, digits: int = 0) -> str:
 def count(value: float | None) -> str:
     """A whole number."""
     return DASH if value is None else f"{value:,.0f}"
-
-
-def short(value: float | None) -> str:
-    """Three significant digits, with k, M or G where it is large."""
-    if value is None:
-        return DASH
-    for limit, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if abs(value) >= limit:
-            return f"{value / limit * (10 if limit == 1e4 else 1):.3g}{unit}"
-    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 def start_of(text: str | None, length: int = 90) -> str:

@@ -83,18 +83,21 @@ class RunReader(Reader):
     @property
     def config(self) -> R3Config | None:
         """The settings; None where this version cannot read them (`config_fault` says why)."""
-        return self.fresh("config", stamp_of(self.directory.config), self._read_config)[0]
+        return self._config()[0]
 
     @property
     def config_fault(self) -> str | None:
         """Why there are no settings."""
-        return self.fresh("config", stamp_of(self.directory.config), self._read_config)[1]
+        return self._config()[1]
 
-    def _read_config(self) -> tuple[R3Config | None, str | None]:
-        try:
-            return self.directory.load_config(), None
-        except R3Error as error:
-            return None, str(error)
+    def _config(self) -> tuple[R3Config | None, str | None]:
+        def read() -> tuple[R3Config | None, str | None]:
+            try:
+                return self.directory.load_config(), None
+            except R3Error as error:
+                return None, str(error)
+
+        return self.fresh("config", stamp_of(self.directory.config), read)
 
     @property
     def is_finished(self) -> bool:
@@ -198,14 +201,10 @@ class RunReader(Reader):
         file = rollout_files.file_of(self.directory.rollouts, step)
         stamp = stamp_of(file)
         if stamp == (0, 0, 0):
-            raise R3Error(self._no_rollouts(step))
+            steps = self.steps()
+            has = f"; it has steps {steps[0]} to {steps[-1]}" if steps else ""
+            raise R3Error(self.why_no_rollouts() or f"{self.path} has no rollouts of step {step}{has}")
         return file, stamp
-
-    def _no_rollouts(self, step: int) -> str:
-        steps = self.steps()
-        if not steps:
-            return self.why_no_rollouts() or f"{self.path} has no rollouts of step {step}"
-        return f"{self.path} has no rollouts of step {step}; it has steps {steps[0]} to {steps[-1]}"
 
     def why_no_rollouts(self) -> str | None:
         """One sentence where the run has metrics and no rollouts; None otherwise."""

@@ -48,7 +48,7 @@ def columns(name, steps, values, held_out=()):
 
 
 def test_an_arm_is_the_mean_of_its_runs_with_students_interval():
-    """Agrees with `estimate`; a step that one run does not have is the mean of the others, without an interval below two."""
+    """Agrees with `estimate`; a step that one run does not have is the mean of the others, without an interval below three."""
     runs = [
         columns("a", [1, 2, 3], [0.1, 0.4, None], [(2, 0.5)]),
         columns("b", [1, 2], [0.3, 0.2], [(2, 0.7)]),
@@ -56,7 +56,7 @@ def test_an_arm_is_the_mean_of_its_runs_with_students_interval():
         columns("other", [1], [5.0]),
     ]
     arm, other = arms_of({"a": "arm", "b": "arm", "c": "arm", "other": "other"}, runs)
-    assert (arm["name"], arm["num"], arm["steps"], other["num"]) == ("arm", 3, [1, 2, 3], 1)
+    assert (arm["name"], arm["runs"], arm["steps"], other["runs"]) == ("arm", ["a", "b", "c"], [1, 2, 3], ["other"])
     for place, values in enumerate(([0.1, 0.3, 0.8], [0.4, 0.2, 0.1])):
         found = estimate(values)
         told = [arm[key]["fresh/reward"][place] for key in ("series", "low", "high")]
@@ -85,6 +85,10 @@ def test_runs_are_hidden_grouped_and_sorted(page, many, arms):
     page.get_by_role("button", name="all", exact=True).click()
     page.get_by_role("button", name="mean of each arm").click()
     assert page.locator("#shown-runs button").all_text_contents()[:2] == ["plain (2 runs)", "r3 (2 runs)"]
+    # two runs have no interval, so that the picture has them: the mean of each arm and four thin lines
+    assert "plain_1 reward from" in page.locator("figure", has_text="Reward").first.locator(
+        "[role=img]"
+    ).get_attribute("aria-label")
     means = [statistics.fmean(last[:2]), statistics.fmean(last[2:])]
     assert [told(page, name) for name in ("plain", "r3")] == pytest.approx(means, rel=5e-3)
     head = page.locator("table.sortable th", has_text="tokens sampled")

@@ -50,10 +50,13 @@
   // What is drawn: runs, or the means of arms; the colour of each stays when others are hidden.
   const drawnRuns = () => (state.arms ? data.arms : data.runs).map((run, number) => ({ run, number })).filter(({ run }) => !state.hidden.has(run.name));
 
+  // Below three runs an arm has no interval: its runs are drawn, too, as thin lines.
+  const withRuns = ({ run, number }) => [{ run, number }, ...(run.runs && run.runs.length < 3 ? data.runs.filter(({ name }) => run.runs.includes(name)).map((one) => ({ run: one, number, thin: true })) : [])];
+
   // one picture: every (run, series) with its x values, laid over each other
   function lines(chart) {
     const found = [];
-    drawnRuns().forEach(({ run, number }) => {
+    drawnRuns().flatMap(withRuns).forEach(({ run, number, thin }) => {
       chart.series.forEach((series, kind) => {
         if (!(series.key in run.series)) return;
         const at = series.key.startsWith("held_out:") ? run.held_out : run;
@@ -62,7 +65,7 @@
         const known = (column) => xs.map((x, i) => [x, column[i]]).filter(([x], i) => x != null && values[i] != null);
         const xy = known(values);
         const ends = run.low && run.low[series.key] ? [run.low[series.key], run.high[series.key]].map((column) => known(column).map(([, y]) => y)) : null;
-        found.push({ ends, run, number, kind, colour: series.colour, label: series.label, xs: xy.map((p) => p[0]), ys: xy.map((p) => p[1]), sparse: at === run.held_out });
+        found.push({ thin, ends, run, number, kind, colour: series.colour, label: series.label, xs: xy.map((p) => p[0]), ys: xy.map((p) => p[1]), sparse: at === run.held_out });
       });
     });
     return found;
@@ -79,6 +82,8 @@
   function frame(chart) {
     const caption = make("figcaption", {}, chart.title, make("small", {}, chart.unit));
     const how = make("details", { class: "how" }, make("summary", { "aria-label": `How ${chart.title} is computed` }, "?"));
+    const limits = chart.limits.filter((limit) => limit > 0);
+    if (limits.length) how.append(make("p", {}, `Dashed: healthy is ${limits.length > 1 ? `between ${limits.join(" and ")}` : `below ${limits[0]}`}.`));
     if (chart.note) how.append(make("p", {}, chart.note));
     for (const series of chart.series) how.append(make("p", {}, make("code", {}, series.key), series.about ? ` ${series.about}` : ""));
     caption.append(how);
@@ -100,11 +105,11 @@
     for (const line of found) {
       const ink = colour(many ? line.number : line.colour);
       series.push({
-        stroke: ink,
-        width: stacked ? 1 : 1.6,
+        stroke: line.thin ? ink + "77" : ink,
+        width: stacked ? 1 : line.thin ? 0.7 : 1.6,
         fill: stacked ? ink + "55" : undefined,
         dash: line.number >= 12 ? [5, 4] : undefined,
-        points: { show: line.sparse || line.xs.length < 40, size: line.sparse ? 6 : 4, fill: ink },
+        points: { show: !line.thin && (line.sparse || line.xs.length < 40), size: line.sparse ? 6 : 4, fill: ink },
         spanGaps: true,
       });
     }
@@ -119,7 +124,7 @@
     const values = [], step = make("li", { class: "faint" });
     // one run: a colour per series. Several: the runs have the colours (in the table above), the series the dashes.
     for (const [kind, series] of chart.series.entries()) {
-      const mine = found.filter((line) => line.kind === kind);
+      const mine = found.filter((line) => line.kind === kind && !line.thin);
       if (!mine.length) continue;
       if (many) {
         for (const line of mine.slice(0, 6)) {
@@ -164,6 +169,16 @@
         { stroke: css("--faint"), grid, ticks: { show: false }, size: 46, font: "11px system-ui, sans-serif", values: (u, all) => all.map((v) => v == null ? "" : axis(v)) },
       ],
       hooks: {
+        draw: [(u) => { // between these lines it is healthy; one that is out of the picture is not drawn
+          for (const limit of chart.limits) {
+            const at = u.valToPos(limit, "y", true);
+            if (limit <= 0 || at < u.bbox.top || at > u.bbox.top + u.bbox.height) continue;
+            u.ctx.save();
+            u.ctx.strokeStyle = colour(4); u.ctx.setLineDash([6, 4]); u.ctx.beginPath();
+            u.ctx.moveTo(u.bbox.left, at); u.ctx.lineTo(u.bbox.left + u.bbox.width, at); u.ctx.stroke();
+            u.ctx.restore();
+          }
+        }],
         setCursor: [(u) => told(u.cursor.idx == null ? null : u.data[0][u.cursor.idx])],
         setSelect: [(u) => {
           if (u.select.width < 6) return;
@@ -301,9 +316,9 @@
   function choose() {
     if (!chosen) return;
     const act = (change) => () => { change(); remember(); choose(); all(); };
-    chosen.replaceChildren(...(state.arms ? data.arms : data.runs).map(({ name, num }, number) => {
+    chosen.replaceChildren(...(state.arms ? data.arms : data.runs).map(({ name, runs }, number) => {
       const isShown = !state.hidden.has(name);
-      const button = make("button", { type: "button", "aria-pressed": isShown }, make("span", { class: `key key-${number % 12}`, "aria-hidden": "true" }), state.arms ? `${name} (${num} run${num === 1 ? "" : "s"})` : name);
+      const button = make("button", { type: "button", "aria-pressed": isShown }, make("span", { class: `key key-${number % 12}`, "aria-hidden": "true" }), state.arms ? `${name} (${runs.length} run${runs.length === 1 ? "" : "s"})` : name);
       button.addEventListener("click", act(() => isShown ? state.hidden.add(name) : state.hidden.delete(name)));
       return button;
     }));
@@ -356,7 +371,8 @@
     const steps = data.runs.reduce((total, run) => total + run.steps.length, 0);
     const news = told("counted").reduce((total, count) => total + count, 0) - data.counted;
     // counting continues while an index is built: a picture that grows by a twentieth at a time is enough
-    const isGrown = Object.keys(now).some((name) => ["metrics", "rollouts", "evaluations", "finished"].some((key) => !shown[name] || shown[name][key] !== now[name][key]));
+    const followed = document.querySelector("h1[data-all]") ? Object.keys(now) : Object.keys(shown); // all: new runs, too
+    const isGrown = followed.some((name) => now[name] && ["metrics", "rollouts", "evaluations", "finished"].some((key) => !shown[name] || shown[name][key] !== now[name][key]));
     if (isGrown) await renew();
     else if (news && (data.counted + news >= steps || Math.abs(news) >= steps / 20)) {
       await fetched();
