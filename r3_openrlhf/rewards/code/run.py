@@ -353,7 +353,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             why = "output"
         if child.clock.seconds() >= child.limit_s:
             why = "timeout"
-        elif time.monotonic() - child.started > WALL_FACTOR * child.limit_s:
+        elif time.monotonic() - child.started > WALL_FACTOR * limits.seconds_per_test:
             why = "unavailable"
         if why:
             self._kill(child, why)
@@ -404,8 +404,8 @@ def _said(result: int, kind: str, code: int) -> tuple[str, str, str]:
 
 def _box_bytes(box: str) -> int:
     """Bytes of its files; more than any limit if there are too many files."""
-    entries = [*itertools.islice(os.scandir(box), MAX_BOX_FILES)]
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError), os.scandir(box) as files:
+        entries = [*itertools.islice(files, MAX_BOX_FILES)]
         total = sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
         return total if len(entries) < MAX_BOX_FILES else sys.maxsize
     return 0
