@@ -7,13 +7,12 @@ out. Found by `r3 attack-rewards` on every data set (tests/rewards/test_scorer_g
 
 from __future__ import annotations
 
-import ast
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
+from functools import partial
 
 from r3_openrlhf.rewards.answers.arithmetic import exact_value
 from r3_openrlhf.rewards.answers.units import NO_UNIT
@@ -28,6 +27,8 @@ _AMOUNT = re.compile(
 )
 _PAIR = re.compile(rf"\(?\s*{_REAL}\s*,\s*{_REAL}\s*\)?")
 _ARITHMETIC = re.compile(r"[0-9+\-*/() ]{1,400}")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_TOKEN = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?|[^\W\d]+|[^\s\w\[\]{}(),;:.'\"`°]")
 _CUBE_MOVE = re.compile(r"[A-Za-z]{1,3}['\u2019]?\d?['\u2019]?")
 _CLOCK = re.compile(r"(?:-?\d+ days?, )?\d{1,2}:[0-5]\d(?::[0-5]\d(?:\.\d{1,6})?)?")
 _DAYS = re.compile(r"-?\d{1,9}(?: days?)?")
@@ -78,11 +79,32 @@ def _one_number(answer: str, entry: dict) -> bool:
     return Decimal(found["number"].replace(",", "")) == Decimal(str(entry["answer"]).replace(",", ""))
 
 
-def _same_numbers_in_order(answer: str, entry: dict) -> bool:
-    """number_sorting: the numbers themselves; its scorer takes any that are off by one."""
-    given = [float(value) for value in json.loads(answer.replace("'", '"'))]
-    wanted = [float(value) for value in ast.literal_eval(entry["answer"])]
-    return len(given) == len(wanted) and all(map(_close, given, wanted))
+def _same_tokens(answer: str, entry: dict, *, to_last_decimal: bool = False) -> bool:
+    """The numbers and words of the own answer, in order; numbers are equal, or to its last decimal."""
+    texts = [str(text) if "[" in str(text) else _THOUSANDS.sub("", str(text)) for text in (answer, entry["answer"])]
+    given, wanted = (_TOKEN.findall(text.casefold()) for text in texts)
+    return len(given) == len(wanted) and all(
+        _same_token(a, b, to_last_decimal) for a, b in zip(given, wanted, strict=True)
+    )
+
+
+def _same_token(token: str, wanted: str, to_last_decimal: bool) -> bool:
+    try:
+        a, b = (Decimal(text) for text in (token, wanted))
+    except InvalidOperation:
+        return token == wanted
+    places = b.as_tuple().exponent
+    return (
+        a == b
+        or to_last_decimal
+        and isinstance(places, int)
+        and places < 0
+        and abs(a - b) <= Decimal(1).scaleb(places)
+    )
+
+
+def _same_letters(answer: str, entry: dict) -> bool:
+    return "".join(answer.split()).casefold() == "".join(entry["answer"].split()).casefold()
 
 
 def _countdown(answer: str, entry: dict) -> bool:
@@ -101,55 +123,6 @@ def _roots(answer: str, entry: dict) -> bool:
     return re.fullmatch(rf"{_REAL}(?:\s*,\s*{_REAL})*", answer) is not None
 
 
-def _rounded_matrix(answer: str, entry: dict) -> bool:
-    """pool_matrix: two decimals, as it asks for; its scorer allows 1%."""
-    given, wanted = (
-        [list(map(float, row.split())) for row in text.splitlines()] for text in (answer, entry["answer"])
-    )
-    return [len(row) for row in given] == [len(row) for row in wanted] and all(
-        _close(a, b, within=0.00501)
-        for row, wanted_row in zip(given, wanted, strict=True)
-        for a, b in zip(row, wanted_row, strict=True)
-    )
-
-
-def _same_letters(answer: str, entry: dict) -> bool:
-    return "".join(answer.split()).casefold() == "".join(entry["answer"].split()).casefold()
-
-
-def _same_words(answer: str, entry: dict) -> bool:
-    return answer.casefold().split() == entry["answer"].casefold().split()
-
-
-def _same_json(answer: str, entry: dict) -> bool:
-    return _equal_json(json.loads(answer), json.loads(entry["answer"]))
-
-
-def _equal_json(a: object, b: object) -> bool:
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, int | float) and isinstance(b, int | float):
-        return math.isfinite(a) and _close(a, b)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_equal_json, a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_equal_json(a[key], b[key]) for key in a)
-    return type(a) is type(b) and a == b
-
-
-def _geometry(answer: str, entry: dict) -> bool:
-    """One value, or one point: of a list of points its scorer reads the first."""
-    if entry["metadata"]["task_type"] == "orthocenter":
-        return _PAIR.fullmatch(answer) is not None
-    return answer == entry["answer"] or re.fullmatch(rf"{_REAL}\s*°?", answer) is not None
-
-
-def _time(answer: str, entry: dict) -> bool:
-    if entry["metadata"]["task_type"] == "date":
-        return _DAYS.fullmatch(answer) is not None
-    return _CLOCK.fullmatch(answer) is not None
-
-
 def _known_words(answer: str, entry: dict) -> bool:
     """knights_knaves: only names and roles, each once: no "not", no second claim, no early sign."""
     if not re.fullmatch(r"[\w\s,.;:'’\n]*", answer):
@@ -159,30 +132,6 @@ def _known_words(answer: str, entry: dict) -> bool:
         for text in (answer, entry["answer"])
     )
     return Counter(words) == Counter(own)
-
-
-def _decimal(answer: str, entry: dict) -> bool:
-    """decimal_arithmetic: all the decimals that it asks for; its scorer allows a millionth."""
-    exponent = Decimal(entry["answer"]).as_tuple().exponent
-    if not isinstance(exponent, int):  # no number, which none of its answers is
-        return False
-    unit = Decimal(1).scaleb(exponent)
-    return abs(Decimal(answer) - Decimal(entry["answer"])) <= unit
-
-
-def _listed_number(answer: str, entry: dict) -> bool:
-    """number_format: exactly a number of the question; its scorer allows a hundredth."""
-    return abs(float(answer.replace(",", "")) - entry["metadata"]["solution"]) < 1e-4
-
-
-def _same_list(answer: str, entry: dict) -> bool:
-    """word_sorting: its scorer does not look after the last word."""
-    return [word.strip() for word in answer.split(",")] == entry["metadata"]["sorted_words"]
-
-
-def _calendar(answer: str, entry: dict) -> bool:
-    """A count's score is exp(-5 (a - b) / b): above 1 for wrong answers if b is negative."""
-    return answer.casefold() == entry["answer"].casefold() or int(answer) == int(entry["answer"])
 
 
 def _valid_moves(answer: str, entry: dict) -> bool:
@@ -200,22 +149,18 @@ def _valid_moves(answer: str, entry: dict) -> bool:
 
 
 _GUARDS: dict[str, Callable[[str, dict], bool]] = {
-    "advanced_geometry": _geometry,
+    **dict.fromkeys(
+        "calendar_arithmetic codeio game_of_life letter_jumble number_format number_sorting time_intervals word_sorting".split(),
+        _same_tokens,
+    ),
+    **dict.fromkeys(
+        "advanced_geometry decimal_arithmetic pool_matrix".split(), partial(_same_tokens, to_last_decimal=True)
+    ),
     "boxnet": _valid_moves,
-    "calendar_arithmetic": _calendar,
-    "codeio": _same_json,
     "countdown": _countdown,
-    "decimal_arithmetic": _decimal,
     "figlet_font": _same_letters,
-    "game_of_life": _same_json,
     "gsm_symbolic": _one_number,
     "knights_knaves": _known_words,
-    "letter_jumble": _same_words,
-    "number_format": _listed_number,
-    "number_sorting": _same_numbers_in_order,
     "polynomial_equations": _roots,
-    "pool_matrix": _rounded_matrix,
-    "time_intervals": _time,
-    "word_sorting": _same_list,
 }
 GUARDED_DATA_SETS = frozenset({*_GUARDS, *_FORMS, "rubiks_cube", "spell_backward"})
