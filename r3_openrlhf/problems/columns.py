@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from r3_openrlhf.method.errors import DataError, quoted
-from r3_openrlhf.problems.table import Numeral, parse_json
+from r3_openrlhf.problems.table import Numeral, listed, parse_json
 
 # The names that public data sets have (docs/works-with.md). The first group of which a file has one
 # decides; a file with two of a group must be told.
@@ -27,7 +27,7 @@ def chosen_column(
     columns: Sequence[str], *, key: str | None, groups: Sequence[Sequence[str]], option: str, path: str
 ) -> str:
     """`key`, or for None the one column of a usual name. DataError lists the columns."""
-    names = f"its columns are {', '.join(columns)}"
+    names = f"its columns are {listed(columns)}"
     if key is not None:
         if root_of(key, columns) not in columns:
             raise DataError(f"data.path {path} has no column {quoted(key)} (data.{option}); {names}")

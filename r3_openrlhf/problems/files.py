@@ -56,6 +56,10 @@ def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
         if isinstance(error, OSError) and error.strerror:
             raise DataError(f"{name} cannot be read: {error.strerror}") from error
         raise DataError(f"{name} cannot be loaded: {cause(error)}") from error
+    if "://" in data.path:
+        raise DataError(
+            f"data.path is {data.path}, an address; download the file and give its path, or a hub name (org/name)"
+        )
     if ending(path) is not None:
         raise DataError(f"data.path is {data.path}, but there is no such file")
     raise DataError(

@@ -13,7 +13,7 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +23,14 @@ import zstandard
 from r3_openrlhf.method.errors import DataError, quoted
 
 PACKED = (".gz", ".zst")
+MOST_NAMES = 20  # in a sentence
+# first bytes of files whose names do not say what they are
+FOREIGN = {
+    b"\x1f\x8b": "packed with gzip; rename it to end in .gz",
+    b"\x28\xb5\x2f\xfd": "packed with zstd; rename it to end in .zst",
+    b"PK\x03\x04": "a zip archive; unpack it",
+    b"version https://git-lfs": "a pointer of Git LFS, not the file; run `git lfs pull` there",
+}
 MAX_CELL = 100_000_000  # characters of one cell, or bytes of one line; Python's own limit is 131,072
 MAX_UNPACKED, MAX_RATIO = 2**30, 100  # bytes of a packed file, or that many times its own
 
@@ -67,6 +75,10 @@ def read_separated(path: Path, *, name: str, wanted: Collection[str] | None, sep
         reader = csv.DictReader(text, delimiter=separator, strict=True)
         try:
             columns = list(reader.fieldnames or [])
+            if len(columns) == 1 and (other := next((mark for mark in ";\t|," if mark in columns[0]), None)):
+                raise DataError(
+                    f"{name} has {other!r} between its columns, not {separator!r}; write it with {separator!r}"
+                )
             for row in reader:
                 place = f"{name}, line {reader.line_num}"
                 if None in row or None in row.values():
@@ -91,6 +103,11 @@ def _opened(path: Path) -> Any:
     """A stream of the bytes of a file, unpacked where its name ends in .gz or .zst. DataError: 8 MB
     may unpack to 8 GB."""
     if path.suffix not in PACKED:
+        with path.open("rb") as file:
+            begin = file.read(max(map(len, FOREIGN)))
+        for magic, what in FOREIGN.items():
+            if begin.startswith(magic):
+                raise DataError(f"{path} is {what}")
         return path.open("rb")
     most = max(MAX_UNPACKED, MAX_RATIO * path.stat().st_size)
     with path.open("rb") as packed:
@@ -136,6 +153,13 @@ def _values(path: Path, name: str, field: str | None) -> Iterator[tuple[str, Any
 def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
     if isinstance(document, list):
         return document
+    parts = list(document.values()) if isinstance(document, dict) else []
+    if parts and all(
+        isinstance(part, dict) or (isinstance(part, list) and part and isinstance(part[0], dict)) for part in parts
+    ):
+        raise DataError(
+            f"{name} is one object of {listed(list(document))}, each of which holds rows; write the rows alone, as a list or one a line"
+        )
     if isinstance(document, dict) and document and all(isinstance(column, list) for column in document.values()):
         if len({len(column) for column in document.values()}) > 1:
             raise DataError(f"{name} holds columns of different lengths; use one line per row")
@@ -144,13 +168,11 @@ def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
 
 
 def _is_one_document(file: Any, path: Path, name: str) -> bool:
-    """A list, or an object over several lines: what its first line holds is no whole value."""
-    for line in _lines(file, name):
-        line = line.removeprefix(b"\xef\xbb\xbf").strip()
-        if line:
-            is_open = line.startswith(b"{") and not line.endswith(b"}") and ".json" in path.suffixes
-            return line.startswith(b"[") or is_open
-    return False
+    """A list, or an object over several lines, or alone on one in a file .json."""
+    lines = (line.removeprefix(b"\xef\xbb\xbf").strip() for line in _lines(file, name))
+    first = next(filter(None, lines), b"")
+    is_open = first.startswith(b"{") and ".json" in path.suffixes
+    return first.startswith(b"[") or (is_open and (not first.endswith(b"}") or not any(lines)))
 
 
 def _parse(text: bytes, place: str) -> Any:
@@ -197,6 +219,11 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
         return str(value)
 
     return {str(key): plain(value) for key, value in row.items()}
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
 
 
 def _kind(value: Any) -> str:

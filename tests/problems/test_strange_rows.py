@@ -1,12 +1,17 @@
 """Kinds of rows that strangers bring: each is made right, refused or named, and its harmless sibling is not."""
 
+import gzip
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.references import as_meant
+from r3_openrlhf.problems.sources import load_problems
 from tests.problems.files import load, refused
 
 ROWS = [
@@ -72,3 +77,19 @@ def test_a_strange_row_is_refused(kind, tmp_path):
     rows, words = REFUSED[kind]
     with refused(DataError, words):
         load(tmp_path, rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", gzip.compress(b"{}"), "is packed with gzip; rename it to end in .gz"),
+        ("a.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
+        ("a.csv", b"problem;answer\n1;2\n", "has ';' between its columns, not ','"),
+        ("a.json", json.dumps({"train": ROWS, "test": ROWS[:2]}).encode(), "one object of train, test, each of which holds rows"),
+        ("a.json", json.dumps({str(n): row for n, row in enumerate(ROWS)}).encode(), "18, 19 and 20 more, each of which"),
+    ],
+)  # fmt: skip
+def test_a_strange_file_says_what_it_is(name, content, words, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with refused(DataError, words):
+        load_problems(DataConfig(path=str(tmp_path / name)))
