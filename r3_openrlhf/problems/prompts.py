@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Rollout
@@ -64,16 +64,29 @@ def render(
         raise DataError(
             f"The tokenizer of {tokenizer.name_or_path} has no chat template; use data.chat_template=false"
         )
+    values = {"tokenize": False, "add_generation_prompt": True, **template_values(data)}
     try:
-        return tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **template_values(data)
-        )
+        prompt = tokenizer.apply_chat_template(messages, **values)
+        if not _holds(prompt, user_text):  # some read contents of parts alone (LLaVA-NeXT, Idefics3)
+            parts = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
+            prompt = tokenizer.apply_chat_template(parts, **values)
     except TemplateError as error:
         roles = ", ".join(message["role"] for message in messages)
         raise DataError(
             f"The chat template of {tokenizer.name_or_path} refuses the turns {roles} ({error}); "
             "drop data.system_prompt or data.few_shot, or use data.chat_template=false"
         ) from error
+    if not _holds(prompt, user_text):
+        raise DataError(
+            f"The chat template of {tokenizer.name_or_path} leaves out the problem: {quoted(user_text)} is not in its prompt; use "
+            "data.chat_template=false, or a template that shows the user's turn"
+        )
+    return prompt
+
+
+def _holds(prompt: str, text: str) -> bool:
+    """True if the text is in the prompt; its white space may have changed."""
+    return text in prompt or "".join(text.split()) in "".join(prompt.split())
 
 
 def has_template(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> bool:

@@ -35,3 +35,12 @@ def test_a_template_that_is_missing_or_refuses_a_role(byte_tokenizer, monkeypatc
     monkeypatch.setattr(byte_tokenizer, "chat_template", template)
     with pytest.raises(DataError, match=r"refuses the turns system, user \(no system role\); drop data.system_prompt"):
         render(byte_tokenizer, DataConfig(system_prompt="S"), "2 + 2")
+
+
+def test_a_template_reads_parts_or_is_refused(byte_tokenizer, monkeypatch):
+    parts = "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}"
+    monkeypatch.setattr(byte_tokenizer, "chat_template", parts)
+    assert render(byte_tokenizer, DataConfig(system_prompt="S"), "2 + 2") == "[S][2 + 2]"
+    monkeypatch.setattr(byte_tokenizer, "chat_template", "Hello")
+    with pytest.raises(DataError, match="leaves out the problem: '2 . 2'"):
+        render(byte_tokenizer, DataConfig(), "2 + 2")
