@@ -82,7 +82,7 @@ def test_a_strange_row_is_refused(kind, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.jsonl", gzip.compress(b"{}"), "is packed with gzip; rename it to end in .gz"),
+        ("a.jsonl", gzip.compress(b"{}", mtime=0), "is packed with gzip; rename it to end in .gz"),
         ("a.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
         ("a.csv", b"problem;answer\n1;2\n", "has ';' between its columns, not ','"),
         ("a.json", json.dumps({"train": ROWS, "test": ROWS[:2]}).encode(), "one object of train, test, each of which holds rows"),
