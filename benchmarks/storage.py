@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))  # runs from a checkout that is not installed
 from r3_openrlhf.method.history import HistoryStore, RecallRequest  # noqa: E402
 from r3_openrlhf.method.settings import HistorySettings  # noqa: E402
 from r3_openrlhf.method.types import Context, Rollout, Verdict  # noqa: E402
-from r3_openrlhf.runs.files import RolloutLine, read_lines  # noqa: E402
+from r3_openrlhf.runs.files import read_lines  # noqa: E402
 from r3_openrlhf.runs.rollout_files import read_step, write_step  # noqa: E402
 
 PROBLEMS, GROUP, PAPER_TOKENS, VOCABULARY = 128, 16, 8192, 151_936
@@ -178,7 +178,7 @@ def measure_file(rounds: int) -> list[str]:
         return [
             f"{len(rows)} rollouts, {tokens / 1e6:.2f} million tokens",
             line_of("Parquet", parquet, lambda: write_step(folder, 1, rows), lambda: list(read_step(parquet))),
-            line_of("JSON Lines", lines, write_lines, lambda: list(read_lines(lines, RolloutLine))),
+            line_of("JSON Lines", lines, write_lines, lambda: list(read_lines(lines))),
             line_of(
                 "Parquet, a value a token",
                 parquet,

@@ -286,7 +286,7 @@ def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_pa
         patch.setattr(SampleFile, "append", stop_at_the_fifth)
         stopped = call(*command)
     assert stopped.exit_code == 130 and "the same command continues" in stopped.stderr
-    directory = EvaluationDirectory.open(tmp_path / "out")
+    directory = EvaluationDirectory(tmp_path / "out")
     assert list(SampleFile(directory.samples).read()) == finished and not directory.results.exists()
 
     went_on = call(*command, "--json")

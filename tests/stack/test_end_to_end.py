@@ -192,9 +192,9 @@ def test_the_run_ends_with_a_table_of_80_columns_and_commands(at_terminal):
     lines = shown_lines(at_terminal[1])
     table = [line for line in lines if line[0] in "┌│├└"]
     assert len(table) > 15 and max(map(len, table)) <= 80
-    assert [line.split()[1] for line in lines[-5:]] == ["view", "show", "eval", "train", "compare"]
+    assert [line.split()[1] for line in lines[-4:]] == ["view", "show", "train", "compare"]
     # each is a command: what can be checked without sampling is checked
-    shown = r3(*shlex.split(lines[-4])[1:], cwd=at_terminal[0].parent)
+    shown = r3(*shlex.split(lines[-3])[1:], cwd=at_terminal[0].parent)
     assert shown.returncode == 0 and shown.stdout.startswith("uid\t")
     plan = r3(*shlex.split(lines[-2])[1:], "--dry-run", cwd=at_terminal[0].parent)
     assert plan.returncode == 0, plan.stderr

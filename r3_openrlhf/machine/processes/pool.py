@@ -104,10 +104,17 @@ class _Worker:
     def _end_late(self, clock: Clock, limit_s: float, done: threading.Event) -> None:
         """Kill it when the item's own time is over: no read or write here has another end."""
         while not done.wait(min(LOOK_S, max(limit_s - clock.seconds(), 0.001))):
-            if clock.seconds() >= limit_s:
+            if clock.seconds() >= limit_s and not self._has_answered():
                 self.is_late = True
                 self.kill()
                 return
+
+    def _has_answered(self) -> bool:
+        """Tell whether an answer waits for the thread that asked, which may wait for this process's lock."""
+        try:
+            return self.connection.poll()
+        except OSError:  # of a closed connection, or an ended process
+            return False
 
     def kill(self) -> None:
         """End the process; who is asking it is answered."""

@@ -45,7 +45,7 @@ def prepare_tasks(config: R3Config, model: str, run: RunDirectory) -> tuple[Prep
     _write(config, run.data, range(num_tasks))
     if num_held_out:
         _write(config, run.held_out, range(num_tasks, num_tasks + num_held_out))
-    nothing = "num_dropped_overlong num_duplicates num_unusable max_prompt_tokens num_too_long_to_reflect"
+    nothing = "num_dropped_overlong num_duplicates num_unusable"
     counts: dict[str, Any] = {"num_problems": num_tasks, **dict.fromkeys(nothing.split(), 0)}
     run.data_counts.write_text(json.dumps(counts) + "\n", encoding="utf-8")
     data = PreparedData(path=run.data, **counts)
