@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import wait
+from multiprocessing.connection import Connection
 
 import psutil
 import pytest
@@ -31,6 +32,14 @@ def pool():
 
 def text_of(future):
     return future.result(PATIENCE_S).text
+
+
+def test_an_answer_that_its_thread_has_not_read_yet_is_not_late(monkeypatch):
+    read = Connection.recv_bytes
+    with pool_of(1, timeout_s=0.5) as pool:
+        assert text_of(pool.submit("plain 1"))
+        monkeypatch.setattr(Connection, "recv_bytes", lambda *given: time.sleep(1.5) or read(*given))
+        assert text_of(pool.submit("plain 1"))
 
 
 def lost_by(future):
