@@ -104,17 +104,10 @@ class _Worker:
     def _end_late(self, clock: Clock, limit_s: float, done: threading.Event) -> None:
         """Kill it when the item's own time is over: no read or write here has another end."""
         while not done.wait(min(LOOK_S, max(limit_s - clock.seconds(), 0.001))):
-            if clock.seconds() >= limit_s and not self._has_answered():
+            if clock.seconds() >= limit_s and not self.connection.poll():  # no answer waits to be read
                 self.is_late = True
                 self.kill()
                 return
-
-    def _has_answered(self) -> bool:
-        """Tell whether an answer waits for the thread that asked, which may wait for this process's lock."""
-        try:
-            return self.connection.poll()
-        except OSError:  # of a closed connection, or an ended process
-            return False
 
     def kill(self) -> None:
         """End the process; who is asking it is answered."""
@@ -345,10 +338,13 @@ class Session(Generic[AnswerT]):
         """Return an item's answer, in this thread. ItemLost: none, and the worker is gone."""
         try:
             self._worker = self._worker or self._pool._worker()
-            return self._pool._ask(self._worker, body)
+            answer = self._pool._ask(self._worker, body)
         except ItemLost:
             self.end()
             raise
+        if self._worker.is_killed:  # its time ended while this thread was about to read the answer
+            self.end()
+        return answer
 
     def submit(self, item: object, *, then: Callable[[AnswerT], Any] = lambda answer: answer) -> Future[Any]:
         """Ask, one item at a time; the future has `then` of the answer. After a lost item another

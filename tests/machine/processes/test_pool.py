@@ -34,12 +34,14 @@ def text_of(future):
     return future.result(PATIENCE_S).text
 
 
-def test_an_answer_that_its_thread_has_not_read_yet_is_not_late(monkeypatch):
+def test_a_thread_that_reads_its_answer_late_costs_no_later_item(monkeypatch):
     read = Connection.recv_bytes
     with pool_of(1, timeout_s=0.5) as pool:
         assert text_of(pool.submit("plain 1"))
         monkeypatch.setattr(Connection, "recv_bytes", lambda *given: time.sleep(1.5) or read(*given))
-        assert text_of(pool.submit("plain 1"))
+        assert text_of(pool.submit("plain 2"))
+        monkeypatch.undo()
+        assert text_of(pool.submit("plain 3"))
 
 
 def lost_by(future):
