@@ -202,13 +202,9 @@ def align(answer: str, reference: str) -> tuple[str, str]:
     if answer.isdecimal() and reference.isdecimal():
         return answer, reference
     answer, reference = _beside(answer, reference), _beside(reference, answer)
-    return in_one_unit(_in_radians_beside(answer, reference), _in_radians_beside(reference, answer))
-
-
-def _in_radians_beside(text: str, other: str) -> str:
-    r"""\frac{\pi}{4} with its unit, beside 45^\circ."""
-    is_bare = "\\pi" in text and "\\pi" not in other and unit_of(text) is None
-    return rf"{text}\text{{ radians}}" if is_bare and unit_of(other) == "degree" else text
+    if "\\pi" in reference and "\\pi" not in answer and unit_of(answer) == "degree" and unit_of(reference) is None:
+        reference = rf"{reference}\text{{ radians}}"  # \frac{\pi}{4} for 45^\circ; degrees that are asked for stay
+    return in_one_unit(answer, reference)
 
 
 def _words_beside(text: str, other: str) -> str:
