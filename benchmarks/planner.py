@@ -55,7 +55,7 @@ def rllm_on_h200(rates: Rates = RATES) -> Plan:
 
 
 def architectures() -> None:
-    """What the plan measures, and why not; some kinds have no default configuration that makes a model."""
+    """List what the plan measures, and why not; some kinds have no default configuration that makes a model."""
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KINDS
 

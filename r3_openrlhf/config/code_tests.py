@@ -176,7 +176,7 @@ def first_call(tests: CodeTests) -> tuple[str, int] | None:
 
 
 def split_names(tests: CodeTests) -> tuple[list[str], list[str]]:
-    """What tests that are code use and do not define: (names of the program, imports that lack).
+    """Find what tests that are code use and do not define: (names of the program, imports that lack).
 
     A name of the standard library is the program's only where the tests have no other one for it.
     Raises SyntaxError, ValueError or RecursionError: they are no Python."""

@@ -26,7 +26,7 @@ def is_missing() -> bool:
 
 
 def stand_in() -> None:
-    """Where flash-attn is not installed: plain versions of what openrlhf/models/ring_attn_utils.py:3
+    """Install, where flash-attn is missing, plain versions of what openrlhf/models/ring_attn_utils.py:3
     imports; enough for packing. transformers takes a module without a file for none."""
     if importlib.util.find_spec("flash_attn") is not None:
         return

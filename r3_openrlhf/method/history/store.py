@@ -191,7 +191,7 @@ class HistoryStore:
         return self.answer(RecallRequest(uid=uid, verdict=verdict, contexts=tuple(contexts), **facts))
 
     def answer(self, request: RecallRequest) -> list[StoredRollout]:
-        """As `recall`."""
+        """Return the stored rollouts of one request; see `recall`."""
         with self._reading() as connection, snapshot(connection):
             return recall.read(connection, self._codec, recall.choose(connection, request, seed=self.seed))
 

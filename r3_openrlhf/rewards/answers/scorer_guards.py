@@ -15,6 +15,7 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 
 from r3_openrlhf.rewards.answers.arithmetic import exact_value
+from r3_openrlhf.rewards.answers.kinds import json_text
 from r3_openrlhf.rewards.answers.units import NO_UNIT
 
 _NOT_FINITE = re.compile(r"(?i)(?<![a-z])(?:nan|inf|infinity)(?![a-z])")
@@ -43,7 +44,7 @@ _FORMS = {
     "sokoban": r"[UDLR]*",
     "survo": r"[-\d\s]+",
 }
-MAX_RELATIVE_ERROR = 1e-9
+FLOAT_ERROR = Decimal("1e-12")  # relative: of a computation with floating-point numbers
 
 
 def passes(name: str, answer: str, entry: dict) -> bool:
@@ -67,10 +68,6 @@ def is_too_long_to_score(name: str, answer: str) -> bool:
     return name == "rubiks_cube" and not all(map(_CUBE_MOVE.fullmatch, answer.split()))
 
 
-def _close(a: float, b: float, *, within: float = 0.0) -> bool:
-    return abs(a - b) <= max(within, MAX_RELATIVE_ERROR * max(abs(a), abs(b)))
-
-
 def _one_number(answer: str, entry: dict) -> bool:
     """gsm_symbolic: one number, with only a currency, a unit, a name or "the answer is"."""
     found = _AMOUNT.fullmatch(answer.strip("*` ").removeprefix("$").removesuffix("$").strip())
@@ -80,8 +77,10 @@ def _one_number(answer: str, entry: dict) -> bool:
 
 
 def _same_tokens(answer: str, entry: dict, *, to_last_decimal: bool = False) -> bool:
-    """The numbers and words of the own answer, in order; numbers are equal, or to its last decimal."""
-    texts = [str(text) if "[" in str(text) else _THOUSANDS.sub("", str(text)) for text in (answer, entry["answer"])]
+    """Compare numbers and words in order, of JSON objects by key; numbers are equal, or to the last decimal
+    of the own answer."""
+    texts = [json_text.KIND.read(text, "") or text for text in (answer, str(entry["answer"]))]
+    texts = [text if "[" in text else _THOUSANDS.sub("", text) for text in texts]
     given, wanted = (_TOKEN.findall(text.casefold()) for text in texts)
     return len(given) == len(wanted) and all(
         _same_token(a, b, to_last_decimal) for a, b in zip(given, wanted, strict=True)
@@ -94,13 +93,8 @@ def _same_token(token: str, wanted: str, to_last_decimal: bool) -> bool:
     except InvalidOperation:
         return token == wanted
     places = b.as_tuple().exponent
-    return (
-        a == b
-        or to_last_decimal
-        and isinstance(places, int)
-        and places < 0
-        and abs(a - b) <= Decimal(1).scaleb(places)
-    )
+    unit = Decimal(1).scaleb(places) if to_last_decimal and isinstance(places, int) and places < 0 else 0
+    return abs(a - b) <= max(unit, FLOAT_ERROR * abs(b))
 
 
 def _same_letters(answer: str, entry: dict) -> bool:

@@ -95,6 +95,11 @@ WRONG = [  # the answers of the table that are computed: from an attack by other
 ]  # fmt: skip
 
 
+def other_order(value):
+    """A JSON text with the keys of its object from last to first."""
+    return json.dumps(dict(reversed(value.items())) if isinstance(value, dict) else value)
+
+
 def box_moves(squares):
     """Every agent moves every thing to each square next to it, and to its target: solves where impossible ones are passed over."""
     moves = []
@@ -110,6 +115,7 @@ def box_moves(squares):
 
 
 RIGHT = [
+    ("codeio", lambda e: other_order(json.loads(e["answer"]))),
     ("complex_arithmetic", lambda e: "{:g}+{:g}i".format(*e["metadata"]["result"]).replace("+-", "-")),
     ("number_sorting", lambda e: json.dumps([float(x) for x in e["metadata"]["sorted_numbers"]])),
     ("kakurasu", lambda e: e["answer"].replace("\n", " \n") + "\n"),
