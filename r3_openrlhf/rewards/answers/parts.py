@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
 
-MAX_PARTS = 9
+MAX_PARTS = 24  # formulas, each of which may be compared with each
 _OPENING, _CLOSING = "({[", ")}]"
 _LOOSE = {"", "{}", "()"}  # a bare list may be a set or a tuple
+_LITERAL = re.compile(r"[-+]?(?:[\d./]+|\\frac\{\d+\}\{\d+\})")
 _PART_OF_THOUSANDS = re.compile(r"0\d+")  # of "(1,000,2,000)": no number of its own
 _FOUR_DIGITS = re.compile(r"\d{4}")
 COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -54,7 +55,7 @@ def _same_parts(brackets: str, parts: list[str], other: str, wanted: list[str], 
         return False  # "(1,000)" is not (1,0)
     if brackets == other == "{}" or "(" in "".join(wanted):
         parts, wanted = (list({"".join(part.split()): part for part in some}.values()) for some in (parts, wanted))
-    if len(parts) != len(wanted) or len(parts) > MAX_PARTS and not all(map(str.isdecimal, parts)):
+    if len(parts) != len(wanted) or len(parts) > MAX_PARTS and not all(map(_LITERAL.fullmatch, parts)):
         return False
     if brackets != other and not {brackets, other} <= _LOOSE:
         return False

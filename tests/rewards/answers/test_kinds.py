@@ -116,6 +116,19 @@ def test_another_unit_than_the_problem_asks_for_is_another_amount(rate, value):
     assert verdict(rf"\boxed{{{value}\text{{ {unit}}}}}", str(value), problem) == "correct"
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    form=st.sampled_from(["%d", "-%d", r"\frac{%d}{211}", r"\sqrt{%d}", "(%d,1)", "%d+x"]),
+    members=st.lists(st.integers(2, 99), min_size=2, max_size=20, unique=True),
+    rng=st.randoms(use_true_random=False),
+)
+def test_a_list_of_any_length_may_be_in_any_order(form, members, rng):
+    reference = ", ".join(form % member for member in members)
+    shuffled = rng.sample(members, len(members))
+    assert verdict(rf"\boxed{{{', '.join(form % member for member in shuffled)}}}", reference, "") == "correct"
+    assert verdict(rf"\boxed{{{', '.join(form % member for member in [*shuffled[1:], 1])}}}", reference, "") == "wrong"
+
+
 ATOMS = st.sampled_from(["n", "x", "2", "10", "7", "99", r"\pi", "e", "i", "0", "0.5"])
 FORMULAS = st.recursive(
     ATOMS,
