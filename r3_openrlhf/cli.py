@@ -277,7 +277,6 @@ def import_openrlhf(words: tuple[str, ...]) -> None:
 )
 @click.option("--held-out", is_flag=True, help="The kept responses to held-out problems, as one JSON object a line.")
 @click.option("--effect", is_flag=True, help="What replay, reflection and ranking changed.")
-@click.option("--against", metavar="RUN", help="With --effect: a run of the same problems without replay.")
 def show(
     run: str,
     step: int | None,
@@ -286,7 +285,6 @@ def show(
     rollouts: bool,
     held_out: bool,
     effect: bool,
-    against: str | None,
 ) -> None:
     """Read a run: its summary, the groups of a step, one group, or the rollouts themselves.
 
@@ -297,7 +295,7 @@ def show(
     r3 show runs/quickstart --step 9
     r3 show runs/quickstart --step 9 --uid 1f6d0c3f5a0be2b4
     r3 show runs/quickstart --rollouts > rollouts.jsonl
-    r3 show runs/quickstart --effect --against runs/grpo
+    r3 show runs/quickstart --effect
     """
     import shutil
 
@@ -310,8 +308,8 @@ def show(
     if rollouts or held_out:
         for rollout in directory.read_rollouts(step=step, uid_start=uid or "", held_out=held_out):
             click.echo(json.dumps(rollout, ensure_ascii=False))
-    elif effect or against is not None:
-        result = effect_of(directory, against=RunDirectory.open(against) if against else None)
+    elif effect:
+        result = effect_of(directory)
         click.echo(json.dumps(result.as_dict()) if as_json else "\n".join(result.sentences()))
     elif uid is not None and as_json:
         of_problem = group_report.group_rollouts(directory, step=step, uid=uid)

@@ -30,7 +30,7 @@ PHONE = 390
 SHEET = ("run", "ranking", "tokens", "problem", "search", "compare")
 
 
-def pages_of(run: RunReader, against: str = "") -> dict[str, tuple[str, str]]:
+def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
     """Name of the picture -> (address, what is clicked first)."""
     rows, step = [], 0
     for step in reversed(run.steps()):  # the newest step in which everything happened
@@ -61,7 +61,6 @@ def pages_of(run: RunReader, against: str = "") -> dict[str, tuple[str, str]]:
         "problem": (f"{name}/problem/{recalled.partition('/')[2]}", ""),
         "search": ("/search?q=symmetry+counts&verdict=wrong", ""),
         "dark": (f"{name}/step/{step}/{ranked}", "[data-heat=entropy]"),
-        "effect": (f"{name}/effect?against={quote(against)}" if against else f"{name}/effect", ""),
         "files": (f"{name}/files", ""),
         "report": ("", ""),
     }
@@ -76,7 +75,7 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
         raise SystemExit("there is no chromium; on Debian: apt install chromium-headless-shell")
     library = Library(paths)
     run, *others = library.runs.values()
-    pages = pages_of(run, against=others[-1].name if others else "")
+    pages = pages_of(run)
     report_file = cache / "report.html"
     report_file.write_text(report(library), encoding="utf-8")
     if len(library.evaluations) > 1:

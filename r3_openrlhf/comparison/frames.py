@@ -82,9 +82,9 @@ class Run:
         problems = _problems_in(self.directory.held_out) if held_out else self.problems
         return rows.join(problems[["problem", "references"]], on="uid")
 
-    def effect(self, against: Run | None = None) -> effect.Effect:
-        """Measure the mechanisms (`r3 show RUN --effect`). `against`: without replay."""
-        return effect.effect_of(self.directory, against=None if against is None else against.directory)
+    def effect(self) -> effect.Effect:
+        """Measure the mechanisms (`r3 show RUN --effect`)."""
+        return effect.effect_of(self.directory)
 
     def plot(self, *keys: str, window: int = 1) -> Axes:
         """Draw metrics against steps; without keys the held-out accuracy.

@@ -143,7 +143,7 @@ ROUTES: dict[str, Callable[..., Any]] = {
     "/compare": lambda library, query: compare_page(library, query.getlist("run"), query.get("reference", "")),
     "/compare/{a}/{b}": _page(pairs_page),
     "/{name}": _run,
-    "/{name}/effect": _page(effect_page, "against"),
+    "/{name}/effect": _page(effect_page),
     "/{name}/files": _page(files_page, "against"),
     "/{name}/problem/{uid:path}": _page(problem_page),
     "/{name}/sample/{benchmark}/{uid:path}": _page(sample_page),

@@ -90,19 +90,10 @@ def summary(run: RunReader) -> dict[str, Any]:
 # ── did it help? ──
 
 
-def effect_page(library: Library, name: str, against: str = "") -> str:
-    """`r3 show RUN --effect`; against: the name of an open run without replay, "": none."""
-    run, other = library.run(name), library.run(against) if against else None
-    others = [opened.name for opened in library.runs.values() if opened is not run and not replays(opened)]
-    effect = effect_of(run.directory, against=other.directory if other else None) if run.steps() else None
-    return render("effect.html", run=run, effect=effect, against=against, others=others)
-
-
-def replays(run: RunReader) -> bool:
-    """True if the run's settings have replay, or it has no rollouts: nothing compares with it."""
-    config = run.config
-    has_replay = config is not None and "replay" in config.algorithm.mechanisms and config.replay.enabled
-    return has_replay or not run.steps()
+def effect_page(library: Library, name: str) -> str:
+    """`r3 show RUN --effect`."""
+    run = library.run(name)
+    return render("effect.html", run=run, effect=effect_of(run.directory) if run.steps() else None)
 
 
 def sentences(library: Library, name: str) -> dict[str, Any]:

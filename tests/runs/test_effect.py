@@ -1,4 +1,4 @@
-"""Did it help? By hand, and on a run whose visits are written out."""
+"""Did it help? On a run whose groups are written out."""
 
 import json
 
@@ -9,46 +9,7 @@ from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.effect import effect_of, next_visits, visits_of
-
-
-def test_visits_by_hand():
-    """Problem a: 1 of 2 right, then all wrong and repaired, then 2 of 4. Problem b comes up once."""
-    visits = visits_of([("a", 1, 1, 2, False), ("b", 1, 0, 2, False), ("a", 3, 0, 2, True), ("a", 7, 2, 4, False)])
-    seen = [(one.uid, one.step, one.accuracy, one.successes, one.repaired, one.next_accuracy) for one in visits]
-    of_a = [("a", 1, 0.5, 0, False, 0.0), ("a", 3, 0.0, 1, True, 0.5), ("a", 7, 0.5, 1, False, None)]
-    assert seen == [*of_a, ("b", 1, 0.0, 0, False, None)]
-
-
-def story(uid, repaired, before, after):
-    """Two visits: `before` successes of 4, then all wrong, then `after` of 4."""
-    return [(uid, 1, before, 4, False), (uid, 2, 0, 4, repaired), (uid, 3, after, 4, False)]
-
-
-def test_equally_hard_problems_are_compared():
-    """Class 1 success: repaired 2/4 and 4/4, others 1/4: +0.5, twice. Class 2: repaired 0/4, other 2/4: -0.5, once. A repaired
-    one of the class 4 has nothing to be compared with. (2 * 0.5 - 0.5) / 3 = 1/6."""
-    told = [("a", True, 1, 2), ("b", True, 1, 4), ("c", False, 1, 1), ("d", True, 2, 0)]
-    told += [("e", False, 3, 2), ("f", True, 4, 4)]
-    groups = [visit for uid, repaired, *counts in told for visit in story(uid, repaired, *counts)]
-    found = next_visits(visits_of(groups), visits_of(groups))
-    assert found.difference == pytest.approx(1 / 6)
-    assert (found.repaired, found.other, found.unmatched) == (3, 2, 1)
-    classes = [(one.successes, one.repaired_accuracy, one.other_accuracy) for one in found.classes]
-    assert classes == [(1, 0.75, 0.25), (2, 0.0, 0.5)]
-    assert found.low < found.difference < found.high
-    apart = visits_of(story("a", True, 1, 4) + story("b", False, 0, 1))
-    assert next_visits(apart, apart) is None  # no equally hard problem is no number
-
-
-def test_an_effect_that_does_not_depend_on_the_repair_is_zero():
-    """The same problems on both sides: whatever their accuracies are, the difference is 0."""
-    sides = [
-        visits_of(group for i in range(9) for group in story(f"{i}", repaired, 1 + i % 3, i % 5))
-        for repaired in (True, False)
-    ]
-    found = next_visits(*sides)
-    assert found.difference == pytest.approx(0.0) and found.low <= 0.0 <= found.high
+from r3_openrlhf.runs.effect import effect_of
 
 
 def row(step, uid, verdict, *, context="plain", recalled_from=None, advantage=0.0, ranked=False, group=0):
@@ -78,26 +39,19 @@ def test_what_a_run_did(run):
     assert (found.groups, found.collapsed, found.recalled, found.ranked) == (5, 3, 1, 1)
     assert found.recalled_share == pytest.approx(2 / 7) and found.ranked_share == pytest.approx(0.5 / 7)
     assert (found.reflected, found.reflection_difference) == (1, 0.5)
-    assert found.next_visit is None  # nothing equally hard went without a recall
     shown = CliRunner().invoke(main, ["show", str(run.path), "--effect"])
     first, second, *_ = shown.output.splitlines()
     assert shown.exit_code == 0 and first == "Not decided: the run evaluated no held-out problems (held_out.path)."
     assert second.startswith("1 of 3 collapsed groups were repaired by replay, 1 more ")
-    assert "without replay." in shown.output and "29% of the update" in shown.output
+    assert "29% of the update" in shown.output
     assert json.loads(CliRunner().invoke(main, ["show", str(run.path), "--effect", "--json"]).output)["groups"] == 5
 
 
-def test_a_run_without_rollouts_and_one_of_other_problems_are_refused(run, tmp_path):
+def test_a_run_without_rollouts_is_refused(tmp_path):
     other = RunDirectory(tmp_path / "other")
     other.create(load_config("cpu_smoke", [f"run_dir={other.path}"]))
     with pytest.raises(R3Error, match="has no rollouts"):
         effect_of(other)
-    other.write_rollouts(1, [row(1, "z", "wrong")])
-    with pytest.raises(R3Error, match="has no problem of"):
-        effect_of(run, against=other)
-    # the wrong comparison: it replayed, too
-    done = CliRunner().invoke(main, ["show", str(run.path), "--effect", "--against", str(run.path)])
-    assert done.exit_code == 1 and "replayed too: 1 of its groups were repaired" in done.stderr
 
 
 def test_held_out_accuracy_comes_first_with_its_interval(run):
