@@ -65,7 +65,7 @@ smoke: setup ## the whole stack on a tiny model: all three mechanisms in a minut
 
 lab: setup ## six algorithms x five seeds on a million-parameter model, compared; about an hour on two cores
 	@python -m research study --out runs/lab
-	@r3 compare runs/lab --out runs/lab/comparison
+	@r3 compare runs/lab > runs/lab/comparison.md
 	@python -m research controls --json > runs/lab/controls.json
 
 # Three at a time: some tests wait, for Slurm, for a browser, for the end of a time limit, while others compute.

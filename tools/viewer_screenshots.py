@@ -109,7 +109,7 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
                     size, password = {"width": width, "height": HEIGHT}, {"username": "any", "password": TOKEN}
                     page = browser.new_page(viewport=size, color_scheme=scheme, http_credentials=password)
                     page.goto(address)
-                    wait_for_counts(page, address, len(run.steps()))
+                    wait_for_counts(page, run.steps()[-1])
                     for name, (path, click) in pages.items():
                         file = cache / f"{name}-{scheme}-{width}.png"
                         shoot(page, report_file.as_uri() if name == "report" else address + path, click, file)

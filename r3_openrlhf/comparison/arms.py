@@ -158,7 +158,7 @@ def _result(run: Run, *, start: float, end: float) -> RunResult:
         "sum": lambda quantity: _sum(spent, quantity.keys),
         "mean": lambda quantity: _mean(steps, *quantity.keys),
         "late": lambda quantity: _mean(steps[-max(1, len(steps) // 4) :], *quantity.keys),
-        "run": lambda quantity: curve.end if quantity.name == "generated_tokens" else run.by_steps.end,
+        "run": lambda quantity: run.evaluations[-1][quantity.keys[0]],
     }
     accuracies: dict[str, float | None] = {
         "accuracy_at_equal_tokens": curve.at(end),

@@ -107,21 +107,13 @@ class Curve:
         return self.xs[-1]
 
     def at(self, x: float) -> float:
-        """Linear interpolation. ValueError outside [start, end]."""
-        if not self.start <= x <= self.end:
-            raise ValueError(f"{x} is outside the curve, which goes from {self.start} to {self.end}")
+        """Linear interpolation."""
         return float(np.interp(x, self.xs, self.ys))
 
     def mean_height(self, start: float, end: float) -> float:
         """The area under the curve from start to end, divided by end - start."""
         xs = [start, *(x for x in self.xs if start < x < end), end]
         return float(np.trapezoid([self.at(x) for x in xs], xs)) / (end - start)
-
-
-def mean_curve(curves: Sequence[Curve]) -> list[tuple[float, SeedEstimate]]:
-    """(x, estimate over the curves of a share) at every measured x that all of them cover."""
-    estimates = ((x, estimate([curve.at(x) for curve in curves], bounds=(0.0, 1.0))) for x in _common_xs(curves))
-    return [(x, mean) for x, mean in estimates if mean is not None]
 
 
 def _common_xs(curves: Sequence[Curve]) -> list[float]:

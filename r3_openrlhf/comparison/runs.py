@@ -45,16 +45,8 @@ class Run:
     @property
     def by_tokens(self) -> Curve:
         """Held-out accuracy (pass@1) against tokens generated so far."""
-        return self._accuracy_against("generated_tokens")
-
-    @property
-    def by_steps(self) -> Curve:
-        """Held-out accuracy (pass@1) against optimizer steps."""
-        return self._accuracy_against("step")
-
-    def _accuracy_against(self, key: str) -> Curve:
-        points = [(line[key], line["pass_at_1"]) for line in self.evaluations]
-        return Curve(*(tuple(axis) for axis in zip(*points, strict=True)))
+        lines = self.evaluations
+        return Curve(tuple(line["generated_tokens"] for line in lines), tuple(line["pass_at_1"] for line in lines))
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:

@@ -1,8 +1,7 @@
-"""A comparison as Markdown: one table for reading, and what one needs to check it."""
+"""A comparison as a table in Markdown."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from r3_openrlhf.comparison.arms import QUANTITIES, TARGET_SHARES, ArmResult, Comparison
@@ -34,30 +33,6 @@ def table_rows(comparison: Comparison) -> list[list[str]]:
     reference = comparison.reference
     head = ["", *(f"{arm.name} (reference)" if arm.name == reference else arm.name for arm in comparison.arms)]
     return [head, *([label, *(cell(arm) for arm in comparison.arms)] for label, cell in _rows(comparison))]
-
-
-def details(comparison: Comparison) -> str:
-    """Every run by itself, and every setting in which the arms differ."""
-    head = ["arm", "seed", "run", "at equal tokens", "mean", "final", "generated tokens", "steps"]
-    forms = dict.fromkeys(("accuracy_at_equal_tokens", "mean_accuracy", "final_accuracy"), ".3f")
-    forms |= dict.fromkeys(("generated_tokens", "steps"), ",.0f")
-    runs = [
-        [
-            arm.name,
-            str(run.seed),
-            run.path + ("" if run.finished else " (unfinished)"),
-            *(f"{run.values[quantity]:{form}}" for quantity, form in forms.items()),
-        ]
-        for arm in comparison.arms
-        for run in arm.runs
-    ]
-    names = [arm.name for arm in comparison.arms]
-    settings = [
-        [f"`{key}`", *(_setting(values[name]) for name in names)] for key, values in comparison.settings.items()
-    ]
-    differences = _markdown(["key", *names], *settings) if settings else ["None."]
-    lines = ["## Runs", "", *_markdown(head, *runs), "", "## Settings in which the arms differ", "", *differences]
-    return "\n".join(lines) + "\n"
 
 
 def _markdown(head: list[str], *rows: list[str]) -> list[str]:
@@ -171,7 +146,3 @@ def _estimate(estimate: SeedEstimate | None, form: str, *, num_runs: int | None)
     if num_runs is None:
         return f"{text}, {estimate.num} pair{'s' if estimate.num > 1 else ''}"
     return text if estimate.num == num_runs else f"{text}, {estimate.num} of {num_runs} runs"
-
-
-def _setting(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.datastructures import QueryParams
 from starlette.middleware import Middleware
@@ -28,14 +25,13 @@ from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.files_page import files_page
-from r3_openrlhf.view.group_page import group_page, tokens_of_group, tokens_page, trajectory_page
+from r3_openrlhf.view.group_page import group_page, step_page, tokens_of_group, tokens_page, trajectory_page
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.overview import compare_page, effect_page, overview, sentences, state
 from r3_openrlhf.view.problem_page import problem_page
 from r3_openrlhf.view.rendering import ROOT_PATH, STATIC, link, render
 from r3_openrlhf.view.run_reader import NotThere, is_count
 from r3_openrlhf.view.search import search_page
-from r3_openrlhf.view.step_page import step_page
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; font-src 'self'; "
@@ -62,22 +58,11 @@ def create_app(library: Library, *, token: str | None = None, root_path: str = "
 
     token: needed to read, and then kept in a cookie; None: a request whose Host is this machine may
     read. root_path: where a proxy has the pages, whether or not it removes that from addresses."""
-    ending = threading.Event()
-    counting = threading.Thread(target=library.count, args=(ending,), name="r3 view counts", daemon=True)
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        counting.start()
-        yield
-        ending.set()
-        await run_in_threadpool(counting.join)
-
     return Starlette(
         routes=[
             Mount("/static", StaticFiles(directory=STATIC)),
             *(Route(path, _handler(library, make)) for path, make in ROUTES.items()),
         ],
-        lifespan=lifespan,
         exception_handlers={
             R3Error: lambda _, error: _message(str(error), 404 if isinstance(error, NotThere) else UNREADABLE),
             404: lambda request, _: _message(f"There is no page {request.url.path}.", 404),
@@ -112,16 +97,18 @@ def _home(library: Library, query: QueryParams) -> str | Response:
     library.refresh()
     if len(library.runs) == 1 and not library.evaluations:
         return RedirectResponse(link(*library.runs))
-    return overview(library, query.getlist("run") or None)
+    return overview(library, query.getlist("run") or None, counted="counted" in query)
 
 
-def _run(library: Library, _: QueryParams, name: str) -> str:
-    return evaluation_page(library, name) if name in library.evaluations else overview(library, [name])
+def _run(library: Library, query: QueryParams, name: str) -> str:
+    if name in library.evaluations:
+        return evaluation_page(library, name)
+    return overview(library, [name], counted="counted" in query)
 
 
 def _curves(library: Library, query: QueryParams) -> dict[str, Any]:
     names = query.getlist("run") or list(library.runs)
-    return curves_of([library.run(name) for name in names], every="every" in query)
+    return curves_of([library.run(name) for name in names], every="every" in query, counted=True)
 
 
 def _tokens(library: Library, query: QueryParams, **group: Any) -> dict[str, Any]:

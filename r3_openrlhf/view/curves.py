@@ -59,12 +59,13 @@ _BOUNDS = {
 }
 
 
-def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, Any]:
+def curves_of(runs: Sequence[RunReader], *, every: bool = False, counted: bool = False) -> dict[str, Any]:
     """Return what the overview draws, as plain JSON: the pictures of which some run has values, and
     each run's columns.
 
-    `every`: also a picture for each other key of metrics.jsonl."""
-    columns = [_columns(run, every) for run in runs]
+    `every`: also a picture for each other key of metrics.jsonl. `counted`: what is counted from
+    the rollouts, too."""
+    columns = [_columns(run, every, counted) for run in runs]
     present = {key for run in columns for key in run["series"]}
     sections = []
     for section in PICTURES.sections:
@@ -76,11 +77,10 @@ def curves_of(runs: Sequence[RunReader], *, every: bool = False) -> dict[str, An
     if others := sorted(present - _DRAWN):
         alone = [_plain(Chart(title=key, unit="", series={key: key}), present) for key in others]
         sections.append({"title": OTHERS, "charts": alone})
-    total = sum(len(run.counts()) for run in runs)
     # A run whose settings cannot be read is an arm of its own.
     names = {run.name: arm_of(run.config) if run.config is not None else run.name for run in runs}
     arms = arms_of(names, columns) if len(runs) > 1 else []
-    return {"runs": columns, "arms": arms, "sections": sections, "counted": total}
+    return {"runs": columns, "arms": arms, "sections": sections, "counted": counted}
 
 
 def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -169,11 +169,11 @@ def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
     }
 
 
-def _columns(run: RunReader, every: bool) -> dict[str, Any]:
+def _columns(run: RunReader, every: bool, counted: bool) -> dict[str, Any]:
     """steps, tokens, and series: key -> values; evaluations have steps of their own."""
-    counted = run.counts()
-    stamp = (stamp_of(run.directory.metrics), stamp_of(run.directory.evaluations), len(counted), bool(run.steps()))
-    return run.fresh(f"columns {every}", stamp, lambda: _read_columns(run, counted, every))
+    stamp = (stamp_of(run.directory.metrics), stamp_of(run.directory.evaluations), run.steps()[-1:])
+    counts = run.counts if counted else dict
+    return run.fresh(f"columns {every} {counted}", stamp, lambda: _read_columns(run, counts(), every))
 
 
 def _read_columns(run: RunReader, counted: Mapping[int, Mapping[str, int]], every: bool) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 
 from r3_openrlhf.comparison.intervals import SeedEstimate, paired_difference
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.runs.files import lines_of, open_regular, read_bytes
+from r3_openrlhf.runs.files import lines_of, open_regular, read_json
 from r3_openrlhf.runs.problem_files import UNREADABLE
 from r3_openrlhf.view.run_reader import NotThere, Reader, stamp_of
 
@@ -34,15 +34,15 @@ class _Line(msgspec.Struct):
     responses: list[Response]
 
 
-class Estimate(msgspec.Struct):
+class Estimate(TypedDict):
     """A number between the ends of its interval; None: there is none."""
 
     value: float | None
-    low: float | None = None
-    high: float | None = None
+    low: float | None
+    high: float | None
 
 
-class BenchmarkResults(msgspec.Struct):
+class BenchmarkResults(TypedDict):
     """The results of a benchmark on a page. Keys of pass_at_k and majority_at_k: k as text."""
 
     num_problems: int
@@ -54,7 +54,7 @@ class BenchmarkResults(msgspec.Struct):
     truncated_rate: Estimate
 
 
-class Settings(msgspec.Struct):
+class Settings(TypedDict):
     """Settings of the sampling."""
 
     n_samples: int
@@ -62,18 +62,12 @@ class Settings(msgspec.Struct):
     max_new_tokens: int
 
 
-class Results(msgspec.Struct):
+class Results(TypedDict):
     """results.json, as far as a page shows it."""
 
     model: dict[str, str]
     settings: Settings
     benchmarks: dict[str, BenchmarkResults]
-
-    def __post_init__(self) -> None:
-        n = self.settings.n_samples
-        for name, results in self.benchmarks.items():
-            if results.pass_at_k.keys() != results.majority_at_k.keys() or str(n) not in results.pass_at_k:
-                raise ValueError(f"{name} has no Pass@{n} beside its maj@{n}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +101,11 @@ class EvaluatedProblem:
 class EvaluationReader(Reader):
     """Reads results.json and samples.jsonl."""
 
-    def results(self) -> tuple[Results | None, str | None]:
+    def results(self) -> tuple[dict[str, Any] | None, str | None]:
         """results.json; None while it is not there. And a sentence where it cannot be read."""
         file = self.path / "results.json"
-
-        def read() -> tuple[Results | None, str | None]:
-            try:
-                return msgspec.json.decode(read_bytes(file), type=Results), None
-            except FileNotFoundError:
-                return None, None
-            except UNREADABLE as error:
-                return None, f"{file} is damaged: {error}; `r3 eval` writes it anew from samples.jsonl"
-            except OSError as error:
-                return None, f"{file} cannot be read: {error.strerror}"
-
-        return self.fresh("results", stamp_of(file), read)
+        stamp = stamp_of(file)
+        return self.told("results", stamp, lambda: read_json(file, Results) if any(stamp) else None)
 
     def problems(self) -> dict[tuple[str, str], EvaluatedProblem]:
         """(benchmark, uid) -> problem, in the order of finishing. R3Error: a damaged line."""

@@ -1,4 +1,4 @@
-"""A problem's responses in one step: side by side, by token, turn by turn."""
+"""The groups of a step; and one of them: side by side, by token, turn by turn."""
 
 from __future__ import annotations
 
@@ -14,6 +14,28 @@ from r3_openrlhf.view.rendering import render
 from r3_openrlhf.view.responses import by_advantage, of_group, open_group, ranked_points
 from r3_openrlhf.view.run_reader import NotThere
 from r3_openrlhf.view.tokens import MISSING, texts_of, token_values
+
+
+def step_page(library: Library, name: str, step: int) -> str:
+    """The groups of a step, in a table that sorts and filters."""
+    run = library.run(name)
+    groups = run.groups(step)
+    steps = run.steps()
+    place = steps.index(step)
+    metrics = next((line for line in run.metrics() if line["step"] == step), {})
+    return render(
+        "step.html",
+        run=run,
+        step=step,
+        groups=groups,
+        problems={group.uid: run.problem(group.uid) for group in groups},
+        previous=steps[place - 1] if place else None,
+        next=steps[place + 1] if place + 1 < len(steps) else None,
+        first=steps[0],
+        last=steps[-1],
+        metrics=metrics,
+        largest_share=max((group.share for group in groups), default=0.0),
+    )
 
 
 def group_page(library: Library, name: str, step: int, context: str, uid: str) -> str:

@@ -12,7 +12,6 @@ from r3_openrlhf.view.evaluation import EvaluationReader
 from r3_openrlhf.view.run_reader import NotThere, RunReader
 
 RESERVED = {"static", "api", "search", "compare", "help"}  # first parts of other addresses
-LOOK_S = 2.0  # between two looks for new steps
 
 
 class Library:
@@ -68,16 +67,6 @@ class Library:
         if name not in self.evaluations:
             raise NotThere(f"there is no evaluation called {name} here; the page / lists what is open")
         return self.evaluations[name]
-
-    def count(self, ending: threading.Event) -> None:
-        """Count every step of every run, the newest first, and new ones, until `ending` is set."""
-        while not ending.is_set():
-            for run in list(self.runs.values()):
-                for step in reversed(run.steps()):
-                    run.count(step)
-                    if ending.is_set():
-                        return
-            ending.wait(LOOK_S)
 
     def statement(self, uid: str) -> str | None:
         """The text of a problem, where an open run has it: an evaluation keeps its hash alone."""

@@ -20,8 +20,9 @@ from r3_openrlhf.view.rendering import link, render
 from r3_openrlhf.view.run_reader import RunReader
 
 
-def overview(library: Library, names: Sequence[str] | None = None) -> str:
-    """The curves of some runs; None: of all that are open, and the evaluations."""
+def overview(library: Library, names: Sequence[str] | None = None, *, counted: bool = False) -> str:
+    """The curves of some runs; None: of all that are open, and the evaluations. counted: with what
+    is counted from the rollouts, which the page asks for when it is drawn."""
     runs = [library.run(name) for name in names] if names is not None else list(library.runs.values())
     now = state_of(runs)  # before anything is read: what comes meanwhile makes the page follow again
     evaluations = list(library.evaluations.values()) if names is None else []
@@ -35,7 +36,7 @@ def overview(library: Library, names: Sequence[str] | None = None) -> str:
             (reader, reader.results()[0], difference_of(evaluations[0], reader) if number else None)
             for number, reader in enumerate(evaluations)
         ],
-        curves=curves_of(runs),
+        curves=curves_of(runs, counted=counted),
         state=now,
         latest=single.steps()[:-9:-1] if single else [],
         query=urlencode([("run", name) for name in names or ()]),
@@ -55,7 +56,6 @@ def state_of(runs: Iterable[RunReader]) -> dict[str, dict[str, Any]]:
             "metrics": run.metrics()[-1]["step"] if run.metrics() else 0,
             "evaluations": run.evaluations()[-1]["step"] if run.evaluations() else 0,
             "rollouts": run.steps()[-1] if run.steps() else 0,
-            "counted": len(run.counts()),
             "finished": run.is_finished,
         }
         for run in runs

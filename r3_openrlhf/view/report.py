@@ -50,10 +50,7 @@ def report(library: Library) -> str:
     runs = list(library.runs.values())
     if not runs:
         raise R3Error("r3 report needs a run directory; an evaluation alone is shown by r3 view")
-    for run in runs:
-        for step in run.steps():
-            run.count(step)
-    curves = curves_of(runs)
+    curves = curves_of(runs, counted=True)
     compared, _ = comparison_of(runs) if len(runs) > 1 else (None, None)
     css = (STATIC / "view.css").read_text(encoding="utf-8")
     page = render(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +26,6 @@ from r3_openrlhf.runs.problem_files import Problem, problems_in
 from r3_openrlhf.runs.step_groups import Row, StepGroup, groups_of
 
 MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
-LARGEST = 2**63  # a longer whole number is no count
 HEAVY = ("text", "prompt", "answer")  # columns that a step's page does not need
 
 _VERDICTS, _CONTEXTS = frozenset(map(str, Verdict)), frozenset(map(str, Context))
@@ -68,6 +68,17 @@ class Reader:
                 self._kept[what] = (stamp, read())
             return self._kept[what][1]
 
+    def told(self, what: str, stamp: object, read: Callable[[], Value]) -> tuple[Value | None, str | None]:
+        """`fresh`, and the sentence of an R3Error instead of the value."""
+
+        def attempt() -> tuple[Value | None, str | None]:
+            try:
+                return read(), None
+            except R3Error as error:
+                return None, str(error)
+
+        return self.fresh(what, stamp, attempt)
+
 
 class RunReader(Reader):
     """Reads a run directory."""
@@ -76,7 +87,6 @@ class RunReader(Reader):
         self.directory = RunDirectory(path)
         super().__init__(self.directory.path, name=name)
         self._rows_of = lru_cache(MAX_STEPS_KEPT)(lambda file, _: read_rows(file))
-        self._counted: dict[int, tuple[Stamp, dict[str, int]]] = {}
 
     # ── the run ──
 
@@ -91,13 +101,7 @@ class RunReader(Reader):
         return self._config()[1]
 
     def _config(self) -> tuple[R3Config | None, str | None]:
-        def read() -> tuple[R3Config | None, str | None]:
-            try:
-                return self.directory.load_config(), None
-            except R3Error as error:
-                return None, str(error)
-
-        return self.fresh("config", stamp_of(self.directory.config), read)
+        return self.told("config", stamp_of(self.directory.config), self.directory.load_config)
 
     @property
     def is_finished(self) -> bool:
@@ -120,9 +124,6 @@ class RunReader(Reader):
             fault = None
             try:
                 for line in read_lines(file, kind):
-                    large = [key for key, value in line.items() if isinstance(value, int) and abs(value) > LARGEST]
-                    if large:
-                        raise R3Error(f"{file} is damaged: {large[0]} of step {line['step']} has too many digits")
                     latest[line["step"]] = line
             except R3Error as error:
                 fault = str(error)
@@ -163,19 +164,15 @@ class RunReader(Reader):
                 return group
         raise NotThere(f"step {step} of {self.name} has no {context} group of problem {uid}")
 
-    def count(self, step: int) -> None:
-        """Read the counts of a step with a new file. A damaged one has none; its pages say why."""
-        file = rollout_files.file_of(self.directory.rollouts, step)
-        stamp = stamp_of(file)
-        if self._counted.get(step, (None,))[0] != stamp:
-            try:
-                self._counted[step] = stamp, tally_of(file, step).counts
-            except (R3Error, OSError):
-                self._counted[step] = stamp, {}
-
     def counts(self) -> dict[int, dict[str, int]]:
-        """Totals of the steps that `count` has read: "fate:..." groups, "age:..." recalled rows."""
-        return {step: self._counted[step][1] for step in self.steps() if step in self._counted}
+        """Totals of each step: "fate:..." groups, "age:..." recalled rows. The first reading of a
+        long run takes seconds. A damaged step has none; its pages say why."""
+        counts: dict[int, dict[str, int]] = {}
+        for step, file in rollout_files.steps_in(self.directory.rollouts).items():
+            counts[step] = {}
+            with suppress(R3Error, OSError):
+                counts[step] = tally_of(file, step).counts
+        return counts
 
     def rows_with_text(self, step: int, uid: str) -> list[Row]:
         """The rollouts of one problem in a step; `text` is None where the run kept none."""

@@ -58,13 +58,8 @@ def texts_of(run: RunReader) -> tuple[TokenTexts | None, str | None]:
     if path is None:
         return None, MISSING
 
-    def read() -> tuple[TokenTexts | None, str | None]:
-        try:
-            return TokenTexts(path), None
-        except ConfigError as error:
-            return None, f"Tokens cannot be shown as text: {error}."
-
-    return run.fresh("tokenizer", (path, stamp_of(path)), read)
+    texts, fault = run.told("tokenizer", (path, stamp_of(path)), lambda: TokenTexts(path))
+    return texts, fault and f"Tokens cannot be shown as text: {fault}."
 
 
 class TokenTexts:

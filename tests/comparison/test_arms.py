@@ -10,7 +10,7 @@ from pytest import approx
 from r3_openrlhf.comparison.arms import compare
 from r3_openrlhf.comparison.intervals import SeedEstimate
 from r3_openrlhf.comparison.runs import read_run
-from r3_openrlhf.comparison.table import comparison_table, details
+from r3_openrlhf.comparison.table import comparison_table
 from r3_openrlhf.method.errors import R3Error
 from tests.comparison.synthetic import evaluation_of, metrics_of, write_run
 
@@ -194,10 +194,3 @@ def test_the_table(runs):
     assert rows["generated tokens in mixed groups"] == ["50.0% (50.0%, 50.0%)"] * 2
     assert rows["– in reflection groups"] == ["10.0% (10.0%, 10.0%)"] * 2
     assert rows["effective groups (not collapsed) of all sampled, after replay"] == ["70.0% (70.0%, 70.0%)"] * 2
-
-
-def test_the_details_name_every_run_and_every_setting_that_differs(runs):
-    text = details(compare(runs))
-    for run in runs:
-        assert f"| {run.arm} | {run.seed} | {run.path} |" in text
-    assert "| `replay.enabled` | false | true |" in text

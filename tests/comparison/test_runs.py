@@ -43,7 +43,6 @@ def test_a_run_is_read(lab):
     run = read_run(lab / "more" / "grpo_2")
     assert (run.arm, run.seed, run.finished) == ("grpo", 2, True)
     assert (run.by_tokens.xs, run.by_tokens.ys) == ((0, 200, 400), (0.1, 0.2, 0.4))
-    assert run.by_steps.xs == (0, 2, 4)
     assert run.settings["data.path"] == "reasoning_gym:basic_arithmetic"
 
 

@@ -118,9 +118,9 @@ def follow(page, link, to="**"):
         link.click()
 
 
-def wait_for_counts(page, address, steps, *, runs=1, patience_ms=PATIENCE_MS):
-    """Until so many steps of so many runs are counted. Not with wait_for_function: a promise is true before it is kept."""
-    page.evaluate(script("wait_for_counts"), [f"{address}/api/state", steps, runs, patience_ms])
+def wait_for_counts(page, step):
+    """Until the page of a run shows this step, and what is counted from its rollouts."""
+    page.locator(f"#charts[data-seen='{step}']").wait_for()
 
 
 def script(name):

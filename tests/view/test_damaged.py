@@ -76,7 +76,7 @@ def whole(story, tmp_path_factory):
         "/", "/run", "/eval", "/api/state", "/api/curves", f"/run/step/{STEP}", f"/run/step/{STEP}/{group}", f"/run/step/3/{group}",
         f"/run/tokens/{STEP}/0/{group}", f"/api/tokens/run/step/{STEP}/{group}",
         f"/run/problem/{uid}", "/search?q=symmetry", "/search?sort=reward", f"/eval/sample/{sample['benchmark']}/{sample['uid']}",
-        "/compare/eval/eval",
+        "/compare/eval/eval", "/run?counted=1",
     ]  # fmt: skip
     return directory, addresses
 
@@ -84,9 +84,6 @@ def whole(story, tmp_path_factory):
 def look(directory, addresses):
     """Address -> the answer of its page. An exception of a page is one here."""
     library = Library([directory])
-    for run in library.runs.values():
-        for step in run.steps():
-            run.count(step)
     client = TestClient(create_app(library), base_url="http://127.0.0.1", follow_redirects=True)
     with start_blocking_portal() as client.portal:  # else each request has an event loop and a thread of its own
         return {address: client.get(address) for address in addresses}

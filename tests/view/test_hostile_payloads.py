@@ -95,7 +95,7 @@ def test_payloads_are_text_and_do_nothing(page, places, tmp_path):
         assert answer.status == 404 and page.evaluate("window.hacked") is None
         page.faults.clear()  # the browser complains about the status
         page.goto(address + addresses[0])
-        wait_for_counts(page, address, 1)
+        wait_for_counts(page, 1)
         for one in addresses:
             assert page.goto(address + one).status == 200, one
             page.wait_for_function("() => document.readyState === 'complete'")

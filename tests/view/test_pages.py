@@ -11,6 +11,7 @@ import pytest
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.group_report import step_groups
+from tests.view.conftest import wait_for_counts
 
 STEP = 7
 
@@ -39,7 +40,7 @@ def group_of(address):
 
 def first_chart(page):
     """Its area, once all eight steps are counted and all charts are drawn: until then a page draws its charts anew."""
-    page.locator("#charts[data-seen='8']").wait_for()
+    wait_for_counts(page, 8)
     return page.locator(".chart .u-over").first
 
 

@@ -351,7 +351,9 @@
   // Everything on the page comes from one reading of the runs: no number is of another step than its neighbour.
   let shown = JSON.parse(document.getElementById("state").textContent);
   async function renew() {
-    const fresh = new DOMParser().parseFromString(await (await fetch(location.href)).text(), "text/html");
+    const address = new URL(location.href);
+    address.searchParams.set("counted", "1"); // what is counted from the rollouts takes seconds in a long run
+    const fresh = new DOMParser().parseFromString(await (await fetch(address)).text(), "text/html");
     for (const part of fresh.querySelectorAll("[data-live]")) {
       const old = document.querySelector(`[data-live="${CSS.escape(part.dataset.live)}"]`);
       const links = old ? [...old.querySelectorAll("a")] : [], focused = links.indexOf(document.activeElement);
@@ -367,18 +369,10 @@
     window.r3Renewed();
   }
   async function follow(now) {
-    const told = (key) => data.runs.map((run) => now[run.name] ? now[run.name][key] : 0);
-    const steps = data.runs.reduce((total, run) => total + run.steps.length, 0);
-    const news = told("counted").reduce((total, count) => total + count, 0) - data.counted;
-    // counting continues while an index is built: a picture that grows by a twentieth at a time is enough
     const followed = document.querySelector("h1[data-all]") ? Object.keys(now) : Object.keys(shown); // all: new runs, too
     const isGrown = followed.some((name) => now[name] && ["metrics", "rollouts", "evaluations", "finished"].some((key) => !shown[name] || shown[name][key] !== now[name][key]));
-    if (isGrown) await renew();
-    else if (news && (data.counted + news >= steps || Math.abs(news) >= steps / 20)) {
-      await fetched();
-      drawn = all();
-    }
+    if (isGrown || !data.counted) await renew();
     await drawn;
-    place.dataset.seen = data.counted;
+    place.dataset.seen = Math.max(0, ...data.runs.map((run) => run.steps.at(-1) || 0));
   }
 })();
