@@ -35,8 +35,6 @@ SEARCHES = {
     "a phrase": "q=%22so+the+final+answer+is%22",
     "nothing there": "q=xyzzy+54321",
     "common, right and short": "q=the&verdict=correct&max_tokens=400",
-    "common, by length": "q=the&sort=length",
-    "no word, right, by length": "q=&verdict=correct&sort=length",
 }
 
 

@@ -1,4 +1,4 @@
-"""Rollouts by a text, their columns and an order: DuckDB reads the steps' files; none is kept."""
+"""Rollouts by a text and their columns: DuckDB reads the steps' files; none is kept."""
 
 from __future__ import annotations
 
@@ -42,17 +42,6 @@ MIXED = f"(SELECT {NOTHING} WHERE false UNION ALL BY NAME SELECT *, {OF_FILE} FR
 _FAULTS: dict[tuple[Path, Stamp], str | None] = {}
 
 
-# Orders of a search -> their columns. "score": outcome reward, verdict and length.
-SORTS = {
-    "step": "step",
-    "reward": "reward",
-    "score": "outcome_reward",
-    "length": "num_tokens",
-    "advantage": "advantage",
-    "entropy": "entropy_global",
-}
-
-
 def search_page(library: Library, form: Mapping[str, str]) -> str:
     """Rollouts that have the text and pass the filter, over the open runs or one of them."""
     query = form.get("q", "").strip()
@@ -81,7 +70,6 @@ def search_page(library: Library, form: Mapping[str, str]) -> str:
         notes=faults,
         fault=fault,
         page=page,
-        sorts=list(SORTS),
         runs=[run.name for run in library.runs.values() if run.steps()],
         has_more=len(hits) > HITS_PER_PAGE,
         address=urlencode({key: value for key, value in form.items() if value and key != "page"}),
@@ -93,45 +81,22 @@ def search(
 ) -> tuple[list[tuple[str, Row]], list[str]]:
     """(run's name, row with a `snippet`) of HITS_PER_PAGE + 1 hits; sentences about damaged files.
 
-    The newest step comes first, missing values last. R3Error: a form that makes no sense.
+    The newest step comes first. R3Error: a form that makes no sense.
     """
     texts = texts_in(query)
     conditions, values = conditions_of(form)
     for number, text in enumerate(texts):
-        names = (f"text{number}a", f"text{number}b")
-        conditions.append(f"(contains(text, ${names[0]}) OR contains(text, ${names[1]}))")
-        values |= _cases(text, *names)
+        conditions.append(f"(contains(text, $text{number}a) OR contains(text, $text{number}b))")
+        values |= {f"text{number}a": text, f"text{number}b": text[0].swapcase() + text[1:]}
     where = " AND ".join(conditions) or "true"
-    sort, falls = form.get("sort") or "step", form.get("order") != "up"
-    if sort not in SORTS:
-        raise R3Error(f"sort is {quoted(sort)}; use one of {', '.join(SORTS)}")
-    # Files come in the order of steps: nothing is sorted, and the last need not be read.
-    order = (
-        f'ORDER BY {SORTS[sort]} {"DESC" if falls else "ASC"} NULLS LAST, step DESC, "at"' if sort != "step" else ""
-    )
-    files = {file: (step, run.name) for run in runs for step, file in _steps_of(run, form)}
-    ordered = sorted(files, key=lambda file: files[file][0], reverse=falls)
-    rows, faults = select(f"{where} {order} LIMIT {HITS_PER_PAGE + 1} OFFSET {offset}", ordered, values)
-    _add_snippets(rows, texts)
-    return [(files[Path(row["file"])][1], row) for row in rows], faults
-
-
-def _add_snippets(rows: Sequence[Row], texts: Sequence[str]) -> None:
-    """Read a piece of each row's text, around the query's first word; nothing without a text."""
-    place = "least(nullif(strpos(text, $a), 0), nullif(strpos(text, $b), 0))" if texts else "1"
+    place = "least(nullif(strpos(text, $text0a), 0), nullif(strpos(text, $text0b), 0))" if texts else "1"
     snippet = f"substr(text, greatest(1, {place} - {BEFORE}), {SNIPPET}) AS snippet"
-    values: dict[str, Any] = {"places": [row["at"] for row in rows]} | (
-        {} if not texts else _cases(texts[0], "a", "b")
-    )
-    files = list({row["file"]: Path(row["file"]) for row in rows}.values())
-    pieces, _ = select('list_contains($places, "at")', files, values, columns=f'file, "at", {snippet}')
-    of_row = {(piece["file"], piece["at"]): piece["snippet"] for piece in pieces}
-    for row in rows:
-        row["snippet"] = of_row.get((row["file"], row["at"]))
-
-
-def _cases(text: str, *names: str) -> dict[str, str]:
-    return dict(zip(names, (text, text[0].swapcase() + text[1:]), strict=True))
+    # Files come in the order of steps: nothing is sorted, and the last need not be read.
+    files = {file: (step, run.name) for run in runs for step, file in _steps_of(run, form)}
+    ordered = sorted(files, key=lambda file: files[file][0], reverse=True)
+    limit = f"LIMIT {HITS_PER_PAGE + 1} OFFSET {offset}"
+    rows, faults = select(f"{where} {limit}", ordered, values, columns=f'{PLAIN}, file, "at", {snippet}')
+    return [(files[Path(row["file"])][1], row) for row in rows], faults
 
 
 def rollouts_of_problem(run: RunReader, uid: str) -> tuple[list[Row], list[str]]:

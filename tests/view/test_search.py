@@ -69,18 +69,10 @@ def test_hits(run, case):
     assert places(run, query, **form) == [tuple(hit) for hit in expected]
 
 
-@pytest.mark.parametrize("query", ["", "seven"])
-@pytest.mark.parametrize(("sort", "column"), [("reward", "reward"), ("length", "num_tokens"), ("score", "outcome_reward"), ("entropy", "entropy_global")])  # fmt: skip
-@pytest.mark.parametrize(("order", "sign"), [("up", 1), ("", -1)])
-def test_the_order_is_that_of_the_numbers(run, monkeypatch, query, sort, column, order, sign):
-    """Against Python's sort; what has no number comes last, both ways; pages are cut out of the same list."""
-    form = {"sort": sort, "order": order}
-    values = [hit[column] for _, hit in search([run], query, form)[0]]
-    assert values == sorted(values, key=lambda value: (value is None, sign * (value or 0.0)))
-    whole = places(run, query, **form)
-    assert len(whole) == len(places(run, query))
+def test_pages_are_cut_out_of_one_list(run, monkeypatch):
+    whole = places(run, "seven")
     monkeypatch.setattr(module, "HITS_PER_PAGE", 1)
-    assert places(run, query, offset=1, **form) == whole[1:3]
+    assert places(run, "seven", offset=1) == whole[1:3]
 
 
 def test_the_numbers_are_those_of_the_file(run):
@@ -104,7 +96,6 @@ def test_a_snippet_is_around_the_first_match(tmp_path):
         ("x" * 2000, {}, "has 2,000 characters; use 1,000 or fewer"),
         ("gold", {"verdict": "corect"}, r"verdict is 'corect'; did you mean 'correct'\?"),
         ("gold", {"context": "x"}, "context is 'x'"),
-        ("gold", {"sort": "size"}, "sort is 'size'"),
         ("gold", {"min_tokens": "many"}, "min tokens is 'many'; use a whole number"),
     ],
 )
@@ -135,7 +126,6 @@ def test_several_runs_are_merged_in_order(tmp_path):
         make_run(tmp_path / name, {step: [row(step, "gold " + "x" * n)] for step, n in enumerate(lengths, start=1)})
         for name, lengths in (("one", (3, 9, 5)), ("two", (8, 4)))
     ]
-    assert [hit["num_tokens"] - 5 for _, hit in search(runs, "gold", {"sort": "length"})[0]] == [9, 8, 5, 4, 3]
     hits = [(name, hit["step"]) for name, hit in search(runs, "gold", {})[0]]
     assert [step for _, step in hits] == [3, 2, 2, 1, 1] and hits[0] == ("one", 3)
 
@@ -153,7 +143,7 @@ def test_a_damaged_file_is_named_and_read_again_when_it_changes(tmp_path):
             f"{re.escape(str(file))} (is damaged|cannot be read)", fault
         )
     pq.write_table(table.drop_columns(["entropy_global", "answer", "cut_state"]), file)
-    assert places(run, "gold", sort="entropy") and len(places(run, "gold")) == 2
+    assert len(places(run, "gold")) == 2
 
 
 def test_problems_are_searched(tmp_path):
