@@ -8,11 +8,11 @@ flags.toml; a test compares the page with the installed parser."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import ALGORITHMS
@@ -29,74 +29,30 @@ VALUES: dict[str, tuple[tuple[str, ...], str]] = {
 }
 # Of an imported command line: flags that are read together with others, and why some have no counterpart
 TOGETHER, NO_COUNTERPART = frozenset(_TABLE["together"]), _TABLE["no_counterpart"]
+NEEDS: dict[str, dict[str, Any]] = {flag: need for need in _TABLE["needs"] for flag in need["flags"]}
 
 
-class Need(NamedTuple):
-    """A setting without which a flag does nothing."""
-
-    what: str  # as a user would set it
-    is_met: Callable[[R3Config, dict[str, Any]], bool]  # of the configuration and all further flags
+def need_of(name: str) -> dict[str, Any] | None:
+    """What a flag does nothing without, if anything: each of the critic's needs one."""
+    return NEEDS.get(name, NEEDS["critic.*"] if name.startswith("critic.") else None)
 
 
-def _corrects(config: R3Config, given: dict[str, Any]) -> bool:
-    """models/loss.py:239: with gspo the level alone counts."""
-    is_on = given.get("algo.advantage.is_correction_level", "off") != "off"
-    return is_on and config.flag("actor.policy_loss_type") != "gspo"
+def _is_met(need: dict[str, Any], config: R3Config) -> bool:
+    """Have all its settings, keys of the configuration or flags of OpenRLHF, such a value?"""
+    for one in need["settings"]:
+        name = one["name"].removeprefix("openrlhf.")
+        is_flag = name != one["name"]
+        if not _holds(one, config.flag(name) if is_flag else functools.reduce(getattr, name.split("."), config)):
+            return False
+    return True
 
 
-_CORRECTION = Need("openrlhf.algo.advantage.is_correction_level, and the policy loss ppo", _corrects)
-_CRITIC = Need("algo=ppo", lambda config, given: config.algorithm.has_critic)
-_ADAPTER = Need("openrlhf.ds.lora.rank", lambda config, given: (given.get("ds.lora.rank") or 0) > 0)
-_WANDB = Need("logging.wandb_project", lambda config, given: config.logging.wandb_project is not None)
-NEEDS: dict[str, Need] = {
-    "algo.advantage.is_correction_level": Need(
-        "train.loss=ppo",
-        lambda config, given: config.loss.of_openrlhf or given["algo.advantage.is_correction_level"] == "off",
-    ),
-    "algo.advantage.is_correction_mode": _CORRECTION,
-    "algo.advantage.is_correction_gating": _CORRECTION,
-    "algo.advantage.is_correction_threshold": _CORRECTION,
-    "algo.advantage.no_std_norm": Need(  # trainer/ppo_utils/experience_maker.py:324-331
-        "algo=ppo, reinforce_pp or reinforce_pp_baseline",
-        lambda config, given: config.algorithm.estimator in ("gae", "reinforce", "reinforce_baseline"),
-    ),
-    "algo.dynamic_filtering_range": Need("algo=dapo", lambda config, given: config.filters_groups),
-    "algo.kl.unbiased_gradient": Need(
-        "train.kl_coef above 0, and openrlhf.algo.kl.use_loss not false",
-        lambda config, given: config.train.kl_coef > 0 and given.get("algo.kl.use_loss", True),
-    ),
-    "actor.gradient_checkpointing_reentrant": Need(
-        "model.gradient_checkpointing", lambda config, given: config.model.gradient_checkpointing
-    ),
-    "actor.min_lr_ratio": Need(
-        "openrlhf.actor.lr_scheduler=cosine_with_min_lr",
-        lambda config, given: str(given.get("actor.lr_scheduler")).endswith("with_min_lr"),
-    ),
-    **dict.fromkeys(("algo.advantage.gamma", "algo.advantage.lambd"), _CRITIC),
-    "critic.min_lr_ratio": Need(
-        "openrlhf.critic.lr_scheduler=cosine_with_min_lr, and algo=ppo",
-        lambda config, given: (
-            config.algorithm.has_critic and str(given.get("critic.lr_scheduler")).endswith("with_min_lr")
-        ),
-    ),
-    "ds.lora.alpha": _ADAPTER,
-    "ds.lora.target_modules": _ADAPTER,
-    "ds.lora.dropout": _ADAPTER,
-    "ds.ring_attn_head_stride": Need(
-        "openrlhf.ds.ring_attn_size above 1", lambda config, given: (given.get("ds.ring_attn_size") or 1) > 1
-    ),
-    "ds.zpg": Need("train.zero_stage=3", lambda config, given: config.train.zero_stage == 3),
-    "logger.wandb.group": _WANDB,
-    "logger.wandb.org": _WANDB,
-    "ref.offload": Need("train.kl_coef above 0", lambda config, given: config.train.kl_coef > 0),
-    "train.async_queue_size": Need("openrlhf.train.async_enable", lambda config, given: config.is_async),
-    "train.ema_beta": Need("openrlhf.train.enable_ema", lambda config, given: bool(given.get("train.enable_ema"))),
-}
-
-
-def need_of(name: str) -> Need | None:
-    """The setting that a flag needs, if any: each of the critic's needs one."""
-    return NEEDS.get(name, _CRITIC if name.startswith("critic.") else None)
+def _holds(condition: dict[str, Any], value: Any) -> bool:
+    if "is" in condition:
+        return value in condition["is"]
+    if "is_not" in condition:
+        return value not in condition["is_not"]
+    return (value or 0) > condition["above"] if "above" in condition else bool(value)
 
 
 _PACKAGES = {"ds.ring_attn_size": ("ring_flash_attn", "ring-flash-attn"), "ds.use_liger_kernel": ("liger_kernel",) * 2}
@@ -128,9 +84,9 @@ def check_together(given: dict[str, Any], config: R3Config, *, platform: str) ->
     given: flag -> value, each of which `check_flag` has let pass."""
     for name, value in given.items():
         need = need_of(name)
-        if value in (None, False) or _is_one(value) or need is None or need.is_met(config, given):
+        if value in (None, False, "off") or _is_one(value) or need is None or _is_met(need, config):
             continue
-        raise ConfigError(f"openrlhf.{name} is {value}, but it does nothing without {need.what}")
+        raise ConfigError(f"openrlhf.{name} is {value}, but it does nothing without {need['what']}")
     _check_adapter(given)
     _check_correction(given)
     _check_states(given, config, platform=platform)
@@ -214,13 +170,13 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
     if reason := refusal(name, algo="grpo"):
         return "refused", reason
     if name in REFUSED_WITH_R3:
-        needed = f". With another algo: refused without {NEEDS[name].what}" if name in NEEDS else ""
+        needed = f". With another algo: refused without {NEEDS[name]['what']}" if name in NEEDS else ""
         return "refused with algo=r3", REFUSED_WITH_R3[name] + needed
     if name in VALUES:
         passing, why = VALUES[name]
         return f"only {' or '.join(passing)}", why
     if (need := need_of(name)) is not None:
-        return "passed through", f"refused without {need.what}"
+        return "passed through", f"refused without {need['what']}"
     if name in _PACKAGES:
         return "passed through", f"needs the package {_PACKAGES[name][1]}"
     return "passed through", _TABLE["remarks"].get(name, "checked by OpenRLHF")

@@ -10,11 +10,14 @@ that answered lies beside them, because a model that is trained anew on another 
 from __future__ import annotations
 
 import json
+import tempfile
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, read_packed
+from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, Recording, Response, read_response
 
 HERE = Path(__file__).parent
 MODEL = HERE / "tiny"
@@ -53,13 +56,52 @@ def settings_of(name: str) -> list[str]:
 
 def playback_of(name: str) -> dict[str, str]:
     """The environment of a run that gets its responses from the recording."""
-    return {PLAYBACK: str(path_of(name))}
+    return {PLAYBACK: unpacked(name).name}
+
+
+@cache
+def unpacked(name: str) -> tempfile.TemporaryDirectory:
+    """The responses as a run records them. Deleted at the end of this process."""
+    folder = tempfile.TemporaryDirectory(prefix=f"r3-{name}-")
+    for key, response in recorded(name)[0].items():
+        Recording(folder.name).write(key, *response)
+    return folder
 
 
 @cache
 def recorded(name: str) -> tuple[dict, dict]:
     """(responses by key, what is stored about them: config, story, metrics, evaluations)."""
     return read_packed(path_of(name))
+
+
+def pack(directory: Path, file: Path, about: dict) -> None:
+    """A compressed .npz of all responses below `directory`, sorted by key, and JSON `about`.
+
+    token_ids and logprobs: all responses in a row; num_tokens and widths (1 + k) tell them apart."""
+    found = {path.stem: read_response(path) for path in sorted(directory.glob("*.npz"))}
+    np.savez_compressed(
+        file,
+        keys=np.array(list(found)),
+        num_tokens=np.array([len(ids) for ids, _, _ in found.values()], dtype=np.int32),
+        widths=np.array([logprobs.shape[1] for _, logprobs, _ in found.values()], dtype=np.int32),
+        finish_reasons=np.array([reason for _, _, reason in found.values()]),
+        token_ids=np.concatenate([np.array(ids, dtype=np.int32) for ids, _, _ in found.values()]),
+        logprobs=np.concatenate([logprobs.ravel() for _, logprobs, _ in found.values()]).astype(np.float32),
+        about=np.array(json.dumps(about)),
+    )
+
+
+def read_packed(file: Path) -> tuple[dict[str, Response], dict]:
+    """(responses by key, what was stored about them), as `pack` wrote them."""
+    with np.load(file) as packed:
+        arrays = {name: packed[name] for name in packed.files}
+    tokens = np.split(arrays["token_ids"], np.cumsum(arrays["num_tokens"])[:-1])
+    logprobs = np.split(arrays["logprobs"], np.cumsum(arrays["num_tokens"] * arrays["widths"])[:-1])
+    rows = zip(arrays["keys"], tokens, logprobs, arrays["widths"], arrays["finish_reasons"], strict=True)
+    return {
+        str(key): (ids.tolist(), values.reshape(len(ids), width), str(reason))
+        for key, ids, values, width, reason in rows
+    }, json.loads(str(arrays["about"]))
 
 
 def story(run_dir: Path) -> list[list]:

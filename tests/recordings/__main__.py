@@ -9,8 +9,8 @@ from pathlib import Path
 
 from r3_openrlhf.config.loading import config_to_yaml, load_config
 from r3_openrlhf.runs.models.locate import resolve_model
-from r3_openrlhf.stack.recorded_rollouts import RECORD, pack
-from tests.recordings import MODEL, SETTINGS, counts, lines, path_of, settings_of, story
+from r3_openrlhf.stack.recorded_rollouts import RECORD
+from tests.recordings import MODEL, SETTINGS, counts, lines, pack, path_of, settings_of, story
 
 
 def make(name: str) -> None:

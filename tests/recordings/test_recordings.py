@@ -7,8 +7,8 @@ import pytest
 
 from r3_openrlhf.config.loading import config_from_yaml, load_config
 from r3_openrlhf.method.errors import DataError
-from r3_openrlhf.stack.recorded_rollouts import Recording, pack, read_packed, response_key
-from tests.recordings import COMMAND, SETTINGS, path_of, recorded
+from r3_openrlhf.stack.recorded_rollouts import Recording, response_key
+from tests.recordings import COMMAND, SETTINGS, pack, path_of, read_packed, recorded
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -39,21 +39,16 @@ def test_a_packed_recording_gives_back_what_was_written(tmp_path):
         written[key] = (ids, logprobs)
     pack(tmp_path / "responses", tmp_path / "all.npz", {"story": [["x", 1, None]]})
     assert read_packed(tmp_path / "all.npz")[1] == {"story": [["x", 1, None]]}
-    reader = Recording(str(tmp_path / "all.npz"))
+    reader = Recording(str(tmp_path / "responses"))
     for sample in (1, 2, 3):
         key = reader.key(11, "prompt")
         assert key == response_key(11, sample, "prompt")
-        ids, logprobs, reason = asyncio.run(reader.read(key))
-        assert ids == written[key][0] and reason == "stop"
-        np.testing.assert_array_equal(logprobs, written[key][1])
+        for ids, logprobs, reason in (asyncio.run(reader.read(key)), read_packed(tmp_path / "all.npz")[0][key]):
+            assert ids == written[key][0] and reason == "stop"
+            np.testing.assert_array_equal(logprobs, written[key][1])
 
 
 def test_what_was_not_recorded_is_an_error(tmp_path):
     Recording(str(tmp_path)).write("known", [1], np.zeros((1, 1)), "stop")
     with pytest.raises(DataError, match="this run is not that run"):
         asyncio.run(Recording(str(tmp_path)).read("unknown"))
-    with pytest.raises(DataError, match="this run is not that run"):
-        asyncio.run(Recording(str(path_of("r3"))).read("unknown"))
-    (tmp_path / "text.npz").write_text("no recording")
-    with pytest.raises(DataError, match="is no recording"):
-        Recording(str(tmp_path / "text.npz"))

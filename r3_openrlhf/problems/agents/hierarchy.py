@@ -41,36 +41,6 @@ def step_returns(rewards: Sequence[float], *, gamma: float) -> list[float]:
     return returns[::-1]
 
 
-def hierarchy_advantages(
-    states: Sequence[Sequence[Hashable]],
-    returns: Sequence[Sequence[float]],
-    *,
-    depth: int,
-    alpha: float = 1.0,
-    eps: float = 1e-6,
-) -> list[list[float]]:
-    """Advantage of each step of the trajectories of one task.
-
-        A(s_t)   = sum_k w_k A_k(s_t) / sum_k w_k             k = 0 ... depth, of levels with a weight
-        A_k(s_t) = (R_t - mean_k) / (std_k + eps)             mean, std over the steps with C_k of s_t
-        C_k(s_t) = (s_{t-k}, ..., s_t)
-
-    states[i][t]: the state of trajectory i that step t acts in; any hashable values that are equal
-    where states are. returns[i][t]: the step's return (`step_returns`). The result has their shape.
-    A step without a weight at any level, and one whose groups all have equal returns, gets exactly
-    0.0.
-
-    `depth` is K, the number of earlier states that the finest group agrees in.
-    depth 0 is GiGPO's step-level advantage; trajectories of one step from one state get the advantages of GRPO. Where the
-    paper and its public code differ, this is the paper: a context that begins before the trajectory does is cut off there,
-    and an advantage of exactly 0 has a weight. The paper does not say which std; it is the sample's, as everywhere here.
-
-    Raises:
-        ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0."""
-    compared = compared_steps(states, returns, depth=depth, alpha=alpha, eps=eps)
-    return weighted_means(compared, [len(mine) for mine in returns])
-
-
 def weighted_means(compared: Iterable[ComparedSteps], lengths: Sequence[int]) -> list[list[float]]:
     """sum_k w_k A_k / sum_k w_k of each step, 0.0 without a weight. `lengths`: steps each."""
     weighted = [[0.0] * length for length in lengths]
@@ -93,10 +63,21 @@ def compared_steps(
     alpha: float = 1.0,
     eps: float = 1e-6,
 ) -> list[ComparedSteps]:
-    """The groups of `hierarchy_advantages` and what each says of its members, level by level. A
-    step that is alone is in none.
+    """Compare the steps of the trajectories of one task: the groups of each level, of two and more.
 
-    Arguments and errors as there."""
+        A(s_t)   = sum_k w_k A_k(s_t) / sum_k w_k             `weighted_means`; k = 0 ... depth
+        A_k(s_t) = (R_t - mean_k) / (std_k + eps)             mean, std over the steps with C_k of s_t
+        C_k(s_t) = (s_{t-k}, ..., s_t)                        w_k = (k + 1) ^ alpha
+
+    states[i][t]: the state of trajectory i that step t acts in; any hashable values that are equal
+    where states are. returns[i][t]: the step's return (`step_returns`). A group of equal returns has
+    A_k exactly 0.0. `depth` is K; 0 is GiGPO's step-level advantage, and trajectories of one step
+    from one state get those of GRPO. Where the paper and its public code differ, this is the paper: a
+    context that begins before the trajectory does is cut off there, and an advantage of exactly 0 has
+    a weight. The paper does not say which std; it is the sample's, as everywhere here.
+
+    Raises:
+        ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0."""
     same_length(states=list(states), returns=list(returns))
     for i, (mine, theirs) in enumerate(zip(states, returns, strict=True)):
         named: dict[str, list[Any]] = {f"states[{i}]": list(mine), f"returns[{i}]": list(theirs)}

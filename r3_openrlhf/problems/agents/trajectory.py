@@ -10,7 +10,7 @@ from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.types import Word
 from r3_openrlhf.problems.agents.environment import Observation, Step
 from r3_openrlhf.problems.agents.hierarchy import step_returns
-from r3_openrlhf.problems.agents.memory import Remembered, memory_prompt, remembered
+from r3_openrlhf.problems.agents.memory import MemoryPrompt, Remembered, memory_prompt, remembered
 
 _TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
@@ -29,16 +29,13 @@ class End(Word):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One state, what the policy was shown, what it wrote, and what became of it."""
+    """One state, what was done in it, and what became of it."""
 
     index: int  # t, from 0
     anchor: str  # s_t: steps of a task are grouped by it
     observation: str
-    valid_actions: tuple[str, ...]
-    prompt: str  # the user turn of the chat
     shown_turns: int  # earlier turns in the prompt
-    response: str
-    action: str  # what was found in the response; "": nothing
+    action: str  # of the response; "": it has none
     truncated: bool  # the response was stopped by the token limit
     valid: bool  # False: it was no action in this state, and the state stayed
     reward: float
@@ -112,8 +109,8 @@ class Episode:
         self.success: bool | None = None
         self.reason = ""
         self._memory: list[Remembered] = []
-        self._prompt: tuple[str, int] | None = None
-        self._response: tuple[str, str, bool] | None = None
+        self._prompt: MemoryPrompt | None = None
+        self._response: tuple[str, bool] | None = None  # its action, and whether it was cut
 
     def next_prompt(self, *, count: Callable[[str], int], max_tokens: int) -> str | None:
         """The user turn for the next response; None at the end. See `memory_prompt`."""
@@ -140,23 +137,20 @@ class Episode:
         if self._prompt is None or self.end is not None:
             raise ValueError("there is no prompt that this response could answer; call next_prompt first")
         action = find_action(response, truncated=truncated)
-        self._response = (response, action, truncated)
+        self._response = (action, truncated)
         return action
 
     def advance(self, step: Step) -> None:
         """Take the environment's answer to the action."""
         if self._prompt is None or self._response is None:
             raise ValueError("there is no action that this step could answer; call act first")
-        (prompt, shown_turns), (response, action, truncated) = self._prompt, self._response
+        action, truncated = self._response
         self.turns.append(
             Turn(
                 index=len(self.turns),
                 anchor=self.observation.anchor,
                 observation=self.observation.text,
-                valid_actions=self.observation.valid_actions,
-                prompt=prompt,
-                shown_turns=shown_turns,
-                response=response,
+                shown_turns=self._prompt.num_turns,
                 action=action,
                 truncated=truncated,
                 valid=step.valid,

@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.method.core.advantages import group_advantages
-from r3_openrlhf.problems.agents.hierarchy import hierarchy_advantages, step_returns
+from r3_openrlhf.problems.agents.hierarchy import compared_steps, step_returns, weighted_means
+
+
+def hierarchy_advantages(states, returns, **options):
+    return weighted_means(compared_steps(states, returns, **options), [len(mine) for mine in returns])
 
 
 def brute_force(states, returns, *, depth, alpha, eps):

@@ -17,8 +17,8 @@ def trajectory(uid, rewards, *, end=End.DONE, valid=None, task="vault/3"):
     valid = valid or [True] * len(rewards)
     turns = tuple(
         Turn(
-            index=index, anchor=f"s{index}", observation=f"you are at {index}", valid_actions=("go",), prompt=f"Now: {index}",
-            shown_turns=index, response="<action>go</action>", action="go" if fits else "", truncated=index == 1, valid=fits, reward=reward,
+            index=index, anchor=f"s{index}", observation=f"you are at {index}", 
+            shown_turns=index, action="go" if fits else "", truncated=index == 1, valid=fits, reward=reward,
         )
         for index, (reward, fits) in enumerate(zip(rewards, valid, strict=True))
     )  # fmt: skip
