@@ -36,20 +36,12 @@ class Grading:
 
     def __enter__(self) -> Grading:
         self._runner = asyncio.Runner()
-        self._grader = self._runner.run(self._make())
+        self._grader = make_grader(self._config)
         return self
 
     def __exit__(self, *error) -> None:
-        self._runner.run(self._close())
-        self._runner.close()
-
-    async def _make(self):
-        return make_grader(self._config)  # a remote grader connects in this loop
-
-    async def _close(self) -> None:
         self._grader.close()
-        if others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(others, timeout=5.0)
+        self._runner.close()
 
     def request(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> GradeRequest:
         """The request about one response to the problem of `label`."""

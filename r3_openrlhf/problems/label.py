@@ -25,18 +25,8 @@ class Label:
 
     def to_json(self) -> str:
         """One JSON object: the label column of the training file."""
-        fields: dict[str, Any] = {
-            "uid": self.uid,
-            "problem": self.problem,
-            "references": self.references,
-            "task": self.task,
-            "metadata": self.metadata,
-        }
-        further = {"turns": self.turns, "source": self.source, "row": self.row, "prefix": self.prefix}
-        for name, value in further.items():
-            if value is not None:
-                fields[name] = value
-        return _encode(fields)
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return _encode({name: value for name, value in values.items() if value is not None or name == "metadata"})
 
     @classmethod
     def from_json(cls, text: str) -> Label:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,6 +61,7 @@ class SourceCounts:
     num_rows: int = 0
     num_used: int = 0
     num_duplicates: int = 0  # rows equal to an earlier one
+    num_unusable: int = 0  # without problem or answer, or with two
     left_out: dict[str, int] = field(default_factory=dict)  # why -> rows
     problem_forms: dict[str, int] = field(default_factory=dict)  # form of the problem -> rows
     forms: dict[str, int] = field(default_factory=dict)  # answer's form (references.py) -> rows
@@ -84,10 +85,18 @@ class Problems:
     """The problems of a source, in its order."""
 
     labels: list[Label]  # one per uid
-    num_duplicates: int  # rows equal to an earlier one
-    num_unusable: int  # without problem or answer, or with two
-    sources: list[SourceCounts] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)  # suspicious ones
+    sources: list[SourceCounts]
+    findings: list[Finding]  # suspicious ones
+
+    @property
+    def num_duplicates(self) -> int:
+        """Rows equal to an earlier one."""
+        return sum(counts.num_duplicates for counts in self.sources)
+
+    @property
+    def num_unusable(self) -> int:
+        """Rows without problem or answer, or with two."""
+        return sum(counts.num_unusable for counts in self.sources)
 
 
 def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -> Problems:
@@ -134,8 +143,6 @@ def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -
         problems.sources[0].num_used = len(kept[name])
     return Problems(
         labels=[label for labels in kept.values() for label in labels],
-        num_duplicates=sum(problems.sources[0].num_duplicates for problems in parts.values()),
-        num_unusable=sum(problems.num_unusable for problems in parts.values()),
         sources=[counts for problems in parts.values() for counts in problems.sources],
         findings=[finding for problems in parts.values() for finding in problems.findings],
     )
@@ -156,7 +163,9 @@ def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = 
     reasons: Counter[str] = Counter()
     first: dict[type[DataError], str] = {}
     num_without = 0
-    for place, found in _rows(data, counts, with_rows=with_rows):
+    generated = data.path.startswith(REASONING_GYM)
+    rows = _reasoning_gym_rows(data) if generated else _table_rows(data, counts, with_rows=with_rows)
+    for place, found in rows:
         counts.num_rows += 1
         if isinstance(found, Label) and name is not None:
             # ids of two files may be the same
@@ -178,9 +187,9 @@ def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = 
         raise DataError(f"data.path {data.path} has no rows")
     if contradictory:
         reasons["the same problem has several answers"] = sum(num_rows_of[uid] for uid in contradictory)
-    num_unusable = reasons.total()
+    counts.num_unusable = reasons.total()
     for number, kind, limit in (
-        (num_unusable - num_without, DataError, MAX_UNUSABLE_SHARE),
+        (counts.num_unusable - num_without, DataError, MAX_UNUSABLE_SHARE),
         (num_without, NoAnswer, MAX_WITHOUT_ANSWER),
     ):
         if number > limit * counts.num_rows:
@@ -189,27 +198,17 @@ def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = 
             raise DataError(f"{first[kind]}; {many} {can} be used, so repair them or name other columns")
     kept = [label for uid, label in labels.items() if uid not in contradictory]
     counts.num_used, counts.left_out = len(kept), dict(reasons.most_common(MOST_REASONS))
-    counts.num_duplicates = counts.num_rows - num_unusable - len(kept)
-    findings = _findings(data, counts, kept, num_unusable, with_rows=with_rows)
-    return Problems(
-        labels=kept,
-        num_duplicates=counts.num_duplicates,
-        num_unusable=num_unusable,
-        sources=[counts],
-        findings=findings,
-    )
+    counts.num_duplicates = counts.num_rows - counts.num_unusable - len(kept)
+    return Problems(labels=kept, sources=[counts], findings=_findings(data, counts, kept, with_rows=with_rows))
 
 
-def _findings(
-    data: DataConfig, counts: SourceCounts, labels: list[Label], num_unusable: int, *, with_rows: bool
-) -> list[Finding]:
+def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], *, with_rows: bool) -> list[Finding]:
     """The suspicious ones. Raises DataError for what is certainly wrong."""
     findings = []
-    if num_unusable >= SUSPICIOUS * counts.num_rows:
+    if counts.num_unusable >= SUSPICIOUS * counts.num_rows:
         why = "; ".join(f"{number}: {reason}" for reason, number in counts.left_out.items())
-        findings.append(
-            Finding(f"data.path {data.path}: {num_unusable} of {counts.num_rows} rows are left out ({why})")
-        )
+        many = f"{counts.num_unusable} of {counts.num_rows} rows are left out"
+        findings.append(Finding(f"data.path {data.path}: {many} ({why})"))
     if not TASKS[grader_of(data)].runs_programs and not data.path.startswith(REASONING_GYM):
         found = check_references(labels, path=data.path, answer_key=counts.answer_key, columns=counts.columns)
         # a reward function may compare with anything
@@ -242,13 +241,6 @@ def grader_of(data: DataConfig) -> str:
 def problem_uid(problem: str) -> str:
     """First 16 hex digits of the problem text's SHA-256: stable over templates and machines."""
     return hashlib.sha256(problem.encode()).hexdigest()[:16]
-
-
-def _rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> Iterable[tuple[str, Label | DataError]]:
-    """(place, problem or why it cannot be used) of every row."""
-    if data.path.startswith(REASONING_GYM):
-        return _reasoning_gym_rows(data)
-    return _table_rows(data, counts, with_rows=with_rows)
 
 
 @dataclass(frozen=True, slots=True)

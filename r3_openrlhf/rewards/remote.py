@@ -17,7 +17,6 @@ import random
 import re
 import time
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import aiohttp
 import msgspec
@@ -139,7 +138,8 @@ class RemoteGrader:
         self._urls = [url.rstrip("/").removesuffix(path) + path for url in config.urls]
         self._resting_until = dict.fromkeys(self._urls, 0.0)  # after a failure others go first
         self._turn = itertools.count(random.randrange(len(self._urls)))
-        self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
+        self._session: aiohttp.ClientSession | None = None  # of the loop that grades, from its first request on
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._asking: set[asyncio.Task[Outcome]] = set()
         self._is_closed = False
         self._logged: set[tuple[str, str]] = set()
@@ -211,7 +211,7 @@ class RemoteGrader:
         """Return status, text, and how long the server must rest; status 0: why no answer."""
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
-            async with self._session().post(url, data=body, timeout=timeout) as response:
+            async with self._connected().post(url, data=body, timeout=timeout) as response:
                 text = await response.text("utf-8", "replace")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self.failing_since = self.failing_since or time.monotonic()
@@ -241,29 +241,28 @@ class RemoteGrader:
             self._logged.add((url, trouble))
             logger.warning("reward server %s: %s%s", without_secrets(url), without_secrets(trouble), where)
 
-    def _session(self) -> aiohttp.ClientSession:
-        """Return the running loop's: connections belong to one loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._sessions:
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
             token = os.environ.get("R3_REWARD_TOKEN")
-            self._sessions[loop] = aiohttp.ClientSession(
+            self._loop = asyncio.get_running_loop()
+            self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=MAX_REQUESTS),
                 headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             )
-        return self._sessions[loop]
+        return self._session
 
     def close(self) -> None:
         """Close the connections; waiting items are `ungraded: closed`. Callable from any thread."""
         self._is_closed = True
-        for loop, session in list(self._sessions.items()):
-            if loop.is_running():
-                asyncio.run_coroutine_threadsafe(self._close(loop, session), loop)
-            elif not loop.is_closed():
-                loop.run_until_complete(self._close(loop, session))
-        self._sessions.clear()
+        if self._loop is None or self._loop.is_closed():
+            return
+        if self._loop.is_running():
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        else:
+            self._loop.run_until_complete(self._close())
 
-    async def _close(self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> None:
+    async def _close(self) -> None:
         for task in list(self._asking):
-            if task.get_loop() is loop:
-                task.cancel()
-        await session.close()
+            task.cancel()
+        if self._session is not None:
+            await self._session.close()

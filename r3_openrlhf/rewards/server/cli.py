@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import click
@@ -14,15 +14,14 @@ from r3_openrlhf.config.access import new_token, read_token
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.rewards.server.settings import ServerSettings
 
-_REWARD, _CODE = RewardConfig(), RewardConfig().code
+_REWARD = RewardConfig()
 MAX_HEADER_BYTES = 32 * 2**10
 DRAIN_S = 10
 
 
-def _option(name: str, field: str, text: str, *, default: Any = None, **more: Any) -> Any:
+def _option(name: str, field: str, text: str, *, of: Any = ServerSettings) -> Any:
     """An option whose default is the one of the settings."""
-    default = getattr(ServerSettings, field) if default is None else default
-    return click.option(name, field, default=default, show_default=True, help=text, **more)
+    return click.option(name, field, default=getattr(of, field), show_default=True, help=text)
 
 
 @click.command("serve-rewards")
@@ -31,24 +30,21 @@ def _option(name: str, field: str, text: str, *, default: Any = None, **more: An
 @_option("--task", "task", "A grader of yours, my_module:function, which items may name besides ours.")
 @click.option(
     "--workers",
+    "num_workers",
     type=int,
     default=lambda: len(os.sched_getaffinity(0)),
     help="Grading processes.  [default: cores of this process]",
 )
-@_option("--timeout", "timeout_s", "Seconds for one response.", default=_REWARD.timeout_s)
+@_option("--timeout", "timeout_s", "Seconds for one response.", of=_REWARD)
 @click.option("--length-reward/--no-length-reward", default=True, show_default=True)
-@_option("--length-reward-max-tokens", "max_tokens", "L_max.", default=_REWARD.length_reward_max_tokens)
-@_option(
-    "--code-seconds-per-test",
-    "seconds_per_test",
-    "Programs: CPU seconds of a test.",
-    default=_CODE.seconds_per_test,
-)
-@_option("--code-seconds", "seconds", "Programs: seconds of all tests.", default=_CODE.seconds)
-@_option("--code-memory-mb", "memory_mb", "Programs: MB of a test.", default=_CODE.memory_mb)
-@click.option("--code-url", help="Programs: a SandboxFusion server that runs them.  [default: this machine]")
+@_option("--length-reward-max-tokens", "length_reward_max_tokens", "L_max.", of=_REWARD)
+@_option("--code-seconds-per-test", "seconds_per_test", "Programs: CPU seconds of a test.", of=_REWARD.code)
+@_option("--code-seconds", "seconds", "Programs: seconds of all tests.", of=_REWARD.code)
+@_option("--code-memory-mb", "memory_mb", "Programs: MB of a test.", of=_REWARD.code)
+@click.option("--code-url", "url", help="Programs: a SandboxFusion server that runs them.  [default: this machine]")
 @click.option(
     "--code-language",
+    "languages",
     multiple=True,
     metavar="WORD=IMPORT_PATH",
     help="Programs: a language (docs/code.md); may be repeated.",
@@ -63,40 +59,24 @@ def _option(name: str, field: str, text: str, *, default: Any = None, **more: An
 @_option("--max-pending-mb", "max_pending_mb", "MB of items that wait, with references; above it 503.")
 @_option("--max-connections", "max_connections", "Connections at once; above it 503.")
 @_option("--read-timeout", "read_timeout_s", "Seconds for the body of a request.")
-def serve_rewards(
-    workers: int,
-    timeout_s: float,
-    length_reward: bool,
-    max_tokens: int,
-    seconds_per_test: float,
-    seconds: float,
-    memory_mb: int,
-    code_url: str | None,
-    code_language: tuple[str, ...],
-    token_file: str | None,
-    **of_server: Any,
-) -> None:
+def serve_rewards(languages: tuple[str, ...], length_reward: bool, token_file: str | None, **values: Any) -> None:
     """Serve grades and rewards over HTTP, for `reward.urls`.
 
     Example: r3 serve-rewards --port 5000, then reward.urls=[http://127.0.0.1:5000]
     """
+    values["languages"] = {word: path for word, _, path in (pair.partition("=") for pair in languages)}
+    values["length_reward_max_tokens"] = values["length_reward_max_tokens"] if length_reward else None
     try:
-        code = CodeConfig(
-            seconds_per_test=seconds_per_test,
-            seconds=seconds,
-            memory_mb=memory_mb,
-            url=code_url,
-            languages={word: path for word, _, path in (pair.partition("=") for pair in code_language)},
-        )
-        reward = RewardConfig(
-            length_reward_max_tokens=max_tokens if length_reward else None,
-            timeout_s=timeout_s,
-            num_workers=workers,
-            code=code,
-        )
-        run(ServerSettings(token=read_token(token_file, "R3_REWARD_TOKEN"), reward=reward, **of_server))
+        values["code"] = CodeConfig(**_taken(CodeConfig, values))
+        values["reward"] = RewardConfig(**_taken(RewardConfig, values))
+        run(ServerSettings(token=read_token(token_file, "R3_REWARD_TOKEN"), **values))
     except R3Error as error:
         raise click.ClickException(str(error)) from error
+
+
+def _taken(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Take the fields of a class of settings out of `values`."""
+    return {field.name: values.pop(field.name) for field in fields(kind) if field.name in values}
 
 
 def run(settings: ServerSettings) -> None:

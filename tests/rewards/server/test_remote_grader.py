@@ -122,20 +122,6 @@ def test_closing_answers_what_is_waiting():
     assert {grade.reason for grade in asyncio.run(run())} == {"closed"}
 
 
-def test_it_works_in_one_loop_after_another(service):
-    grader = make_grader(RewardConfig(urls=[service.url]))
-    check(asyncio.run(_few(grader)))
-    check(asyncio.run(_few(grader)))
-    grader.close()
-
-
-async def _few(grader):
-    grades = await asyncio.gather(*(grader.grade(request(i)) for i in range(20)))
-    for session in list(grader._sessions.values()):
-        await session.close()
-    return grades
-
-
 class Killer(threading.Thread):
     """Kills random workers of a service, and the whole service after every fifth, `restarts` times."""
 
