@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from r3_openrlhf.config import BenchmarkConfig
+from r3_openrlhf.evaluation.results import headline
 from r3_openrlhf.evaluation.run import Request, run_evaluation
 
 
@@ -36,7 +37,7 @@ def evaluate(
         options: n_samples, temperature, top_p, max_new_tokens, seed, tensor_parallel_size, gpu_memory_utilization.
 
     Returns:
-        A row per benchmark: `num_problems`, `response_tokens_mean`; `pass_at_1`, `pass_at_K`,
+        A row per benchmark: `num_problems`, `response_tokens_mean`, `truncated_rate`; `pass_at_1`, `pass_at_K`,
         `majority_at_K` (K: n_samples) from 0 to 1, with `_low`, `_high` (95%, over problems).
 
     Raises:
@@ -55,12 +56,10 @@ def evaluate(
 
 def frame_of(results: dict[str, Any]) -> pd.DataFrame:
     """results.json as a data frame with one row per benchmark."""
-    last, rows = str(results["settings"]["n_samples"]), []
+    rows = []
     for name, summary in results["benchmarks"].items():
         row = {"benchmark": name, "num_problems": summary["num_problems"]}
-        estimates = {key: summary[key] for key in ("pass_at_1", "response_tokens_mean")}
-        estimates |= {f"{kind}_{last}": summary[f"{kind}_k"][last] for kind in ("pass_at", "majority_at")}
-        for key, estimate in estimates.items():
+        for key, estimate in headline(summary, results["settings"]["n_samples"]).items():
             row |= {key: estimate["value"], f"{key}_low": estimate["low"], f"{key}_high": estimate["high"]}
         rows.append(row)
     return pd.DataFrame(rows).set_index("benchmark")

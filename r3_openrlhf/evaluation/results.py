@@ -87,16 +87,22 @@ def hard_uids(problems: Iterable[SampledProblem], benchmark: str) -> tuple[set[s
     return {uid for uid, count in not_wrong.items() if count <= HARD_AT_MOST}, set(not_wrong)
 
 
+def headline(summary: dict[str, Any], n_samples: int) -> dict[str, dict[str, Any]]:
+    """The estimates of a benchmark that tables show, by name."""
+    last = str(n_samples)
+    return {
+        "pass_at_1": summary["pass_at_1"],
+        f"pass_at_{last}": summary["pass_at_k"][last],
+        f"majority_at_{last}": summary["majority_at_k"][last],
+        "response_tokens_mean": summary["response_tokens_mean"],
+        "truncated_rate": summary["truncated_rate"],
+    }
+
+
 def mean_over_benchmarks(summaries: dict[str, dict[str, Any]], n_samples: int) -> dict[str, float | None]:
     """Unweighted means, as tables of papers have them; None where a benchmark has no value."""
-    last = str(n_samples)
-    columns = {
-        "pass_at_1": [summary["pass_at_1"] for summary in summaries.values()],
-        f"pass_at_{last}": [summary["pass_at_k"][last] for summary in summaries.values()],
-        f"majority_at_{last}": [summary["majority_at_k"][last] for summary in summaries.values()],
-        "response_tokens_mean": [summary["response_tokens_mean"] for summary in summaries.values()],
-    }
-    values = {name: [estimate["value"] for estimate in column] for name, column in columns.items()}
+    rows = [headline(summary, n_samples) for summary in summaries.values()]
+    values = {name: [row[name]["value"] for row in rows] for name in rows[0] if name != "truncated_rate"}
     return {name: None if None in column else mean(column) for name, column in values.items()}
 
 
@@ -114,25 +120,40 @@ def markdown(results: dict[str, Any]) -> str:
         f"{n} responses per problem, temperature {settings['temperature']}, top_p {settings['top_p']}, up to "
         f"{settings['max_new_tokens']} tokens, seed {settings['seed']}. 95% bootstrap intervals over problems.",
         "",
-        *_overview(results["benchmarks"], results["mean"], n),
+        *_overview("benchmark", results["benchmarks"], n, results["mean"]),
     ]
     for name, summary in results["benchmarks"].items():
         lines += ["", f"## {name}", "", *_origin(summary), ""]
-        curves = [[label, *map(percent, summary[key].values())] for label, key in CURVES.items()]
+        curves = [[label, *(_cell(key, one) for one in summary[key].values())] for label, key in CURVES.items()]
         lines += _table(["k", *summary["pass_at_k"]], curves)
         if summary["lengths"]:
-            lines += ["", *_lengths(summary["lengths"], n)]
+            lines += ["", *_overview("token limit", summary["lengths"], n)]
     return "\n".join(lines) + "\n"
 
 
-def _overview(summaries: dict[str, Any], means: dict[str, Any], n: int) -> list[str]:
-    header = ["benchmark", "problems", f"Pass@1 (avg@{n})", f"Pass@{n}", f"maj@{n}", "tokens", "truncated", "ungraded"]
-    rows = [[name, str(summary["num_problems"]), *_cells(summary, n)] for name, summary in summaries.items()]
-    if len(rows) > 1:
-        no_interval = {key: {"value": value, "low": None} for key, value in means.items()}
-        *shares, tokens = no_interval.values()
-        rows.append(["mean", "", *map(percent, shares), plain(tokens), "", ""])
+def _overview(first: str, summaries: dict[str, Any], n: int, means: dict[str, Any] | None = None) -> list[str]:
+    header = [first, "problems", f"Pass@1 (avg@{n})", f"Pass@{n}", f"maj@{n}", "tokens", "truncated", "ungraded"]
+    rows = [
+        [
+            name,
+            str(one["num_problems"]),
+            *map(_cell, *zip(*headline(one, n).items(), strict=True)),
+            str(one["num_ungraded"]),
+        ]
+        for name, one in summaries.items()
+    ]
+    if means and len(rows) > 1:
+        cells = [_cell(name, {"value": value, "low": None}) for name, value in means.items()]
+        rows.append(["mean", "", *cells, "", ""])
     return _table(header, rows)
+
+
+def _cell(name: str, estimate: dict[str, Any]) -> str:
+    """A share in percent with its interval, "41.2 [38.0, 44.4]", or a number of tokens; "-" where there is none."""
+    if estimate["value"] is None or name == "response_tokens_mean":
+        return "-" if estimate["value"] is None else f"{estimate['value']:.0f}"
+    text = f"{100 * estimate['value']:.1f}"
+    return text if estimate["low"] is None else f"{text} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
 
 
 def _origin(summary: dict[str, Any]) -> list[str]:
@@ -150,36 +171,6 @@ def _origin(summary: dict[str, Any]) -> list[str]:
             f"{100 * bounds['correct']:.1f} had they been correct"
         )
     return [text + "."]
-
-
-def _lengths(lengths: dict[str, Any], n: int) -> list[str]:
-    header = ["token limit", "Pass@1", f"Pass@{n}", f"maj@{n}", "tokens", "truncated", "ungraded"]
-    return _table(header, [[limit, *_cells(summary, n)] for limit, summary in lengths.items()])
-
-
-def _cells(summary: dict[str, Any], n: int) -> list[str]:
-    """From Pass@1 to ungraded."""
-    return [
-        percent(summary["pass_at_1"]),
-        percent(summary["pass_at_k"][str(n)]),
-        percent(summary["majority_at_k"][str(n)]),
-        plain(summary["response_tokens_mean"]),
-        percent(summary["truncated_rate"]),
-        str(summary["num_ungraded"]),
-    ]
-
-
-def percent(estimate: dict[str, Any]) -> str:
-    """An estimate of a share as "41.2 [38.0, 44.4]"; "-" where there is none."""
-    if estimate["value"] is None:
-        return "-"
-    text = f"{100 * estimate['value']:.1f}"
-    return text if estimate["low"] is None else f"{text} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
-
-
-def plain(estimate: dict[str, Any]) -> str:
-    """An estimate as a whole number; "-" where there is none."""
-    return "-" if estimate["value"] is None else f"{estimate['value']:.0f}"
 
 
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:
