@@ -68,7 +68,7 @@ class DataConfig:
     template_date: str | None = None
     # system message of the chat template
     system_prompt: str | None = None
-    # text of the prompt; "{problem}" is replaced, nothing else is interpreted
+    # text of the prompt; "{problem}" is the problem, "{COLUMN}" another column of its row; {{word}} is {word}
     prompt_template: str = "{problem}"
     # size, seed and options of the task; if data.path is a function, its keyword arguments
     reasoning_gym: dict[str, Any] = field(default_factory=dict)

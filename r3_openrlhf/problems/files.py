@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import glob
+import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import check_signature, is_import_path, load_object
-from r3_openrlhf.problems.table import MAX_CELL, PACKED, Table, read_json, read_separated
+from r3_openrlhf.problems.table import MAX_CELL, PACKED, WHOLE, Row, Table, read_json, read_separated, table_of
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TYPED = {".parquet": "parquet", ".arrow": "arrow"}  # ending -> its reader in `datasets`
@@ -33,23 +35,24 @@ def is_on_the_hub(path: str) -> bool:
     return ending(path) is None and bool(_HUB_NAME.fullmatch(path)) and not Path(path).exists()
 
 
-def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
-    """The rows of data.path with those of `wanted` columns that it has; None: all. DataError."""
-    wanted = None if wanted is None else sorted(wanted)
+def load_table(data: DataConfig) -> Table:
+    """The rows of data.path. DataError, also while they are read."""
     name = f"data.path {data.path}"
     path = Path(data.path).expanduser()
     try:
         if is_import_path(data.path):
             return _generated(data, name)
         if path.is_dir() or is_on_the_hub(data.path):
-            return _directory(data, path, wanted)
+            return _directory(data, path)
         if path.is_file():
-            return _file(path, name, wanted)
+            return _file(path, name)
         if _IS_PATTERN.search(data.path):
             files = sorted(filter(Path.is_file, map(Path, glob.glob(str(path), recursive=True))))
             if not files:
                 raise DataError(f"data.path is {data.path}, a pattern that no file fits")
-            return _together(_file(file, f"{name}, {file.name}", wanted) for file in files)
+            tables = [_file(file, f"{name}, {file.name}") for file in files]
+            columns = dict.fromkeys(column for table in tables for column in table.columns)
+            return Table(list(columns), lambda wanted: itertools.chain(*(table.rows(wanted) for table in tables)))
     except R3Error:
         raise
     except Exception as error:  # loaders raise almost anything
@@ -76,27 +79,27 @@ def _generated(data: DataConfig, name: str) -> Table:
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{name} gives no rows, or rows that are no dictionaries; give one dictionary a problem")
     columns = list(set.intersection(*map(set, rows)))
-    return Table(columns, [(f"{name}, problem {index + 1}", row) for index, row in enumerate(rows)])
+    return Table(columns, lambda wanted: [(f"{name}, problem {index + 1}", row) for index, row in enumerate(rows)])
 
 
 def _endings() -> str:
     return f"{', '.join(ENDINGS)} (texts also with {' or '.join(PACKED)})"
 
 
-def _file(path: Path, name: str, wanted: list[str] | None) -> Table:
+def _file(path: Path, name: str) -> Table:
     found = ending(path)
     if found is None:
         raise DataError(f"{name} is there, but how it ends says nothing about its format; use one of {_endings()}")
     if found in SEPARATORS:
-        return read_separated(path, name=name, wanted=wanted, separator=SEPARATORS[found])
+        return table_of(read_separated(path, name=name, separator=SEPARATORS[found]))
     if found not in TYPED:
-        return read_json(path, name=name, wanted=wanted)
+        return table_of(read_json(path, name=name))
     import datasets
 
-    return _table_of(datasets.load_dataset(TYPED[found], data_files=str(path), split="train"), name, wanted)
+    return _table_of(datasets.load_dataset(TYPED[found], data_files=str(path), split="train"), name)
 
 
-def _directory(data: DataConfig, path: Path, wanted: list[str] | None) -> Table:
+def _directory(data: DataConfig, path: Path) -> Table:
     """Also a hub data set; its JSON and CSV files are read here."""
     import datasets
     from datasets.packaged_modules.csv.csv import Csv
@@ -109,20 +112,16 @@ def _directory(data: DataConfig, path: Path, wanted: list[str] | None) -> Table:
             if data.split not in saved:
                 raise DataError(f"{name} has the splits {', '.join(saved)} and no {quoted(data.split)} (data.split)")
             saved = saved[data.split]
-        return _table_of(saved, name, wanted)
+        return _table_of(saved, name)
     builder = datasets.load_dataset_builder(str(path), name=data.subset)
     if isinstance(builder, Json):
-        field = builder.config.field
-        return _text_files(data, builder, lambda file, name: read_json(file, name=name, wanted=wanted, field=field))
+        return _text_files(data, builder, functools.partial(read_json, field=builder.config.field))
     if isinstance(builder, Csv):
-        separator = builder.config.sep or ","
-        return _text_files(
-            data, builder, lambda file, name: read_separated(file, name=name, wanted=wanted, separator=separator)
-        )
-    return _table_of(datasets.load_dataset(str(path), name=data.subset, split=data.split), name, wanted)
+        return _text_files(data, builder, functools.partial(read_separated, separator=builder.config.sep or ","))
+    return _table_of(datasets.load_dataset(str(path), name=data.subset, split=data.split), name)
 
 
-def _text_files(data: DataConfig, builder: Any, read: Callable[[Path, str], Table]) -> Table:
+def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row]]) -> Table:
     """data.split of a data set of files: "train", "train[:100]", "train+test"."""
     import datasets
 
@@ -131,26 +130,24 @@ def _text_files(data: DataConfig, builder: Any, read: Callable[[Path, str], Tabl
         for split, names in builder.config.data_files.items()
         if str(split) in data.split
     }
-    splits = {
-        split: _together(read(Path(path), f"data.path {data.path}, {Path(path).name}") for path in paths)
+    rows = {
+        split: [row for path in paths for row in read(Path(path), name=f"data.path {data.path}, {Path(path).name}")]
         for split, paths in files.items()
     }
-    rows = {split: list(table.rows) for split, table in splits.items()}
     parts = datasets.ReadInstruction.from_spec(data.split).to_absolute({split: len(rows[split]) for split in rows})
-    columns = dict.fromkeys(column for table in splits.values() for column in table.columns)
-    return Table(list(columns), [row for part in parts for row in rows[part.splitname][part.from_ : part.to]])
+    return table_of(row for part in parts for row in rows[part.splitname][part.from_ : part.to])
 
 
-def _together(tables: Iterable[Table]) -> Table:
-    tables = list(tables)
-    columns = dict.fromkeys(column for table in tables for column in table.columns)
-    return Table(list(columns), [row for table in tables for row in table.rows])
-
-
-def _table_of(dataset: Any, name: str, wanted: list[str] | None) -> Table:
+def _table_of(dataset: Any, name: str) -> Table:
     """A data set whose columns have types."""
-    kept = [column for column in dataset.column_names if wanted is None or column in wanted]
-    rows = ((f"{name}, row {index + 1}", _of_size(row)) for index, row in enumerate(dataset.select_columns(kept)))
+
+    def rows(wanted: Collection[str] | None) -> Iterator[Row]:
+        kept = [column for column in dataset.column_names if wanted is None or column in wanted]
+        each = itertools.chain(
+            itertools.islice(dataset, WHOLE), itertools.islice(dataset.select_columns(kept), WHOLE, None)
+        )
+        return ((f"{name}, row {index + 1}", _of_size(row)) for index, row in enumerate(each))
+
     return Table(dataset.column_names, rows)
 
 

@@ -1,16 +1,20 @@
-"""Check that problems look like problems: a Finding for each way they do not."""
+"""Check that prompts hold the problem, the whole problem and nothing else: a Finding for each way they do not."""
 
 from __future__ import annotations
 
+import mimetypes
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.problems.label import Label
+from r3_openrlhf.problems.prompts import columns_in
 from r3_openrlhf.problems.reference_checks import CERTAIN, FEW, SUSPICIOUS
+from r3_openrlhf.problems.table import Numeral
 
 # <|anything|>, <start_of_turn>, [INST], [SYSTEM_PROMPT], or a turn of the assistant that begins at the end
 _TEMPLATE = re.compile(
@@ -29,6 +33,10 @@ _SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|\\(?:left|right)(?![a-zA-Z])|[\s~$]
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]{2,}|\ufffd")
 _BEFORE = 8  # characters in front of an answer that leaks
 _MOST = 0.8  # of the problems
+# Columns of what follows the problem; any other one is worth a word
+_AFTERWARDS = ("solution", "explanation", "rationale", "reason", "response", "output", "answer", "generat", "complet")
+_TAIL = 60  # characters in which a solution ends with its answer
+_READ_BY_TEMPLATES = ("tools", "documents")  # arguments of transformers' apply_chat_template
 
 
 def near(label: Label) -> str:
@@ -50,8 +58,9 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
 
     if data.chat_template:
         marked = [label for label in labels if _TEMPLATE.search(label.problem)]
-        what = "are in a chat template already, like {}, and would be put into another; use data.chat_template=false, or a column"
-        say(marked, what + " with the bare problem", certain=CERTAIN)
+        mark = next(filter(None, (_TEMPLATE.search(label.problem) for label in marked)), [""])[0].strip()
+        what = f"are in a chat template already ({mark}), and would be put into another; use "
+        say(marked, what + "data.chat_template=false, or a column with the bare problem", certain=CERTAIN)
     for key, text in (("prompt_template", data.prompt_template), ("system_prompt", data.system_prompt or "")):
         if typed := _TYPED.search(text):
             findings.append(
@@ -92,3 +101,62 @@ def _leaks(labels: Sequence[Label]) -> list[Label]:
             after.setdefault(begin[-_BEFORE:], []).append(label)
     words, most = max(after.items(), key=lambda entry: len(entry[1]), default=("", []))
     return most if len(most) >= max(FEW, _MOST * len(labels)) and re.search(r"[^\W\d_]", words) else []
+
+
+def check_rows(
+    rows: Sequence[tuple[dict[str, Any], Label]], used: Collection[str], *, data: DataConfig
+) -> list[Finding]:
+    """Findings about the first rows of a table. `used`: columns that the run reads."""
+    first, where = f"of the first {len(rows)} rows", f"data.path {data.path}"
+    sentences = []
+    others = dict.fromkeys(column for row, _ in rows for column in row if column not in used)
+    cells = {column: [(row[column], label) for row, label in rows if row.get(column)] for column in others}
+    texts = [column for column, found in cells.items() if _is_part(column, found, len(rows))]
+    if texts and not columns_in(data.prompt_template):
+        template = quoted("".join(f"{{{column}}} " for column in texts) + "{problem}")
+        sentences.append(
+            f"texts of {' and '.join(texts)} are not in the prompt, like {quoted(cells[texts[0]][0][0])}; if they are a part of the "
+            f"problem, use data.prompt_template={template}"
+        )
+    for column, found in cells.items():
+        media = sum(_is_medium(cell) for cell, _ in found)
+        if media or column in _READ_BY_TEMPLATES and found:
+            kind = "images, videos or sound" if media else f"{column} for a chat template"
+            sentences.append(
+                f"the column {column} of {media or len(found)} {first} holds {kind}, which the model is not given; use rows without"
+            )
+    if marked := [name for row, _ in rows for name in _splits(row) if name not in data.split]:
+        what = f"call themselves {marked[0]}, and data.split is {data.split}"
+        sentences.append(f"{len(marked)} {first} {what}; take them out, unless they are to be trained on")
+    return [Finding(f"{where}: {sentence}") for sentence in sentences]
+
+
+def _is_part(column: str, found: Sequence[tuple[Any, Label]], num_rows: int) -> bool:
+    """True if most rows have a text of some words there which is no solution, and most differ."""
+    words = [
+        (cell, label)
+        for cell, label in found
+        if isinstance(cell, str) and not isinstance(cell, Numeral) and len(cell.split()) > 1 and cell[:1] not in "[{"
+    ]
+    if 2 * len(words) < num_rows or any(word in column.lower() for word in _AFTERWARDS):
+        return False
+    ends = sum(any(text in cell[-_TAIL:] for text in label.references) for cell, label in words if len(cell) > _TAIL)
+    repeats = sum(cell.strip() in label.problem for cell, label in words)
+    return 5 * len({cell for cell, _ in words}) > len(words) > 2 * max(ends, repeats)
+
+
+def _is_medium(cell: Any) -> bool:
+    if isinstance(cell, list):
+        return bool(cell) and _is_medium(cell[0])
+    if isinstance(cell, dict):
+        return any(map(_is_medium, cell.values()))
+    if isinstance(cell, str):
+        kind = mimetypes.guess_type(cell)[0] if len(cell.split()) == 1 else None
+        return (kind or "").startswith(("image/", "video/", "audio/")) or cell.startswith("data:image/")
+    return isinstance(cell, bytes) or hasattr(cell, "tobytes")  # what `datasets` makes of an image
+
+
+def _splits(row: dict[str, Any]) -> list[str]:
+    """Names of a split in a row, in a column or one level below."""
+    inside = [cell for cell in row.values() if isinstance(cell, dict)]
+    return [one["split"] for one in (row, *inside) if isinstance(one.get("split"), str)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import re
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +22,27 @@ if TYPE_CHECKING:
 
 
 def problem_message(data: DataConfig, problem: str) -> str:
-    """The user's turn: data.prompt_template with {problem} replaced, other braces kept."""
-    return data.prompt_template.replace("{problem}", problem)
+    """The user's turn: data.prompt_template with {problem} replaced. With other columns in it the
+    problem was filled in with its row (problems/sources.py)."""
+    return problem if columns_in(data.prompt_template) else filled(data.prompt_template, {"problem": problem})
+
+
+def columns_in(template: str) -> list[str]:
+    """The columns besides the problem that a template names in braces."""
+    return [name for name in _NAMES.findall(template) if name and name != "problem"]
+
+
+def filled(template: str, texts: Mapping[str, str]) -> str:
+    """The template with each {name} replaced. {{name}} is {name}; braces of LaTeX stay."""
+
+    def text_of(found: re.Match[str]) -> str:
+        return texts[found[1]] if found[1] else found[0][1:-1] if found[0][:2] == "{{" else found[0]
+
+    return _NAMES.sub(text_of, template)
+
+
+# {{doubled}} and \\text{braces} of a command are no names of columns
+_NAMES = re.compile(r"\{\{\w+\}\}|\\[A-Za-z]+\s*(?:\{[^{}]*\})+|[\^_]\{\w+\}|\{([^\W\d][\w.]*)\}")
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, data: DataConfig, label: Label, text: str | None = None) -> str:
@@ -89,6 +110,13 @@ def _holds(prompt: str, text: str) -> bool:
     return text in prompt or "".join(text.split()) in "".join(prompt.split())
 
 
+def unknown_values(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list[str]:
+    """The variables of data.chat_template_kwargs that the chat template does not name."""
+    template = str(data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template)
+    known = inspect.signature(tokenizer.apply_chat_template).parameters
+    return [name for name in data.chat_template_kwargs if name not in template and name not in known]
+
+
 def has_template(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> bool:
     """True if there is a chat template, of the tokenizer or in data.chat_template_kwargs."""
     return (data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template) is not None
@@ -120,7 +148,9 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> int | N
     except TemplateError:
         return None
     behind = tokenizer(text=text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"]
-    return behind[0] if behind and behind[0] in tokenizer.added_tokens_decoder else None
+    # a turn that ends with the begin of the next text does not end there
+    own = behind[:1] != [tokenizer.bos_token_id] or tokenizer.bos_token_id == tokenizer.eos_token_id
+    return behind[0] if behind and own and behind[0] in tokenizer.added_tokens_decoder else None
 
 
 class RunPrompts:

@@ -138,12 +138,12 @@ def without_float_tails(columns: Sequence[list[str]]) -> bool:
     return len(texts) > 1 and all(map(_WHOLE_FLOAT.fullmatch, texts))
 
 
-def text_of(cell: Any, *, key: str) -> str:
+def text_of(cell: Any, *, key: str, what: str = "answer") -> str:
     """A text or a number as it is written; "" for None and NaN. DataError: neither of them."""
     if _is_empty(cell):
         return ""
     if not isinstance(cell, str | int | float | Decimal | date):
-        raise DataError(f"the answer ({key}) is neither a text nor a number, nor a list of them")
+        raise DataError(f"the {what} ({key}) is neither a text nor a number, nor a list of them")
     return format(cell, "f") if isinstance(cell, Decimal) else str(cell)
 
 

@@ -20,7 +20,8 @@ from r3_openrlhf.problems.code_rows import Shape, columns_of, known_shape, probl
 from r3_openrlhf.problems.columns import ANSWER_COLUMNS, PROBLEM_COLUMNS, chosen_column, root_of, turns_of, value_at
 from r3_openrlhf.problems.files import cause, is_on_the_hub, load_table
 from r3_openrlhf.problems.label import Label as Label
-from r3_openrlhf.problems.prompt_checks import check_prompts
+from r3_openrlhf.problems.prompt_checks import check_prompts, check_rows
+from r3_openrlhf.problems.prompts import columns_in, filled
 from r3_openrlhf.problems.reference_checks import SUSPICIOUS, check_references
 from r3_openrlhf.problems.references import (
     AFTER_MARKS,
@@ -32,9 +33,10 @@ from r3_openrlhf.problems.references import (
     as_meant,
     cells_of,
     references_of,
+    text_of,
     without_float_tails,
 )
-from r3_openrlhf.problems.table import plain_row
+from r3_openrlhf.problems.table import WHOLE, plain_row
 
 REASONING_GYM = "reasoning_gym:"
 # Public data sets, DeepScaleR-Preview among them, hold a few rows without an answer and problems
@@ -65,6 +67,7 @@ class SourceCounts:
     left_out: dict[str, int] = field(default_factory=dict)  # why -> rows
     problem_forms: dict[str, int] = field(default_factory=dict)  # form of the problem -> rows
     forms: dict[str, int] = field(default_factory=dict)  # answer's form (references.py) -> rows
+    findings: list[Finding] = field(default_factory=list)  # about columns that are not read
 
     @property
     def how_read(self) -> str:
@@ -204,7 +207,7 @@ def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = 
 
 def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], *, with_rows: bool) -> list[Finding]:
     """The suspicious ones. Raises DataError for what is certainly wrong."""
-    findings = []
+    findings = list(counts.findings)
     if counts.num_unusable >= SUSPICIOUS * counts.num_rows:
         why = "; ".join(f"{number}: {reason}" for reason, number in counts.left_out.items())
         many = f"{counts.num_unusable} of {counts.num_rows} rows are left out"
@@ -251,31 +254,33 @@ class Columns:
     answer: str | None  # None: a reward function has no need of one, or a shape has tests
     uid: str | None
     shape: Shape | None = None  # of tests of programs (code_rows.py)
+    template: str = ""  # data.prompt_template, if it names further columns
 
 
 def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> list[tuple[str, Label | DataError]]:
-    keys, task = [data.problem_key, data.answer_key, data.uid_key], grader_of(data)
-    if TASKS[task].runs_programs:
-        wanted = columns_of(keys)
-    else:
-        names = [name for group in (*PROBLEM_COLUMNS, *ANSWER_COLUMNS) for name in group]
-        # a column may have a dot in its name
-        wanted = {name for key in (*keys, *names) if key for name in (key, root_of(key))}
-    table = load_table(data, None if with_rows else wanted)
+    task, table = grader_of(data), load_table(data)
     if not table.columns:
-        return [(place, row) for place, row in table.rows if isinstance(row, DataError)]
+        return [(place, row) for place, row in table.rows(None) if isinstance(row, DataError)]
     columns = _columns_of(data, table.columns, with_rows=with_rows)
     shape = columns.shape
     counts.problem_key, counts.columns = columns.problem, table.columns
     counts.answer_key = shape.tests if shape else columns.answer or "none"
+    keys = [columns.problem, columns.answer, columns.uid, *columns_in(data.prompt_template)]
+    # a column may have a dot in its name
+    used = columns_of(keys) if shape else {name for key in keys if key for name in (key, root_of(key))}
     rows: list[tuple[str, Label | DataError]] = []
     forms: list[tuple[str, str]] = []
-    for place, row in table.rows:
+    whole: list[tuple[dict[str, Any], Label]] = []
+    for place, row in table.rows(None if with_rows else used):
         found, form = _found(columns, task, row)
-        if with_rows and isinstance(found, Label) and isinstance(row, dict):
-            found = replace(found, row=plain_row(row))
+        if isinstance(found, Label) and isinstance(row, dict):
+            if len(whole) < WHOLE:
+                whole.append((row, found))
+            if with_rows:
+                found = replace(found, row=plain_row(row))
         rows.append((place, found))
         forms.append(form)
+    counts.findings = check_rows(whole, used, data=data)
     labels = [found for _, found in rows if isinstance(found, Label)]
     marked = [form for _, form in forms if form in MARKS]
     if len(marked) > len(labels) / 2:
@@ -298,12 +303,14 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
 
 def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Columns:
     """The columns that hold problem, answer and uid. DataError: one is not there."""
-    if data.uid_key is not None:
-        chosen_column(columns, key=data.uid_key, groups=(), option="uid_key", path=data.path)
+    template = data.prompt_template if columns_in(data.prompt_template) else ""
+    for option, key in [("uid_key", data.uid_key), *(("prompt_template", key) for key in columns_in(template))]:
+        if key is not None:
+            chosen_column(columns, key=key, groups=(), option=option, path=data.path)
     if TASKS[grader_of(data)].runs_programs:
         shape = shape_of(columns, path=data.path, answer_key=data.answer_key)
         problem = problem_column(shape, columns, path=data.path, problem_key=data.problem_key)
-        return Columns(problem, None, data.uid_key, shape)
+        return Columns(problem, None, data.uid_key, shape, template)
     try:
         problem = chosen_column(
             columns, key=data.problem_key, groups=PROBLEM_COLUMNS, option="problem_key", path=data.path
@@ -318,7 +325,7 @@ def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Col
         if data.answer_key is not None or data.task is not None or known is None:
             raise
         raise DataError(f"{error}; or use data.task=code, if {known.tests} holds tests of programs") from error
-    return Columns(problem, answer, data.uid_key)
+    return Columns(problem, answer, data.uid_key, None, template)
 
 
 def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tuple[Label | DataError, tuple[str, str]]:
@@ -338,6 +345,9 @@ def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tupl
 def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, tuple[str, str]]:
     """(a row's problem, the forms of its problem and its answer). DataError: unusable."""
     turns, problem, problem_form = turns_of(value_at(row, columns.problem), key=columns.problem)
+    if columns.template:
+        texts = {name: text_of(value_at(row, name), key=name, what="column") for name in columns_in(columns.template)}
+        problem = filled(columns.template, texts | {"problem": problem})
     form, references, answers = AS_IT_IS, list[str](), list[str]()
     if columns.answer is not None:
         references, answers, form = _answers(columns.answer, task, row)
@@ -384,6 +394,8 @@ def _is_unicode(text: str) -> bool:
 
 def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
     """data.reasoning_gym.size different problems; repeats of small tasks are not counted."""
+    if names := columns_in(data.prompt_template):
+        raise DataError(f"data.prompt_template names {names[0]}, and problems of reasoning-gym have no columns")
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
 

@@ -13,7 +13,7 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +23,7 @@ import zstandard
 from r3_openrlhf.method.errors import DataError, quoted
 
 PACKED = (".gz", ".zst")
+WHOLE = 64  # rows at the beginning that have all columns
 MOST_NAMES = 20  # in a sentence
 # first bytes of files whose names do not say what they are
 FOREIGN = {
@@ -39,38 +40,42 @@ class Numeral(str):
     """A number of a JSON file, spelt as it is there."""
 
 
+Row = tuple[str, dict[str, Any] | DataError]  # its place, and the row or why there is none
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """columns: names that some row has. rows: (place, wanted columns or why there are none)."""
+    """columns: names that some of the first rows have. rows: all of them, once; after the first WHOLE
+    they may have the wanted columns alone, None: all."""
 
     columns: list[str]
-    rows: Iterable[tuple[str, dict[str, Any] | DataError]]
+    rows: Callable[[Collection[str] | None], Iterable[Row]]
 
 
-def read_json(path: Path, *, name: str, wanted: Collection[str] | None, field: str | None = None) -> Table:
+def table_of(rows: Iterable[Row]) -> Table:
+    """A table of rows that are read one by one."""
+    rows = iter(rows)
+    first = list(itertools.islice(rows, WHOLE))
+    columns = dict.fromkeys(column for _, row in first if isinstance(row, dict) for column in row)
+    return Table(list(columns), lambda wanted: itertools.chain(first, rows))
+
+
+def read_json(path: Path, *, name: str, field: str | None = None) -> Iterator[Row]:
     """JSON Lines, one list of objects, or one object of columns; `field`: the key of a whole
     document that holds them.
 
     name: how sentences call the file. Raises DataError with file and line for what is not JSON or
     not UTF-8. A row that is no object is an unusable row."""
-    columns: dict[str, None] = {}
-    rows: list[tuple[str, dict[str, Any] | DataError]] = []
     for place, value in _values(path, name, field):
-        if isinstance(value, dict):
-            columns |= dict.fromkeys(value)
-            rows.append((place, _picked(value, wanted)))
-        else:
-            rows.append((place, DataError(f"it is {_kind(value)} and no row {{...}}")))
-    return Table(list(columns), rows)
+        yield place, value if isinstance(value, dict) else DataError(f"it is {_kind(value)} and no row {{...}}")
 
 
-def read_separated(path: Path, *, name: str, wanted: Collection[str] | None, separator: str) -> Table:
+def read_separated(path: Path, *, name: str, separator: str) -> Iterator[Row]:
     """CSV and TSV with a line of names. Every cell is the text that is there: 007 is not 7, and
     None is no gap.
 
     Raises DataError as `read_json` does."""
     csv.field_size_limit(MAX_CELL)
-    rows: list[tuple[str, dict[str, Any] | DataError]] = []
     with _opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.DictReader(text, delimiter=separator, strict=True)
         try:
@@ -79,12 +84,9 @@ def read_separated(path: Path, *, name: str, wanted: Collection[str] | None, sep
                 raise DataError(
                     f"{name} has {other!r} between its columns, not {separator!r}; write it with {separator!r}"
                 )
+            wrong = DataError(f"it has not the {len(columns)} cells that the first line names")
             for row in reader:
-                place = f"{name}, line {reader.line_num}"
-                if None in row or None in row.values():
-                    rows.append((place, DataError(f"it has not the {len(columns)} cells that the first line names")))
-                else:
-                    rows.append((place, _picked(row, wanted)))
+                yield f"{name}, line {reader.line_num}", wrong if None in row or None in row.values() else row
         except csv.Error as error:
             raise DataError(f"{name}, line {reader.line_num} cannot be read: {error}") from error
         except UnicodeDecodeError as error:
@@ -92,11 +94,6 @@ def read_separated(path: Path, *, name: str, wanted: Collection[str] | None, sep
             raise DataError(
                 f"{name} is not UTF-8 after line {reader.line_num}: byte {byte:#04x}; convert the file"
             ) from error
-    return Table(columns, rows)
-
-
-def _picked(row: dict[str, Any], wanted: Collection[str] | None) -> dict[str, Any]:
-    return row if wanted is None else {column: row[column] for column in wanted if column in row}
 
 
 def _opened(path: Path) -> Any:

@@ -19,7 +19,7 @@ from r3_openrlhf.config import DataConfig, R3Config
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_message
 from r3_openrlhf.method.errors import ConfigError, DataError
-from r3_openrlhf.problems.prompts import count_tokens, problem_message, prompt_of
+from r3_openrlhf.problems.prompts import count_tokens, problem_message, prompt_of, unknown_values
 from r3_openrlhf.problems.reference_checks import SUSPICIOUS
 from r3_openrlhf.problems.sources import Label, SourceCounts, check_source, load_problems
 
@@ -90,6 +90,12 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
         num_unusable=problems.num_unusable,
         sources=problems.sources,
         findings=problems.findings
+        + [
+            Finding(
+                f"data.chat_template_kwargs has {name}, and the chat template has no such variable; is it another word?"
+            )
+            for name in unknown_values(tokenizer, data)
+        ]
         + overlong_finding(data, num_overlong=overlong, num_read=len(lines) + overlong, room=room),
     )
     written = {key: value for key, value in asdict(prepared).items() if key not in ("path", "findings")}

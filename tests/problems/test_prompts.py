@@ -10,8 +10,8 @@ SHOT = {"problem": "1 + 1", "response": r"\boxed{2}"}
 
 
 def test_the_template_replaces_problem_and_nothing_else():
-    data = DataConfig(prompt_template=r"{problem} Put it in \boxed{}. {x}")
-    assert problem_message(data, "{y} {problem}") == r"{y} {problem} Put it in \boxed{}. {x}"
+    data = DataConfig(prompt_template=r"{problem} Put it in \boxed{x}. {} {{x}}")
+    assert problem_message(data, "{y} {problem}") == r"{y} {problem} Put it in \boxed{x}. {} {x}"
 
 
 def test_worked_examples(byte_tokenizer):

@@ -162,7 +162,7 @@ def test_words_that_may_be_an_answer(text):
 def test_prompts_that_are_templated_already(tmp_path):
     rows = [{"problem": f"<|im_start|>user\n{n}<|im_end|>", "answer": n} for n in NUMBERS]
     with pytest.raises(
-        DataError, match="60 of 60 problems are in a chat template already, like .<.im_start.>.*template=false"
+        DataError, match="60 of 60 problems are in a chat template already .<.im_start.>..*template=false"
     ):
         load(tmp_path, rows)
     assert load(tmp_path, rows, chat_template=False).findings == []

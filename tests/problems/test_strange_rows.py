@@ -4,15 +4,18 @@ import gzip
 import json
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.problems.prompts import problem_message, prompt_of
 from r3_openrlhf.problems.references import as_meant
-from r3_openrlhf.problems.sources import load_problems
-from tests.problems.files import load, refused
+from r3_openrlhf.problems.training_file import prepare
+from tests.problems.files import config_for, load, refused
 
 ROWS = [
     {"problem": f"Ida has {n} keys and finds {n * n}. How many has she?", "answer": str(n + n * n)}
@@ -47,8 +50,12 @@ def typed(row, n):
 
 
 SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said)
+    "a passage": (with_each(passage=lambda row, n: f"{n} apples are in a basket."), {}, "data.prompt_template='{passage} {problem}'"),
     "a level": (with_each(level=lambda row, n: f"Level {n % 3}"), {}, ""),
     "a solution": (with_each(work=lambda row, n: "We add, and so on and on. " * 4 + row["answer"]), {}, ""),
+    "images": (with_each(pictures=lambda row, n: [f"a/{n}.png"]), {}, "the column pictures of 40 of the first 40 rows holds images"),
+    "tools": (with_each(tools=lambda row, n: [{"name": "f"}]), {}, "tools for a chat template"),
+    "another split": (with_each(info=lambda row, n: {"split": "test" if n % 4 else "train"}), {}, "30 of the first 40 rows call themselves test"),
     "a system turn": (with_each(problem=lambda row, n: [{"role": "system", "content": "S"}, {"role": "user", "content": row["problem"]}]),
                       {"system_prompt": "T"}, "40 of 40 problems have a system turn, which data.system_prompt replaces"),
     "near copies": (ROWS + with_each(problem=lambda row, n: row["problem"].upper().replace(" ", r"\, ")), {}, "40 of 80 problems differ"),
@@ -79,6 +86,27 @@ def test_a_strange_row_is_refused(kind, tmp_path):
         load(tmp_path, rows)
 
 
+def test_another_column_is_filled_into_the_prompt(tmp_path, byte_tokenizer):
+    rows = with_each(info=lambda row, n: {"text": f"Page {n}."}, problem=lambda row, n: "How many?")
+    (tmp_path / "a.parquet").unlink(missing_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    config = config_for(str(tmp_path / "a.parquet"), prompt_template=r"{info.text} {problem} In \boxed{x}, {{y}}.")
+    lines = prepare(config, byte_tokenizer, tmp_path / "p.jsonl").path.read_text().splitlines()
+    assert json.loads(lines[7])["input"] == r"<user>Page 7. How many? In \boxed{x}, {y}.</user><assistant>"
+    with refused(DataError, "has no column 'page' (data.prompt_template)"):
+        load(tmp_path, ROWS, prompt_template="{page} {problem}")
+
+
+def test_a_template_reads_parts_or_is_refused(tmp_path, byte_tokenizer, monkeypatch):
+    config, (label, *_) = config_for("a.jsonl"), load(tmp_path, ROWS).labels
+    parts = "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}"
+    monkeypatch.setattr(byte_tokenizer, "chat_template", parts)
+    assert prompt_of(byte_tokenizer, config.data, label) == f"[{problem_message(config.data, label.problem)}]"
+    monkeypatch.setattr(byte_tokenizer, "chat_template", "Hello")
+    with refused(DataError, "leaves out the problem: 'Ida has 3 keys"):
+        prompt_of(byte_tokenizer, config.data, label)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -89,7 +117,7 @@ def test_a_strange_row_is_refused(kind, tmp_path):
         ("a.json", json.dumps({str(n): row for n, row in enumerate(ROWS)}).encode(), "18, 19 and 20 more, each of which"),
     ],
 )  # fmt: skip
-def test_a_strange_file_says_what_it_is(name, content, words, tmp_path):
+def test_a_strange_file_says_what_it_is(name, content, words, tmp_path, byte_tokenizer):
     (tmp_path / name).write_bytes(content)
     with refused(DataError, words):
-        load_problems(DataConfig(path=str(tmp_path / name)))
+        prepare(config_for(str(tmp_path / name)), byte_tokenizer, tmp_path / "p.jsonl")
