@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.prompts import problem_message, prompt_of
 from r3_openrlhf.problems.references import as_meant
