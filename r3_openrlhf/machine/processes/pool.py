@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 import typing
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
@@ -117,22 +116,6 @@ class _Worker:
                 kill(self.pidfd)
 
 
-def _forked(server: ForkServer) -> _Worker:
-    ours, theirs = Pipe()
-    with theirs:
-        try:
-            return _Worker(ours, server.fork(theirs.fileno())[1])
-        except OSError:
-            ours.close()
-            raise
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    body: bytes | msgspec.Raw
-    future: Future[Any] = field(default_factory=Future)
-
-
 class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
     """Items in `num_workers` processes, which start with the first item. Thread-safe.
 
@@ -145,9 +128,7 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
         attempts: at an item whose process ends at work, which may be another's doing.
         memory_bytes: address space of one worker, which is then confined as well (sandbox.py), and
             has no environment variables; None: neither.
-        on_lost: what an item without an answer is answered with; None: its future raises ItemLost.
-
-    `lost` counts reasons; a second attempt counts as well."""
+        on_lost: what an item without an answer is answered with; None: its future raises ItemLost."""
 
     def __init__(
         self,
@@ -162,11 +143,10 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
         on_lost: Callable[[ItemLost], AnswerT] | None = None,
     ) -> None:
         self.timeout_s = timeout_s
-        self.lost: Counter[str] = Counter()
         self._target, self._options, self._memory_bytes = target, dict(options or {}), memory_bytes
         self._decode = msgspec.msgpack.Decoder(tuple[str | None, answer_type | None]).decode
         self._num_workers, self._attempts, self._on_lost = num_workers, attempts, on_lost
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[bytes | msgspec.Raw, Future[AnswerT]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of what follows
         self._num_threads = 0
         self._closing = False
@@ -182,16 +162,17 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
 
     def submit(self, item: object) -> Future[AnswerT]:
         """Queue one item: plain data, or a msgspec.Raw of it. TypeError: it is no plain data."""
-        job = _Job(item if isinstance(item, msgspec.Raw) else encode(item))
-        self._jobs.put(job)
+        body, future = item if isinstance(item, msgspec.Raw) else encode(item), Future[AnswerT]()
         with self._lock:
-            closing = self._closing
-            if not closing and self._num_threads < self._num_workers:
+            is_closing = self._closing
+            if not is_closing:
+                self._jobs.put((body, future))
+            if not is_closing and self._num_threads < self._num_workers:
                 self._num_threads += 1
                 threading.Thread(target=self._work, name="r3-pool", daemon=True).start()
-        if closing:
-            self._answer_all_closed()
-        return job.future
+        if is_closing:
+            self._lose(future, ItemLost("closed"))
+        return future
 
     def session(self) -> Session[AnswerT]:
         """A worker that keeps its state between items; any number, whatever num_workers is."""
@@ -200,8 +181,6 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
     def close(self) -> None:
         """Kill the processes; items without an answer are lost, "closed". Twice is harmless."""
         with self._lock:
-            if self._closing:
-                return
             self._closing = True
             free, self._free = self._free, []
             workers = list(self._workers)
@@ -211,52 +190,31 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
             self._bury(worker)
         if self._server is not None:
             self._server.close()
-        self._answer_all_closed()
-
-    def _answer_all_closed(self) -> None:
-        """Answer what waits, and let every thread that waits for items end."""
-        try:
-            while True:
-                job = self._jobs.get_nowait()
-                if job is not None and job.future.set_running_or_notify_cancel():
-                    self._lose(job.future, ItemLost("closed"))
-        except queue.Empty:
-            self._jobs.put(None)
+        self._jobs.put(None)  # after what waits, which each thread now answers at once
 
     def _work(self) -> None:
         """Give one worker an item at a time, in a thread."""
         session = Session(self)
         while (job := self._jobs.get()) is not None:
-            if job.future.set_running_or_notify_cancel():
-                self._answer(session, job)
+            if job[1].set_running_or_notify_cancel():
+                self._answer(session, *job)
             del job  # its future and text, while this thread waits
         self._jobs.put(None)  # for the next thread
         session.end()
 
-    def _answer(self, session: Session[AnswerT], job: _Job) -> None:
+    def _answer(self, session: Session[AnswerT], body: bytes | msgspec.Raw, future: Future[AnswerT]) -> None:
         for attempt in range(1, self._attempts + 1):
             try:
-                job.future.set_result(session.ask(job.body))
+                future.set_result(session.ask(body))
                 return
             except ItemLost as error:
                 if error.reason != "crashed" or attempt == self._attempts or self._closing:
-                    self._lose(job.future, error)
+                    self._lose(future, error)
                     return
-                self.lost["crashed"] += 1
-
-    def _ask(self, worker: _Worker, body: bytes | msgspec.Raw) -> AnswerT:
-        try:
-            error, answer = self._decode(worker.ask(body, self.timeout_s))
-        except msgspec.DecodeError as decode_error:
-            raise ItemLost("crashed", "it does not keep to the protocol") from decode_error
-        if error is not None:
-            raise ItemLost("raised", error)
-        return typing.cast("AnswerT", answer)
 
     def _lose(self, future: Future[Any], lost: ItemLost) -> None:
         if self._closing:
             lost = ItemLost("closed", seconds=lost.seconds)
-        self.lost[lost.reason] += 1
         if self._on_lost is None:
             future.set_exception(lost)
         else:
@@ -270,10 +228,13 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
         with self._starting:
             for _ in range(2):  # a server that has been killed is found out only now
                 server = self._started_server()
+                ours, theirs = Pipe()
                 try:
-                    worker = _forked(server)
+                    with theirs:
+                        worker = _Worker(ours, server.fork(theirs.fileno())[1])
                     break
                 except OSError:
+                    ours.close()
                     self._end_server()
             else:
                 raise ItemLost("unavailable", "the processes end as soon as they are started")
@@ -338,33 +299,38 @@ class Session(Generic[AnswerT]):
         """Return an item's answer, in this thread. ItemLost: none, and the worker is gone."""
         try:
             self._worker = self._worker or self._pool._worker()
-            answer = self._pool._ask(self._worker, body)
+            trouble, answer = self._pool._decode(self._worker.ask(body, self._pool.timeout_s))
+            if trouble is not None:
+                raise ItemLost("raised", trouble)
+        except msgspec.DecodeError as error:
+            self.end()
+            raise ItemLost("crashed", "it does not keep to the protocol") from error
         except ItemLost:
             self.end()
             raise
         if self._worker.is_killed:  # its time ended while this thread was about to read the answer
             self.end()
-        return answer
+        return typing.cast("AnswerT", answer)
 
     def submit(self, item: object, *, then: Callable[[AnswerT], Any] = lambda answer: answer) -> Future[Any]:
         """Ask, one item at a time; the future has `then` of the answer. After a lost item another
         process is next.
 
         TypeError: it is no plain data."""
-        job = _Job(encode(item))
-        job.future.set_running_or_notify_cancel()
+        body, future = encode(item), Future[Any]()
+        future.set_running_or_notify_cancel()
         with self._lock:
             if self._is_busy:
-                self._pool._lose(job.future, ItemLost("raised", "a session takes one item at a time"))
-                return job.future
+                self._pool._lose(future, ItemLost("raised", "a session takes one item at a time"))
+                return future
             self._is_busy, self._is_closed = True, False
-        threading.Thread(target=self._work, args=(job, then), name="r3-session", daemon=True).start()
-        return job.future
+        threading.Thread(target=self._work, args=(body, future, then), name="r3-session", daemon=True).start()
+        return future
 
-    def _work(self, job: _Job, then: Callable[[AnswerT], Any]) -> None:
+    def _work(self, body: bytes, future: Future[Any], then: Callable[[AnswerT], Any]) -> None:
         lost = None
         try:
-            answer = self.ask(job.body)
+            answer = self.ask(body)
         except ItemLost as error:
             lost = error
         with self._lock:
@@ -372,9 +338,9 @@ class Session(Generic[AnswerT]):
             if self._is_closed:
                 self._give_back()
         if lost is None:
-            job.future.set_result(then(answer))
+            future.set_result(then(answer))
         else:
-            self._pool._lose(job.future, ItemLost("closed", seconds=lost.seconds) if self._is_closed else lost)
+            self._pool._lose(future, ItemLost("closed", seconds=lost.seconds) if self._is_closed else lost)
 
     def close(self) -> None:
         """Free the process for other sessions; one at work is killed. Twice is harmless."""

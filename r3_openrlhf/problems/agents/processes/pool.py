@@ -71,7 +71,7 @@ class EnvironmentPool(ProcessPool[Answer]):
     """Environments of one kind, as many as are open at once, each in a process of its own that is
     used again.
 
-    Thread-safe. In asyncio: `await asyncio.wrap_future(environment.step(...))`. `lost`: reasons.
+    Thread-safe. In asyncio: `await asyncio.wrap_future(environment.step(...))`.
 
     Raises:
         ConfigError: as `environment_class` does, before anything is started."""
