@@ -342,12 +342,13 @@ def running_programs() -> list[Line]:
     """Name the barriers around programs (task code); no line where rewards do not import."""
     try:
         from r3_openrlhf.rewards.code.barriers import floor_gap
-        from r3_openrlhf.rewards.code.run import barriers_here
+        from r3_openrlhf.rewards.code.run import Runner
     except ImportError:
         return []
     line = "running programs", "Landlock and seccomp, or namespaces"
     try:
-        barriers = barriers_here()
+        with Runner() as runner:
+            barriers = runner.look()
     except OSError as error:
         return [Line(line[0], f"cannot be tried: {error}", line[1], NOTE, "task code needs it; other tasks do not")]
     missing = " and ".join(each.name for each in barriers if not each.holds)

@@ -121,13 +121,10 @@ def run_program(
     Raises:
         ConfigError: there is no such language, or calls are no standard input for it.
     """
-    return _runner(language).run_program(program, calls, limits=limits or Limits())
-
-
-def barriers_here() -> list[Barrier]:
-    """List what holds on this machine. OSError: no process can be started."""
-    with Runner() as runner:
-        return runner.look()
+    runner = _runner(language)
+    if LANGUAGES[language].command and any(call.stdin is None for call in calls):
+        raise ConfigError("only python has functions and tests to call; give standard input to a program")
+    return runner.run_program(program, calls, limits=limits or Limits())
 
 
 _of_thread = threading.local()
@@ -168,7 +165,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         self._wanted = namespaces
         self._zygote: ForkServer | None = None
         self._box: str | None = None
-        self._memfds: list[int] = []
+        self._memfds = contextlib.ExitStack()
         self.barriers: list[Barrier] = []
 
     def __exit__(self, *_: object) -> None:
@@ -218,11 +215,6 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
 
     def run_program(self, program: str, calls: Sequence[Call], *, limits: Limits) -> Iterator[Outcome]:
         """Do as the function does."""
-        if self._language.command and any(call.stdin is None for call in calls):
-            raise ConfigError("only python has functions and tests to call; give standard input to a program")
-        return self._outcomes(program, calls, limits)
-
-    def _outcomes(self, program: str, calls: Sequence[Call], limits: Limits) -> Iterator[Outcome]:
         left_s = limits.seconds
         for call in calls:
             if left_s <= 0:
@@ -279,24 +271,18 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
                 self.close()
                 outcome = Outcome(status="unavailable", detail=str(error)[:MAX_DETAIL_CHARS])
             finally:
-                self._release()
+                self._memfds.close()
             if outcome.status != "unavailable":
                 break
         return outcome, seconds
 
     def _memfd(self, name: str, content: bytes = b"") -> int:
         descriptor = os.memfd_create(name)
-        self._memfds.append(descriptor)
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        self._memfds.callback(os.close, descriptor)
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
         os.lseek(descriptor, 0, os.SEEK_SET)
         return descriptor
-
-    def _release(self) -> None:
-        for descriptor in self._memfds:
-            os.close(descriptor)
-        self._memfds.clear()
 
     def _fork(
         self, job: dict[str, Any], stdin: str, limits: Limits, limit_s: float, link: int | None = None
@@ -310,7 +296,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             "result": self._memfd("result"),
         }
         number, pidfd = self._zygote.fork(*files.values(), *([] if link is None else [link]))
-        self._memfds.append(pidfd)
+        self._memfds.callback(os.close, pidfd)
         return _Child(number, pidfd, limit_s, files, task=pid_of(pidfd))
 
     def _watch(self, children: Sequence[_Child], limits: Limits) -> None:
