@@ -12,6 +12,7 @@ import builtins
 import importlib.util
 import json
 import math
+import re
 import symtable
 import sys
 from operator import attrgetter
@@ -78,46 +79,38 @@ def read_tests(text: str) -> CodeTests:
         raise DataError(f"its tests break the contract: {error}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"its tests are not JSON ({type(error).__name__})") from error
-    check_tests(tests)
+    _check(tests)
     return tests
 
 
-def check_tests(tests: CodeTests) -> None:
+def _check(tests: CodeTests) -> None:
     """DataError: there are no tests, or they cannot be run."""
-    if not tests.language.replace("+", "p").replace("#", "s").isidentifier():
-        raise DataError(f"its tests name the language {tests.language[:40]!r}, which is not a valid word")
-    if tests.asserts and (tests.inputs or tests.outputs):
-        raise DataError("its tests have both asserts and inputs; use one of the two")
-    if len(tests.inputs) != len(tests.outputs):
-        raise DataError(f"its tests have {len(tests.inputs)} inputs and {len(tests.outputs)} outputs")
-    if not tests.number:
-        raise DataError("it has no tests, so no program can be correct")
-    if tests.number > MAX_TESTS:
-        raise DataError(f"it has {tests.number} tests, more than {MAX_TESTS}")
-    for limit in (tests.time_limit, tests.memory_limit_mb):
-        if limit is not None and not (math.isfinite(limit) and limit > 0):
-            raise DataError(f"its tests have a limit of {limit}; use a number above 0")
-    _check_kind(tests)
-
-
-def _check_kind(tests: CodeTests) -> None:
+    texts = [*tests.inputs, *tests.outputs]
+    limits = [limit for limit in (tests.time_limit, tests.memory_limit_mb) if limit is not None]
+    is_program, number = tests.kind == "standard input", tests.number
+    faults = {
+        f"its tests name the language {tests.language[:40]!r}, which is no valid word": not re.fullmatch(r"[^\W\d][\w+#]*", tests.language),
+        "its tests have both asserts and inputs; use one of the two": tests.asserts and texts,
+        f"its tests have {len(tests.inputs)} inputs and {len(tests.outputs)} outputs":
+            len(tests.inputs) != len(tests.outputs),
+        "it has no tests, so no program can be correct": not number,
+        f"it has {number} tests, more than {MAX_TESTS}": number > MAX_TESTS,
+        f"its tests have limits of {limits}; use numbers above 0":
+            not all(math.isfinite(limit) and limit > 0 for limit in limits),
+        "one of its asserts is empty": not all(line.strip() for line in tests.asserts),
+        "fn_name is not the name of a function": not (tests.fn_name or "f").isidentifier(),
+        "it has an fn_name, but an input is not a list of arguments":
+            tests.fn_name and not all(isinstance(arguments, list) for arguments in tests.inputs),
+        "it has no fn_name, but an input or output is not a text":
+            is_program and not all(isinstance(text, str) for text in texts),
+        "its checker is not Python": statements(tests.checker or "") is None,
+        "all its expected outputs are empty, so that a program that does nothing would pass":
+            is_program and not tests.checker and not any(str(text).strip() for text in tests.outputs),
+    }  # fmt: skip
+    if fault := next((sentence for sentence, holds in faults.items() if holds), None):
+        raise DataError(fault)
     if tests.asserts:
-        if not all(line.strip() for line in tests.asserts):
-            raise DataError("one of its asserts is empty")
         _check_python(tests)
-        return
-    if tests.fn_name is not None:
-        if not tests.fn_name.isidentifier():
-            raise DataError("fn_name is not the name of a function")
-        if not all(isinstance(arguments, list) for arguments in tests.inputs):
-            raise DataError("it has an fn_name, but an input is not a list of arguments")
-    elif not all(isinstance(text, str) for text in (*tests.inputs, *tests.outputs)):
-        raise DataError("it has no fn_name, but an input or output is not a text")
-    elif tests.checker is not None:
-        if statements(tests.checker) is None:
-            raise DataError("its checker is not Python")
-    elif not any(text.strip() for text in tests.outputs):
-        raise DataError("all its expected outputs are empty, so that a program that does nothing would pass")
 
 
 def _check_python(tests: CodeTests) -> None:
@@ -138,14 +131,19 @@ def _check_python(tests: CodeTests) -> None:
 
 def write_tests(tests: CodeTests) -> str:
     """The inverse of read_tests. DataError as there."""
-    check_tests(tests)
     try:
         text = json.dumps(msgspec.to_builtins(tests), ensure_ascii=False)
     except (ValueError, RecursionError) as error:
         raise DataError(f"its tests cannot be written as JSON ({type(error).__name__})") from error
-    if len(text) > MAX_CHARS:
-        raise DataError(f"its tests have {len(text):,} characters, more than {MAX_CHARS:,}")
+    read_tests(text)
     return text
+
+
+def with_number_keys(value: Any) -> Any:
+    """A dictionary with the numbers as keys that JSON made texts of; any other value as it is."""
+    if isinstance(value, dict) and all(re.fullmatch(r"-?[0-9]{1,18}", key) for key in value):
+        return {int(key): inner for key, inner in value.items()}
+    return value
 
 
 # Names of tests that are code
@@ -206,12 +204,13 @@ def _innermost(nodes: list[Any], names: set[str]) -> list[str]:
 
 def _imported(nodes: list[Any]) -> list[str]:
     """Names that are asked for as those of the module `solution`."""
-    imports: list[Any] = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
-    of_module = [node for node in imports if isinstance(node, ast.ImportFrom) and node.module == "solution"]
-    modules = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "solution"}
-    names = [alias.name for node in of_module for alias in node.names if alias.name != "*"]
-    used: list[Any] = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
-    return names + [node.attr for node in used if node.value.id in modules]
+    aliases = [(getattr(node, "module", ""), alias) for node in nodes for alias in getattr(node, "names", ())
+               if isinstance(alias, ast.alias)]  # fmt: skip
+    modules = {alias.asname or alias.name for _, alias in aliases if alias.name == "solution"}
+    names = [alias.name for module, alias in aliases if module == "solution" and alias.name != "*"]
+    return names + [
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules
+    ]
 
 
 def free_names(source: str, *, of_builtins: bool = False) -> set[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import binascii
 import io
 import json
 import pickle
@@ -19,11 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from r3_openrlhf.config.code_tests import DEFINITIONS, CodeTests, first_call, split_names, statements, write_tests
+from r3_openrlhf.config.code_tests import (
+    DEFINITIONS,
+    CodeTests,
+    first_call,
+    read_tests,
+    split_names,
+    statements,
+    with_number_keys,
+    write_tests,
+)
 from r3_openrlhf.method.errors import DataError, quoted
-from r3_openrlhf.problems.columns import root_of, turns_of, value_at
+from r3_openrlhf.problems.columns import A_TEXT, chosen_column, root_of, turns_of, value_at
 from r3_openrlhf.problems.references import NoAnswer
 from r3_openrlhf.problems.table import plain_row
 
@@ -58,11 +64,7 @@ class Shape:
 def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Shape:
     """The shape of a file. DataError: none that is known, and the column is not named either."""
     if answer_key is not None:
-        if root_of(answer_key, columns) not in columns:
-            there = ", ".join(columns)
-            raise DataError(
-                f"data.path {path} has no column {quoted(answer_key)} (data.answer_key); its columns are {there}"
-            )
+        chosen_column(columns, key=answer_key, groups=(), option="answer_key", path=path)
         known = next((shape for shape in SHAPES if shape.tests == answer_key and {*shape.also} <= {*columns}), None)
         return known or Shape("tests in a column", answer_key, _PROBLEM)
     if (known := known_shape(columns)) is not None:
@@ -80,11 +82,8 @@ def known_shape(columns: Sequence[str]) -> Shape | None:
 
 def problem_column(shape: Shape, columns: Sequence[str], *, path: str, problem_key: str | None) -> str:
     """The column of the problem. DataError: there is none, or not the one that was named."""
-    there = [problem_key] if problem_key is not None else [name for name in shape.problem if name in columns]
-    if not there or root_of(there[0], columns) not in columns:
-        named = f"no column {quoted(problem_key)} (data.problem_key)" if problem_key else "none for the problem"
-        raise DataError(f"data.path {path} has {named}; its columns are {', '.join(columns)}")
-    return there[0]
+    groups = [(name,) for name in shape.problem]
+    return chosen_column(columns, key=problem_key, groups=groups, option="problem_key", path=path)
 
 
 def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tuple[str, Any, str]:
@@ -102,17 +101,14 @@ def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tu
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise DataError("its tests hold half of a surrogate pair, which is no Unicode text")
         cell = value_at(row, problem_key)
-        turns_of(cell, key=problem_key)  # a sentence of its own where it is empty
-        words = _all_text(cell)
+        before, turn, form = turns_of(cell, key=problem_key)
+        words = "\n".join([*(earlier["content"] for earlier in before), turn])
         if tests.kind == "standard input" and _ASKS_FOR_A_FUNCTION.search(words):
             raise DataError("it asks for a function, and its tests are for a program")
-        cell = _with_more(cell, _needed(tests, row, words))
-    except NoAnswer:
-        raise
+        if more := _needed(tests, row, words):
+            cell = f"{turn}{more}" if form == A_TEXT else [*before, {"role": "user", "content": f"{turn}{more}"}]
     except DataError as error:
         raise NoAnswer(str(error)) from error
-    except msgspec.ValidationError as error:
-        raise NoAnswer(f"its tests break the contract: {error}") from error
     except (AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:  # another form inside
         raise NoAnswer(f"its tests are of no form that is known ({type(error).__name__})") from error
     return text, cell, f"{shape.name}, {tests.kind}"
@@ -122,20 +118,20 @@ def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
     """Return what the problem must say for its tests: names and first lines, if any.
 
     DataError: the tests call a function that neither they nor the problem names."""
-    starter = str(row.get("starter_code") or "").strip()
     if tests.kind == "standard input":
         return "".join(
             f"\n\n{key.replace('_', ' ').capitalize()}: {text.strip()}"
             for key in ("input_format", "output_format")
             if (text := str(row.get(key) or "")).strip() and text.strip() not in words
         )
-    declared = str(_info_of(row).get("function_declaration") or "").strip()
-    names, classes = _names_to_say(tests, " ".join([words, starter, declared, str(row.get("entry_point"))]))
-    if starter and starter not in words:
-        return f"\n\nStart from this code:\n```python\n{starter}\n```{classes}"
-    if declared and declared.rstrip(":") not in words:
-        return f"\n\nThe function is declared as `{declared}`.{classes}"
-    return f"{names}{classes}"
+    info = row.get("test_info")
+    info = info[0] if isinstance(info, list) and info else info
+    declared = info.get("function_declaration") if isinstance(info, dict) else ""
+    starter = str(row.get("starter_code") or declared or "").strip()
+    function, classes = _names_to_say(tests, " ".join([words, starter, str(row.get("entry_point"))]))
+    if starter and starter.rstrip(":") not in words:
+        function = f"\n\nStart from this code:\n```python\n{starter}\n```"
+    return f"{function}{classes}"
 
 
 def _names_to_say(tests: CodeTests, words: str) -> tuple[str, str]:
@@ -153,24 +149,6 @@ def _names_to_say(tests: CodeTests, words: str) -> tuple[str, str]:
         plural = "" if called[1] == 1 else "s"
         function = f"\n\nThe function is called `{called[0]}` and takes {called[1]} argument{plural}."
     return function, "".join(f"\n\nThe tests also use the class `{name}`." for name in classes)
-
-
-def _all_text(cell: Any) -> str:
-    return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
-
-
-def _with_more(cell: Any, more: str) -> Any:
-    """The cell with a text after the last turn of the user."""
-    if not more or isinstance(cell, str):
-        return f"{cell}{more}" if more else cell
-    messages = [dict(message) for message in cell]
-    for message in reversed(messages):
-        if message.get("role", message.get("from")) in ("user", "human"):
-            key = "content" if "content" in message else "value"
-            if isinstance(message[key], str):
-                message[key] += more
-            return messages
-    return cell
 
 
 # Values in cells
@@ -202,20 +180,14 @@ class _OnlyText(pickle.Unpickler):
 
 def unpacked(text: str) -> str:
     """LiveCodeBench's base64(zlib(pickle(JSON text))). DataError: it is nothing of the kind."""
+    unpacker = zlib.decompressobj()
     try:
-        packed = base64.b64decode(text, validate=True)
-        unpacker = zlib.decompressobj()
-        data = unpacker.decompress(packed, MAX_UNPACKED)
-    except (binascii.Error, zlib.error, ValueError) as error:
-        raise DataError("its tests are neither JSON nor packed JSON") from error
-    if unpacker.unconsumed_tail or not unpacker.eof:
-        raise DataError(f"its packed tests are cut off, or have more than {MAX_UNPACKED // 2**20} MB")
-    if data[:1] in (b"{", b"["):
-        return data.decode("utf-8", "replace")
-    try:
+        data = unpacker.decompress(base64.b64decode(text, validate=True), MAX_UNPACKED)
+        if unpacker.unconsumed_tail or not unpacker.eof:
+            raise DataError(f"its packed tests are cut off, or have more than {MAX_UNPACKED // 2**20} MB")
         content = _OnlyText(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, ValueError, LookupError, EOFError, TypeError, AttributeError) as error:
-        raise DataError(f"its packed tests cannot be read ({type(error).__name__})") from error
+    except (zlib.error, pickle.UnpicklingError, ValueError, LookupError, EOFError, TypeError, AttributeError) as error:
+        raise DataError(f"its tests are neither JSON nor packed JSON ({type(error).__name__})") from error
     if not isinstance(content, str):
         raise DataError("its packed tests hold no text")
     return content
@@ -271,13 +243,9 @@ def _function_tests(name: str, inputs: list[Any], outputs: list[Any], *, boxed: 
         fn_name=name.rpartition(".")[2].strip(),
         # APPS keeps values in lists of one, and says so nowhere
         boxed_outputs=boxed and all(isinstance(value, list) and len(value) == 1 for value in outputs),
-        integer_keys=any(_numbered(one) for one in arguments for one in one),
+        integer_keys=any(with_number_keys(value) != value for values in arguments for value in values),
         **more,
     )
-
-
-def _numbered(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value) and all(re.fullmatch(r"-?\d{1,18}", key) for key in value)
 
 
 def in_and_out(tests: dict[str, Any], *, name: str | None = None, **more: Any) -> CodeTests:
@@ -315,11 +283,7 @@ def listed(cases: list[Any], *, name: str | None = None, **more: Any) -> CodeTes
         raise DataError("its tests name a function, and say that they are for standard input")
     if not name or len(names) > 1 or (kinds & _IS_STDIN and kinds != {None}):
         raise DataError("its tests are for a function, and do not say which one")
-    inputs: list[Any] = []
-    for case in cases:
-        given = case["input"]
-        whole = case.get("type") == "function_call" and isinstance(given, str)
-        inputs.append(_json_or_text(given) if whole else given)
+    inputs = [_json_or_text(one["input"]) if one.get("type") == "function_call" else one["input"] for one in cases]
     outputs = [_json_or_text(one["output"]) for one in cases]
     return _function_tests(str(name), inputs, outputs, boxed=kinds == {"function_call"}, **more)
 
@@ -332,7 +296,8 @@ def _metadata(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limits(row: dict[str, Any]) -> dict[str, Any]:
-    return {"time_limit": limit_of(row.get("time_limit")), "memory_limit_mb": limit_of(row.get("memory_limit"))}
+    memory = limit_of(row.get("memory_limit")) or limit_of(row.get("memory_limit_bytes"), unit=2.0**-20)
+    return {"time_limit": limit_of(row.get("time_limit")), "memory_limit_mb": memory}
 
 
 def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
@@ -349,7 +314,7 @@ def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
     if isinstance(found, dict) and "assert_case" in found:  # verl with a sandbox
         return CodeTests(asserts=[*map(str, parsed(found["assert_case"]))])
     if isinstance(found, dict) and {"asserts", "checker", "setup", "preamble"} & found.keys():
-        return msgspec.convert(found, CodeTests)
+        return read_tests(json.dumps(found))
     if isinstance(found, dict) and "inputs" in found:
         own = ("language", "time_limit", "memory_limit_mb")
         limits = _limits(row) | {key: found[key] for key in own if found.get(key) is not None}
@@ -368,8 +333,7 @@ def code_contests(row: dict[str, Any]) -> CodeTests:
     """CodeContests: three groups of tests, {input: [..], output: [..]}."""
     groups = [parsed(row.get(name)) or {} for name in ("public_tests", "private_tests", "generated_tests")]
     tests = {f"{key}s": [text for group in groups for text in group.get(key) or []] for key in ("input", "output")}
-    memory = limit_of(row.get("memory_limit_bytes"), unit=2.0**-20)
-    return in_and_out(tests, time_limit=limit_of(row.get("time_limit")), memory_limit_mb=memory)
+    return in_and_out(tests, **_limits(row))
 
 
 def livecodebench(row: dict[str, Any]) -> CodeTests:
@@ -406,7 +370,8 @@ def python_tests(row: dict[str, Any]) -> CodeTests:
     tests = [node for node in functions if node.name.startswith("test")]
     for test in tests:
         _check_marks(test)
-    kept = [node for node in body if not _is_of_the_runner(node)]
+    runner = {"import pytest", "if __name__ == '__main__'"}
+    kept = [node for node in body if ast.unparse(node).partition(":")[0] not in runner]
     attributes = [node for node in ast.walk(ast.Module(kept, [])) if isinstance(node, ast.Attribute)]
     used = {node.attr for node in attributes if ast.unparse(node.value) == "pytest"}
     if others := used - {"raises", "approx", "mark"}:
@@ -424,33 +389,20 @@ def _checks(name: str, source: str, prompt: str) -> CodeTests:
     return CodeTests(asserts=[f"check({name})"], setup=f"{given}\n\n{source}".strip(), preamble=given)
 
 
-def _is_of_the_runner(node: ast.stmt) -> bool:
-    """Return whether it imports pytest or starts it."""
-    imports = isinstance(node, ast.Import) and all(alias.name == "pytest" for alias in node.names)
-    return imports or isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
-
-
 def _check_marks(test: ast.FunctionDef) -> None:
-    """DataError: it has another mark than one `parametrize`, or arguments that this does not give."""
-    given = 0
+    """DataError: it has other marks than `parametrize`, or arguments that these do not give."""
+    given: set[str] = set()
     for mark in test.decorator_list:
         if ast.unparse(mark).partition("(")[0] != "pytest.mark.parametrize":
             raise DataError(f"its tests have the mark {quoted(ast.unparse(mark)[:40])}")
-        try:
-            names = ast.literal_eval(mark.args[0])  # type: ignore[attr-defined]
-        except ValueError as error:
-            raise DataError("its tests name their arguments by a variable") from error
-        given = len([name for name in names.split(",") if name.strip()] if isinstance(names, str) else names)
-    if len(test.decorator_list) > 1:
-        raise DataError("its tests have several marks")
-    if given != len(test.args.args):
+        names: Any = mark.args[0]  # type: ignore[attr-defined]
+        given |= (
+            {name.strip() for name in names.value.split(",")}
+            if isinstance(names, ast.Constant)
+            else set(ast.literal_eval(names))
+        )
+    if {argument.arg for argument in test.args.args} - given:
         raise DataError("its tests have fixtures")
-
-
-def _info_of(row: dict[str, Any]) -> dict[str, Any]:
-    info = row.get("test_info")
-    info = info[0] if isinstance(info, list) and info else info
-    return info if isinstance(info, dict) else {}
 
 
 def codeforces(row: dict[str, Any]) -> CodeTests:

@@ -102,7 +102,7 @@ def test_humaneval(tmp_path):
 def test_kodcode(tmp_path):
     source = (
         "import pytest\nfrom solution import add\n\nLIMIT = 3\n\ndef test_one():\n    assert add(1, 2) == LIMIT\n\n"
-        "@pytest.mark.parametrize(['a', 'b'], [(1, 1), (2, 2)])\ndef test_many(a, b):\n    assert add(a, b) == pytest.approx(2.0 * a)\n\n"
+        "@pytest.mark.parametrize('a', [1, 2])\n@pytest.mark.parametrize(['b'], [(1,), (2,)])\ndef test_many(a, b):\n    assert add(a, b) == pytest.approx(1.0 * a + b)\n\n"
         "def test_raises():\n    with pytest.raises(TypeError):\n        add(1, 'x')\n\n@pytest.mark.parametrize('a,', [1])\ndef test_call(a):\n    pytest.raises(TypeError, add, a, 'x')\n\nif __name__ == '__main__':\n    pytest.main()\n"
     )
     info = [{"function_name": "add", "function_declaration": "def add(a, b):"}]

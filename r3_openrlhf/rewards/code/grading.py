@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.config.code_tests import CodeTests, read_tests, shared_lines, split_names
+from r3_openrlhf.config.code_tests import CodeTests, read_tests, shared_lines, split_names, with_number_keys
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.rewards.answers.request import Item, Result
 from r3_openrlhf.rewards.code import remote
@@ -147,7 +147,7 @@ def _pairs(reference: str) -> tuple[CodeTests, list[tuple[Call, Any]]]:
         return tests, [
             (Call(stdin=given), expected) for given, expected in zip(tests.inputs, tests.outputs, strict=True)
         ]
-    arguments = [map(_numbered, given) if tests.integer_keys else given for given in tests.inputs]
+    arguments = [map(with_number_keys, given) if tests.integer_keys else given for given in tests.inputs]
     calls = [Call(function=tests.fn_name, arguments=tuple(given)) for given in arguments]
     return tests, list(zip(calls, tests.outputs, strict=True))
 
@@ -183,13 +183,6 @@ def _is_right(tests: CodeTests, call: Call, expected: Any, outcome: Outcome, aga
         return same_value(expected, outcome.value, boxed=tests.boxed_outputs)
     is_same = same_text(expected, outcome.stdout)
     return is_same if is_same or tests.checker is None else _allowed(tests.checker, call.stdin, expected, outcome, run)
-
-
-def _numbered(value: Any) -> Any:
-    """A dictionary with the numbers as keys that JSON made texts of."""
-    if isinstance(value, dict) and all(re.fullmatch(r"-?[0-9]{1,18}", key) for key in value):
-        return {int(key): inner for key, inner in value.items()}
-    return value
 
 
 def _allowed(checker: str, given: str | None, expected: str, of_program: Outcome, run: Run) -> bool | None:
