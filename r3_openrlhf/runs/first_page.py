@@ -10,11 +10,9 @@ import asyncio
 import inspect
 import itertools
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.config import R3Config, RewardConfig
@@ -24,7 +22,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.reward_functions import BUILT_IN, reward_function
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.label import Label
-from r3_openrlhf.problems.training_file import PreparedData, prepare
+from r3_openrlhf.problems.training_file import PreparedData
 from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import Grader, make_grader
@@ -132,14 +130,6 @@ def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
         algorithm=algorithm_lines(config),
     )
     return make_page(start, config, tokenizer, model, rows)
-
-
-def page_here(config: R3Config, model: str) -> FirstPage:
-    """The page of a run before it exists; its problems go away again. R3Error as `prepare`."""
-    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
-    with tempfile.TemporaryDirectory(prefix="r3-page-") as folder:
-        data = prepare(config, tokenizer, Path(folder) / "problems.jsonl")
-        return page_of_run(config, tokenizer, model, data)
 
 
 def num_steps(config: R3Config, data: PreparedData) -> int:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -139,10 +137,6 @@ def write_script(path: Path, text: str) -> None:
     "--working-dir", help="Upload this folder as the job's working directory. Default: none; r3 is installed there."
 )
 @click.option("--follow", is_flag=True, help="Show the job's output until it ends.")
-@click.option("--manifest", is_flag=True, help="Print a RayJob for KubeRay instead; submit nothing.")
-@click.option("--image", help="With --manifest: the image of all pods.")
-@click.option("--claim", help="With --manifest: the PersistentVolumeClaim that holds run_dir.")
-@click.option("--mount", help="With --manifest: where the claim is mounted; run_dir is below it.")
 @click.option("--dry-run", is_flag=True, help="Print the job's command; submit nothing.")
 def ray(
     settings: tuple[str, ...],
@@ -150,48 +144,26 @@ def ray(
     nodes: int | None,
     working_dir: str | None,
     follow: bool,
-    manifest: bool,
     dry_run: bool,
-    **kubernetes: str | None,
 ) -> None:
     """Submit a run to an existing Ray cluster. run_dir must be on storage that its nodes share.
 
     \b
     r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/shared/r3 --address http://HOST:8265 --follow
-    r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/runs/r3 --manifest --image IMAGE --claim runs --mount /runs
     """
+    import asyncio
+
     from r3_openrlhf.operations.cluster import ray_jobs, submissions
-    from r3_openrlhf.operations.cluster.slurm import demand, forwarded, job_name
+    from r3_openrlhf.operations.cluster.slurm import forwarded
 
     config, plain = checked(settings, nodes)
     plain.append(f"cluster.num_nodes={config.cluster.num_nodes}")
-    environment = forwarded(os.environ)
-    if manifest:
-        missing = [f"--{name}" for name in ("image", "claim", "mount") if not kubernetes[name]]
-        if missing:
-            raise ConfigError(f"--manifest needs {' and '.join(missing)} too")
-        given: dict[str, Any] = {name: value for name, value in kubernetes.items() if value is not None}
-        if not Path(config.run_dir).is_relative_to(given["mount"]):
-            raise ConfigError(f"run_dir {config.run_dir} is not below --mount {given['mount']}")
-        environment.pop("PYTHONPATH", None)  # of this machine
-        name = re.sub(r"[^a-z0-9]+", "-", job_name(config).lower())[:40].strip("-")
-        cores, memory, why = demand(config)
-        if why:
-            click.echo(f"Warning: {why}; add it to the worker pods' requests", err=True)
-        given |= {"name": name, "cores": cores, "memory": memory}
-        text = ray_jobs.manifest(config, plain, environment=environment, **given)
-        if without_secrets(text) != text:
-            click.echo(
-                "Left out: the passwords of URLs; give the pods R3_REWARD_TOKEN from a Secret instead", err=True
-            )
-        click.echo(without_secrets(text))
-        return
     if dry_run:
         click.echo(without_secrets(ray_jobs.entrypoint(config, plain)))
         return
     if not address:
         raise ConfigError("no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS")
-    job = ray_jobs.submit(config, plain, address=address, environment=environment, working_dir=working_dir)
+    job = ray_jobs.submit(config, plain, address=address, environment=forwarded(os.environ), working_dir=working_dir)
     try:
         submissions.note(config.run_dir, {"ray_job": job, "address": address})
     except OSError as error:
@@ -206,9 +178,7 @@ def ray(
         err=True,
     )
     if follow:
-        for text in ray_jobs.follow(address, job):
-            click.echo(text, nl=False)
-        sys.exit(0 if ray_jobs.state(address, job) == "SUCCEEDED" else 1)
+        sys.exit(not asyncio.run(ray_jobs.follow(address, job)))
 
 
 @click.command()

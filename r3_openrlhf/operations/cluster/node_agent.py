@@ -9,9 +9,6 @@ node: the run starts its own), runs the job's command, and watches everything to
     a node or Ray ends    the command is ended, and all agents end with code 86 (LOST)
     a check fails         nothing starts, bad nodes go to NAME.exclude, code 87 (BAD_NODE)
 
-`ray symmetric-run` (Ray 2.55) is not used: it ends with Slurm's first SIGTERM, before the save; it
-refuses a node with another Ray, whose end is `ray stop`; it goes on when a node's Ray ends.
-
 The agents meet in RUN_DIR/cluster/JOB.START, which proves that all nodes see the same file system:
 head.json has the head's address and the job's secret, RANK.json a node's state, `code` ends the
 job. Slurm signals every process of a step, in any session. Agents and command listen; Ray and what

@@ -1,12 +1,12 @@
-"""`r3 submit ray`: a run as a job of a Ray cluster, by its dashboard; or a KubeRay manifest."""
+"""`r3 submit ray`: a run as a job of a Ray cluster, by its dashboard."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import click
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.operations.cluster import ClusterError
@@ -60,40 +60,13 @@ def connect(address: str):
         raise ClusterError(f"no Ray dashboard answers at {address}: {str(error).splitlines()[0]}") from error
 
 
-def follow(address: str, job: str) -> Iterator[str]:
-    """The job's output as it comes."""
-    import asyncio
-
-    lines = connect(address).tail_job_logs(job)
-    with asyncio.Runner() as runner:
-        while True:
-            try:
-                yield runner.run(anext(lines))
-            except StopAsyncIteration:
-                return
+async def follow(address: str, job: str) -> bool:
+    """Print the job's output as it comes; True if it succeeded."""
+    async for text in connect(address).tail_job_logs(job):
+        click.echo(text, nl=False)
+    return state(address, job) == "SUCCEEDED"
 
 
 def state(address: str, job: str) -> str:
     """Ray's word for what the job does: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED."""
     return connect(address).get_job_status(job).value
-
-
-def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[str, str], **kubernetes: Any) -> str:
-    """The YAML of a RayJob of KubeRay (ray.io/v1): a head without GPU, a worker pod per node.
-
-    kubernetes: name, image, claim (a PersistentVolumeClaim with run_dir) and mount (its path), and
-    what a worker pod requests: cores and memory (GiB, None: not known)."""
-    import jinja2
-
-    text = (Path(__file__).parent / "templates" / "rayjob.yaml.j2").read_text(encoding="utf-8")
-    template = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(
-        text
-    )
-    return template.render(
-        entrypoint=entrypoint(config, settings),
-        environment=[{"name": name, "value": value} for name, value in environment.items()],
-        ray_version=metadata.version("ray"),
-        nodes=config.cluster.num_nodes,
-        gpus=config.cluster.gpus_per_node,
-        **kubernetes,
-    )

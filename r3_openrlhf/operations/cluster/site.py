@@ -47,11 +47,10 @@ def load_site() -> Site:
             raise ConfigError(f"{VARIABLE} is {named}, and there is no such file")
         return Site()
     try:
-        values = OmegaConf.load(path)
+        values = OmegaConf.create(path.read_text(encoding="utf-8"))
     except _NO_YAML as error:
         fault = str(error)
         if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
-            # its text names the file first: a long path fills the sentence
             fault = f"{error.problem}, line {mark.line + 1}, column {mark.column + 1}"
         raise ConfigError(f"{path} cannot be read as YAML: {' '.join(fault.split())[:300]}") from error
     known = [field.name for field in fields(Site)]

@@ -68,18 +68,15 @@ def check_values(job: SlurmJob) -> None:
             raise ConfigError(f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100")
 
 
-def demand(config: R3Config) -> tuple[int, int | None, str]:
-    """(cores, GiB of memory, why they are not known) of the first node, which has the most to do."""
-    cores, path = CORES_PER_GPU * config.cluster.gpus_per_node + CORES_OF_RAY, config.model.path
-    try:
-        if (unknown := not_planned(config)) is not None:
-            raise ConfigError(f"it does not know what {unknown} takes")
-        shape = shape_of(located if Path(located := locate_model(path), "config.json").is_file() else path)
-        # no memory is that of the problems
-        plan = make_plan(config, shape, GPUS[DEFAULT], num_problems=num_problems_of(config) or 1)
-    except ConfigError as error:
-        return cores, None, f"nothing asks for memory, because there is no plan: {error}"
-    return cores, math.ceil(sum(plan.host_bytes.values()) / 2**30), ""
+def planned_gib(config: R3Config) -> int:
+    """GiB of the first node, which has the most to do. ConfigError: there is no plan."""
+    if (unknown := not_planned(config)) is not None:
+        raise ConfigError(f"it does not know what {unknown} takes")
+    path = config.model.path
+    shape = shape_of(located if Path(located := locate_model(path), "config.json").is_file() else path)
+    # no memory is that of the problems
+    plan = make_plan(config, shape, GPUS[DEFAULT], num_problems=num_problems_of(config) or 1)
+    return math.ceil(sum(plan.host_bytes.values()) / 2**30)
 
 
 def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
@@ -87,15 +84,19 @@ def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
     one core. A sentence where the memory is not known."""
     if config.cluster.device != Device.CUDA:
         return None
-    cores, job.plan_gib, why = demand(config)
     given = [option.partition("=")[0] for option in job.sbatch_options]
     if job.cpus_per_task is None and not job.exclusive and not any(each.startswith(CORES) for each in given):
-        job.cpus_per_task = cores
+        job.cpus_per_task = CORES_PER_GPU * config.cluster.gpus_per_node + CORES_OF_RAY
+    warning = None
+    try:
+        job.plan_gib = planned_gib(config)
+    except ConfigError as error:
+        warning = f"nothing asks for memory, because there is no plan: {error}; give --mem, as 200G of each node"
     if job.mem is not None or any(each.startswith("--mem") for each in given):
         return None
     size = f"{math.ceil(job.plan_gib / TIGHT)}G" if job.plan_gib else None
     job.mem = "0" if job.exclusive else size
-    return None if job.mem else f"{why}; give --mem, as 200G of each node"
+    return None if job.mem else warning
 
 
 def render(job: SlurmJob, config: R3Config) -> str:
@@ -105,9 +106,8 @@ def render(job: SlurmJob, config: R3Config) -> str:
     run_dir = Path(config.run_dir)
     cuda = config.cluster.device == Device.CUDA
     source = Path(job.template).expanduser() if job.template else TEMPLATE
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
+    options = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, **options)
     environment.filters["quote"] = shlex.quote
     container_options, prefix, bare = _container(job, run_dir)
     python = f"{prefix}{shlex.quote(job.python) if bare else 'python'}"

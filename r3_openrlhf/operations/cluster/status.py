@@ -74,11 +74,12 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
             job, waiting = at_work, job  # the newest waits for an earlier one
         record = record if job in (record.get("job"), record.get("task")) else {}
         queue, nodes = queue_entry(job)
-        state, why = _state(run, record, queue) if job else _state_without_a_job(run)
+        state, why = _state(run, record, queue) if job else _without_a_sign(run, _last_error(run))
         why = f"job {waiting} waits for it" if waiting else why
+    if run.finished.is_file():
+        state, why = "finished", None
     metrics, evaluations = run.read_metrics(), run.read_evaluations()
     last = metrics[-1] if metrics else {}
-    state = "finished" if run.finished.is_file() else state
     num_steps = _json(run.first_page, dict).get("steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
     if step := _latest(run):
@@ -95,7 +96,7 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
         held_out=evaluations[-1].get("pass_at_1") if evaluations else None,
         checkpoint=f"{step}, {minutes:.0f} min ago" if step else None,
         nodes=nodes or ",".join(record.get("nodes", [])) or None,
-        last=None if run.finished.is_file() else why,
+        last=why,
     )
 
 
@@ -132,24 +133,18 @@ def _ray_state(run: RunDirectory, submission: dict) -> tuple[str, str | None]:
     return "ended" if state == "SUCCEEDED" else state.lower(), None
 
 
-def _state_without_a_job(run: RunDirectory) -> tuple[str, str | None]:
-    """Describe `r3 train` in a shell, by run.lock."""
+def _without_a_sign(run: RunDirectory, why: str | None) -> tuple[str, str | None]:
+    """Describe `r3 train` in a shell, by run.lock, or a job that wrote nothing yet."""
     holder, lives = last_holder(run.lock)
     if lives:
         return "running", None
-    why = _last_error(run)
     if holder is not None and why is None:
         return "gone", f"{holder} was killed"
-    return _without_a_sign(run, why)
-
-
-def _without_a_sign(run: RunDirectory, why: str | None) -> tuple[str, str | None]:
     return ("failed" if why else "started" if run.config.is_file() else "not started"), why
 
 
 def _saved_at(run: RunDirectory) -> str | None:
-    step = _latest(run)
-    return f"preempted at {step}, saved" if step else None
+    return f"preempted at {step}, saved" if (step := _latest(run)) else None
 
 
 def _latest(run: RunDirectory) -> str:
@@ -168,23 +163,20 @@ def _json(path: Path, kind: type) -> dict:
 
 def status_page(statuses: Sequence[RunStatus], *, width: int) -> str:
     """A line of numbers per run; below it tokens, checkpoint, job, and why it ended."""
-    heads = f"{'state':<10}  {'step':>9}  {'reward':>6}  {'held-out':>8}  {'to go':>7}"
+    row = "{:<10}  {:>9}  {:>6}  {:>8}  {:>7}".format
+    heads = row("state", "step", "reward", "held-out", "to go")
     names = min(max(len("run"), *(len(on_one_line(each.run)) for each in statuses)), max(10, width - len(heads) - 2))
     lines = [f"{'run':<{names}}  {heads}"]
     for each in statuses:
         name = on_one_line(each.run)
         step = "-" if each.step is None else f"{each.step} of {each.num_steps}" if each.num_steps else str(each.step)
-        cells = (
-            f"{each.state:<10}",
-            f"{step:>9}",
-            f"{'-' if each.reward is None else format(each.reward, '.3f'):>6}",
-            f"{'-' if each.held_out is None else format(each.held_out, '.1%'):>8}",
-            f"{'-' if each.to_go_s is None else duration(each.to_go_s):>7}",
-        )
+        reward = "-" if each.reward is None else f"{each.reward:.3f}"
+        held_out = "-" if each.held_out is None else f"{each.held_out:.1%}"
+        to_go = "-" if each.to_go_s is None else duration(each.to_go_s)
         if len(name) > names:  # a path is to be copied: it is never broken
             lines.append(name)
             name = ""
-        lines.append(f"{name:<{names}}  {'  '.join(cells)}")
+        lines.append(f"{name:<{names}}  {row(each.state, step, reward, held_out, to_go)}")
         facts = [
             "" if each.tokens is None else f"{each.tokens:,} tokens",
             "" if each.checkpoint is None else f"checkpoint of {each.checkpoint}",

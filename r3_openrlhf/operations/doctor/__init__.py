@@ -10,16 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from r3_openrlhf.machine.gpus import gpus_of_this_machine
-from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.operations.doctor import checks
 from r3_openrlhf.operations.doctor.checks import FAIL, NOTE, OK, Line, Stack, progress
-
-if TYPE_CHECKING:
-    from r3_openrlhf.config import R3Config
-    from r3_openrlhf.runs.first_page import FirstPage
 
 WIDTH = 120  # where the terminal does not say
 
@@ -29,28 +23,12 @@ def run(settings: tuple[str, ...], *, stack: Stack | None, as_json: bool) -> int
 
     settings: experiment=NAME and key=value, or nothing. stack: None takes the experiment's
     cluster.device where that is cuda, else what the machine has."""
-    config, lines = checks.configuration(settings)
-    driver = checks.nvidia_driver()
-    if stack is None:  # a bare Python runs this: config.words needs omegaconf
-        stack = "gpu" if driver is not None or (config is not None and config.cluster.device == "cuda") else "cpu"
-    lines = examine(config, lines, stack=stack, driver=driver)
-    page = first_page(config, lines)
-    progress("")
-    failed = sum(line.status == FAIL for line in lines)  # notes do not count
-    if as_json:
-        answer = {"stack": stack, "failed": failed, "lines": [line._asdict() for line in lines]}
-        sys.stdout.write(f"{json.dumps({**answer, 'first_page': page and page.as_dict()}, indent=1)}\n")
-    else:
-        print_table(f"r3 doctor: the {stack.upper()} stack", lines)
-        sys.stdout.write("".join(f"{line}\n" for line in page.lines()) if page is not None else "")
-        sys.stdout.write(f"{failed} of {len(lines)} lines fail\n" if failed else f"all {len(lines)} lines are fine\n")
-    return 1 if failed else 0
-
-
-def examine(config: R3Config | None, of_config: list[Line], *, stack: Stack, driver: str | None) -> list[Line]:
-    """Return all lines in the order in which they are worth repairing."""
-    cluster = config.cluster if config is not None else None
+    config, of_config = checks.configuration(settings)
+    driver, cluster = checks.nvidia_driver(), config.cluster if config is not None else None
     num_devices = cluster.gpus_per_node if cluster is not None and cluster.device == "cuda" else None
+    if stack is None:  # a bare Python runs this: config.words needs omegaconf
+        stack = "gpu" if driver is not None or num_devices is not None else "cpu"
+    # in the order in which they are worth repairing
     lines = [checks.python(), *checks.packages(stack)]
     lines += checks.imports(stack, num_devices=num_devices, driver=driver)
     if stack == "gpu":
@@ -62,33 +40,16 @@ def examine(config: R3Config | None, of_config: list[Line], *, stack: Stack, dri
     lines += [checks.compiler(), checks.shared_memory(stack), *checks.running_programs()]
     lines += [*checks.disks(Path(config.run_dir if config is not None else "runs").absolute()), checks.open_files()]
     progress("model and data")
-    return [*lines, *of_config, *(checks.paths(config) if config is not None else [])]
-
-
-def first_page(config: R3Config | None, lines: list[Line]) -> FirstPage | None:
-    """Return what `r3 train` would say first, and add its findings to the lines.
-
-    None where a line fails, and where model or problems are not on this machine."""
-    if config is None or any(line.status == FAIL for line in lines):
-        return None
-    from r3_openrlhf.problems.files import is_on_the_hub
-    from r3_openrlhf.runs.first_page import page_here
-    from r3_openrlhf.runs.models.locate import locate_model
-
-    progress("the first page")
-    try:
-        model = locate_model(config.model.path)
-        on_the_hub = not config.is_agentic and any(is_on_the_hub(part.path) for part in config.data.parts.values())
-        if config.is_agentic or on_the_hub or not (Path(model) / "config.json").is_file():
-            return None
-        page = page_here(config, model)
-    except R3Error as error:
-        lines.append(Line("first page", "none", "can be made", FAIL, str(error)))
-        return None
-    for finding in page.findings:
-        status = FAIL if finding.refuses else NOTE
-        lines.append(Line("first page", "see below", "nothing to say", status, finding.sentence))
-    return page
+    lines += [*of_config, *(checks.paths(config) if config is not None else [])]
+    progress("")
+    failed = sum(line.status == FAIL for line in lines)  # notes do not count
+    if as_json:
+        answer = {"stack": stack, "failed": failed, "lines": [line._asdict() for line in lines]}
+        sys.stdout.write(f"{json.dumps(answer, indent=1)}\n")
+    else:
+        print_table(f"r3 doctor: the {stack.upper()} stack", lines)
+        sys.stdout.write(f"{failed} of {len(lines)} lines fail\n" if failed else f"all {len(lines)} lines are fine\n")
+    return 1 if failed else 0
 
 
 def print_table(title: str, lines: list[Line]) -> None:

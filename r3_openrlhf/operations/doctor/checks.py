@@ -109,20 +109,17 @@ def packages(stack: Stack) -> list[Line]:
             remedy = SETUP[stack]
         if name == "setuptools":
             remedy += " (DeepSpeed is not built with every one: unexpected keyword argument 'use_ninja')"
-        otherwise = FAIL
         if name == "flash-attn" and here[name] is None:
-            otherwise, remedy = NOTE, SLOWER
-        found = here[name] or "not installed"
-        return judged(here[name] == versions[name], name, found, versions[name], remedy, otherwise=otherwise)
+            return Line(name, "not installed", versions[name], NOTE, SLOWER)
+        return judged(here[name] == versions[name], name, here[name] or "not installed", versions[name], remedy)
 
     lines = [line(name) for name in SHOWN if name in here]
     count = len(here) - len(lines)
     summary = f"{count - len(others)} of {count} as pinned"
-    if not many:
+    if not (many and others):
         return [*lines, *map(line, others), Line("other packages", summary, "all, or a line each")]
-    if others:
-        summary += f"; not so: {', '.join(others[:MAX_DIFFERENT])}{' ...' if len(others) > MAX_DIFFERENT else ''}"
-    return [*lines, judged(not others, "other packages", summary, "all", SETUP[stack])]
+    summary += f"; not so: {', '.join(others[:MAX_DIFFERENT])}{' ...' if len(others) > MAX_DIFFERENT else ''}"
+    return [*lines, Line("other packages", summary, "all", FAIL, SETUP[stack])]
 
 
 # ── imports, each in another process: a crash (of SIGILL, on other processors) is a line ──
@@ -156,10 +153,8 @@ def loaded(module: str) -> tuple[str, str]:
     if done.returncode == 1 and done.stderr.strip():
         return done.stderr.strip().splitlines()[-1], ""
     if code := done.returncode:
-        return (
-            f"the import ended its process with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}",
-            "",
-        )
+        why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"the import ended its process with {why}", ""
     return "", (done.stdout.splitlines() or [""])[-1]
 
 

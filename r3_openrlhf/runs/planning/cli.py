@@ -52,9 +52,9 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
 
     name, settings_of_run = split_settings(settings, command="plan")
     own = {key: value for key, _, value in (setting.partition("=") for setting in settings_of_run) if key in OWN}
+    numbers = {key: _number(key, value) for key, value in own.items() if key != "gpu"}
     others = [setting for setting in settings_of_run if setting.partition("=")[0] not in OWN]
-    if "nodes" in own:
-        others.append(f"cluster.num_nodes={_number(own, 'nodes')}")
+    others += [f"cluster.num_nodes={numbers['nodes']}"] if "nodes" in numbers else []
     config = load_config(name, others)
     gpu, located = gpu_named(own.get("gpu", DEFAULT)), locate_model(config.model.path)
     is_here = (Path(located) / "config.json").is_file()
@@ -69,12 +69,12 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     config, changed = without_packing(config, shape.packing_fault)
     if (unknown := not_planned(config)) is not None:
         raise ConfigError(f"the plan does not know what {unknown} takes; leave it out to plan without it")
-    num_problems = _number(own, "problems") if "problems" in own else num_problems_of(config)
+    num_problems = numbers.get("problems") or num_problems_of(config)
     if num_problems is None:
         raise ConfigError(f"the number of problems of data.path={config.data.path} is not known here; add problems=N")
-    given = _number(own, "mean_tokens") if "mean_tokens" in own else None
+    mean = numbers.get("mean_tokens")
     found, slow = (
-        make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=given, rates=rates)
+        make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=mean, rates=rates)
         for rates in (RATES, SLOW)
     )
     fitting = fits(config, shape, gpu)
@@ -94,7 +94,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         sys.exit(1)
 
 
-def _number(own: dict[str, str], key: str) -> int:
-    if not own[key].isdecimal() or int(own[key]) < 1:
-        raise ConfigError(f"{key} is {quoted(own[key])}; use a whole number from 1")
-    return int(own[key])
+def _number(key: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigError(f"{key} is {quoted(value)}; use a whole number from 1")
+    return int(value)

@@ -11,7 +11,7 @@ import heapq
 import math
 import random
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from r3_openrlhf.runs.planning.shapes import ModelShape
 
@@ -31,8 +31,8 @@ CUDA_GRAPHS = GiB  # vLLM's, which its sleep does not free
 
 @dataclass(frozen=True)
 class Rates:
-    """Shares of the data sheet that are reached, and seconds. Assumed before any comparison, and
-    kept; `SLOW` is half as fast everywhere: what runs of others on this kind of stack come to."""
+    """Shares of the data sheet that are reached, and seconds (*_s). Assumed before any comparison,
+    and kept; `SLOW` is half as fast everywhere: what runs of others on this kind of stack come to."""
 
     update: float = 0.30  # of the GPU's FLOP/s, forward and backward
     forward: float = 0.40
@@ -45,16 +45,8 @@ class Rates:
 
 
 RATES = Rates()
-SLOW = Rates(
-    update=0.15,
-    forward=0.20,
-    decode=0.30,
-    decode_step_s=0.012,
-    allreduce_s=30e-6,
-    host_link=10e9,
-    tensor_sync_s=0.020,
-    sleep_s=3.0,
-)
+_HALF = {name: value * 2 if name.endswith("_s") else value / 2 for name, value in asdict(RATES).items()}
+SLOW = Rates(**_HALF | {"sleep_s": 3.0})
 
 
 # ── model states ──
@@ -192,25 +184,21 @@ def decode_seconds(
     kv = shape.kv_bytes / kv_split(shape, tensor_parallel)
     fixed = rates.decode_step_s + (2 * shape.layers * rates.allreduce_s if tensor_parallel > 1 else 0.0)
     waiting = random.Random(0).sample(lengths, len(lengths))  # mixed, always alike
-    running: list[int] = []  # the decode step at which each ends
+    running: list[tuple[int, int]] = []  # the decode steps at which each ends and has started
     step, seconds, started_sum = 0, 0.0, 0
-    starts: dict[int, list[int]] = {}
     while waiting or running:
         while waiting and len(running) < slots:
-            length = waiting.pop()
-            heapq.heappush(running, step + length)
-            starts.setdefault(step + length, []).append(step)
+            heapq.heappush(running, (step + waiting.pop(), step))
             started_sum += step
-        until = running[0]
+        until = running[0][0]
         count, steps = len(running), until - step
         context = count * prompt + count * (step + steps / 2) - started_sum
         read = (weights + kv * context + 3 * FP32 * count * shape.vocab / tensor_parallel) / (rates.decode * bandwidth)
         compute = 2 * shape.matmul_params * count / tensor_parallel / (rates.forward * flops)
         seconds += steps * (max(read, compute) + fixed)
         step = until
-        while running and running[0] == step:
-            heapq.heappop(running)
-            started_sum -= starts[step].pop()
+        while running and running[0][0] == step:
+            started_sum -= heapq.heappop(running)[1]
     return seconds
 
 
