@@ -12,7 +12,7 @@ import os
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -115,3 +115,16 @@ def check_fields(section: Any, prefix: str = "", *, key_of: Callable[[str], str]
             words[value]  # an unknown word is an error
         elif words is not None and not (isinstance(value, str) and value in list(words)):
             raise ConfigError(f"{key} is {quoted(value)}, which does not exist; {nearest(str(value), list(words))}")
+
+
+class Section:
+    """A dataclass of settings, checked when it is made: `class ReplaySettings(Section, prefix="replay.")`."""
+
+    prefix: ClassVar[str]
+
+    def __init_subclass__(cls, *, prefix: str = "") -> None:
+        """`prefix`: the section's key and a dot."""
+        cls.prefix = prefix
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.prefix)

@@ -171,7 +171,7 @@ class OpenTable(Mapping[Any, EntryT], Generic[EntryT]):
         key: the configuration key whose values these are, for error sentences.
         entries: ours, in the order in which they are listed.
         of_user: (import path, the object that it names) -> an entry, checked; raises ConfigError.
-        unread: import path -> the entry used for it within `looking_only`.
+        unread: import path -> the entry used for it within `looking_only`. Default: our first.
     """
 
     def __init__(
@@ -195,8 +195,8 @@ class OpenTable(Mapping[Any, EntryT], Generic[EntryT]):
         if key in self._found:
             return self._found[key][1]
         is_path = isinstance(name, str) and is_import_path(name)
-        if self._unread is not None and is_path and is_looking():
-            return self._unread(name)
+        if self._of_user is not None and is_path and is_looking():
+            return self._unread(name) if self._unread else next(iter(self._entries.values()))
         if self._of_user is not None and (is_path or not isinstance(name, str)):
             described = name if is_path else quoted(getattr(name, "__qualname__", name))
             entry = self._of_user(described, loaded(self.key, name))

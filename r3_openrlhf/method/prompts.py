@@ -90,24 +90,13 @@ class StepPrompts:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    @property
-    def why_not(self) -> Counter[ReflectionFate]:
-        """Count the problems without a reflection group, by reason."""
-        return Counter(fate for fate in self.reflection if fate is not ReflectionFate.ASKED)
-
-    @property
-    def num_hard(self) -> int:
-        """Problems whose stored rollouts are below reflection.threshold."""
-        why = Counter(self.reflection)
-        hard = (ReflectionFate.ASKED, ReflectionFate.CUT, ReflectionFate.WITHOUT_ERROR, ReflectionFate.WITHOUT_ROOM)
-        return sum(why[fate] for fate in hard)
-
     def metrics(self) -> dict[str, float]:
         """`r3/reflection/hard_prompts`, and a count for each reason against reflection."""
-        why = self.why_not
+        why = Counter(self.reflection)
+        hard = (ReflectionFate.ASKED, ReflectionFate.CUT, ReflectionFate.WITHOUT_ERROR, ReflectionFate.WITHOUT_ROOM)
         reasons = [fate for fate in ReflectionFate if fate not in (ReflectionFate.ASKED, ReflectionFate.OFF)]
         return (
-            {"r3/reflection/hard_prompts": float(self.num_hard)}
+            {"r3/reflection/hard_prompts": float(sum(why[fate] for fate in hard))}
             | {f"r3/reflection/{fate}": float(why[fate]) for fate in reasons}
             | self.state_metrics
         )

@@ -173,9 +173,7 @@ class R3:
             return [ReflectionFate.BEFORE_FIRST_EPOCH] * len(uids), []
         rng = random.Random(f"{self.seed}/reflection/{step}")
         most = max(1, round(settings.max_share * len(uids)))
-        by_reward = HardBy.checked("reflection.hard_by", settings.hard_by) is HardBy.REWARD
-        means_of = self.history.mean_rewards if by_reward else self.history.shares_right
-        means = means_of(uids, contexts=self._contexts)
+        means = self.history.means(HardBy.checked("reflection.hard_by", settings.hard_by), contexts=self._contexts)
         fates = [ReflectionFate.NOT_HARD if uid in means else ReflectionFate.UNKNOWN_PROBLEM for uid in uids]
         hard = [i for i, uid in enumerate(uids) if is_hard(means.get(uid), threshold=settings.threshold)]
         drawn = hard if len(hard) <= most else sorted(rng.sample(hard, most))
@@ -249,7 +247,7 @@ class R3:
         if self.history is None:
             return []
         present = {rollout.uid for rollout in rollouts}
-        rates = self.history.success_rates()
+        rates = self.history.means(HardBy.SUCCESS_RATE)
         uids = [uid for uid, rate in rates.items() if 0.0 < rate <= REHEARSED_UP_TO and uid not in present]
         random.Random(f"{self.seed}/rehearse/{step}").shuffle(uids)
         lag = self.settings.replay.max_policy_lag

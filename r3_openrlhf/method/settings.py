@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from r3_openrlhf.method.checks import check_fields, number, word
+from r3_openrlhf.method.checks import Section, number, word
 from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
@@ -28,7 +28,7 @@ MAX_RECALLED = 10_000  # rows per group: more than any group has; it would only 
 
 
 @dataclass
-class AdvantageSettings:
+class AdvantageSettings(Section, prefix="advantage."):
     """Eq. 3: A_i = (R_i - mean) / (alpha * std + lambda) over the mixed group, or another estimator."""
 
     # estimator of a group: group_norm (eq. 3) [P], rloo, dr_grpo, maxrl, nsr, w_reinforce, gpg, or
@@ -50,22 +50,19 @@ class AdvantageSettings:
                 "advantage.scope is 'literal', which damped every group and so only scaled the learning rate; use "
                 "mixed_groups, eq. 3 for groups that recalled something"
             )
-        check_fields(self, "advantage.")
+        super().__post_init__()
 
 
 @dataclass
-class RehearsalSettings:
+class RehearsalSettings(Section, prefix="replay.rehearse."):
     """Stored successes of rarely solved problems of other steps join the update, unsampled."""
 
     # stored successes added to a step, at most, as a share of its sampled rows; 0: off
     share: float = number(0.0, min=0, max=1)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "replay.rehearse.")
-
 
 @dataclass
-class ReplaySettings:
+class ReplaySettings(Section, prefix="replay."):
     """CCR: a collapsed group is joined by the problem's past rollouts of the opposite verdict."""
 
     enabled: bool = True
@@ -90,12 +87,9 @@ class ReplaySettings:
     include_reflection: bool = False
     rehearse: RehearsalSettings = field(default_factory=RehearsalSettings)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "replay.")
-
 
 @dataclass
-class ReflectionSettings:
+class ReflectionSettings(Section, prefix="reflection."):
     """ISR: hard problems get one more group, from a prompt that shows a stored error."""
 
     enabled: bool = True
@@ -110,12 +104,9 @@ class ReflectionSettings:
     # tokens of the stored attempt, at most; fewer if the context is too long
     max_attempt_tokens: int = number(2048, min=1)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "reflection.")
-
 
 @dataclass
-class RankingSettings:
+class RankingSettings(Section, prefix="ranking."):
     """SERR: truncated failures of an all-wrong group are ranked by entropy."""
 
     enabled: bool = True
@@ -140,12 +131,9 @@ class RankingSettings:
     # to unit std; no_std: the second only; none: the paper's formulas [P]
     guard: str = word("centred", RankingGuard)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "ranking.")
-
 
 @dataclass
-class StateReplaySettings:
+class StateReplaySettings(Section, prefix="exploration.rrl."):
     """Groups from promising states of failed responses, by a critic (RRL, arXiv 2504.14363)."""
 
     # largest share of a batch's groups that start from a stored state; 0: off
@@ -158,22 +146,16 @@ class StateReplaySettings:
     # share of the response limit that a continuation has left, at least
     min_continuation: float = number(0.5, min=0, below=1)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "exploration.rrl.")
-
 
 @dataclass
-class ExplorationSettings:
+class ExplorationSettings(Section, prefix="exploration."):
     """Where tokens go besides the paper's mechanisms; all off by default."""
 
     rrl: StateReplaySettings = field(default_factory=StateReplaySettings)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "exploration.")
-
 
 @dataclass
-class HistorySettings:
+class HistorySettings(Section, prefix="history."):
     """The store of past rollouts (a SQLite file per run). Limits apply from the next commit on."""
 
     # recallable rollouts of one problem with one verdict, contexts together
@@ -183,12 +165,9 @@ class HistorySettings:
     # bytes of the whole file, by the store's own accounting (docs/history.md)
     max_bytes: int = number(20_000_000_000, min=1_000_000)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "history.")
-
 
 @dataclass
-class R3Settings:
+class R3Settings(Section):
     """Settings of the method. A run's configuration (`R3Config`) has these sections and others."""
 
     advantage: AdvantageSettings = field(default_factory=AdvantageSettings)
@@ -197,9 +176,6 @@ class R3Settings:
     ranking: RankingSettings = field(default_factory=RankingSettings)
     exploration: ExplorationSettings = field(default_factory=ExplorationSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def estimator(self) -> GroupEstimator:

@@ -477,7 +477,7 @@ def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_
     assert reflecting(played.config, byte_tokenizer, history, epoch=1)._further([TASK], [LABEL]) == []
     generator = reflecting(played.config, byte_tokenizer, history, epoch=2)
     ((attempt, label),) = generator._further([TASK], [LABEL])
-    assert attempt in ATTEMPTS and label == LABEL and generator.prompts.num_hard == 1
+    assert attempt in ATTEMPTS and label == LABEL and generator.prompts.metrics()["r3/reflection/hard_prompts"] == 1
 
     plain, other = executor(*settings), executor(*settings)
     rows = [row for texts in FAILURES for row in play(plain, byte_tokenizer, *texts)[0]]
@@ -530,4 +530,4 @@ def test_an_attempt_that_leaves_no_room_is_counted(executor, byte_tokenizer, his
     played.config.data.max_len = 300
     generator = reflecting(played.config, byte_tokenizer, history, epoch=2)
     assert generator._further([TASK], [LABEL]) == []
-    assert (generator.prompts.num_hard, generator.prompts.why_not["without_room"]) == (1, 1)
+    assert generator.prompts.metrics()["r3/reflection/without_room"] == 1

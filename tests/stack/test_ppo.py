@@ -135,8 +135,8 @@ def test_groups_start_from_states_that_the_critic_chose(resumed):
                 row for row in rows if row["uid"] == uid and row["prefix_tokens"] and row["verdict"] != "ungraded"
             ]
             known = [one for (of, _), one in history.continuations().items() if of == uid]
-            assert sum(one.tries for one in known) == len(graded)
-            assert sum(one.successes for one in known) == sum(row["verdict"] == "correct" for row in graded)
+            assert sum(tries for tries, _ in known) == len(graded)
+            assert sum(right for _, right in known) == sum(row["verdict"] == "correct" for row in graded)
     assert verify(resumed / "history.sqlite").findings == []
 
 

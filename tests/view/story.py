@@ -19,7 +19,7 @@ from r3_openrlhf.method.core.reflection import reflection_message
 from r3_openrlhf.method.core.rewards import outcome_reward
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.method.types import Context, EntropyStatistics, HardBy, Rollout, Verdict
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.extraction import boxed_answer
 from r3_openrlhf.runs.directory import RunDirectory
@@ -150,7 +150,7 @@ class Story:
             yield label, Context.PLAIN, self.prompt(label.problem)
         if 10 * self.done < len(self.labels):
             return
-        means = self.history.shares_right([label.uid for label in batch])
+        means = self.history.means(HardBy.SUCCESS_RATE)
         for label in batch:
             if means.get(label.uid, 9) >= self.config.reflection.threshold:
                 continue

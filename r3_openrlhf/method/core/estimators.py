@@ -124,5 +124,4 @@ ESTIMATORS: OpenTable[GroupEstimator] = OpenTable(
         "gpg": GroupEstimator(gpg),
     },
     of_user=lambda path, function: estimator_of_user("advantage.function", path, function),
-    unread=lambda path: GROUP_NORM,
 )

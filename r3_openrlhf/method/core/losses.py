@@ -183,5 +183,4 @@ LOSSES: OpenTable[TokenLoss] = OpenTable(
         "luffy": TokenLoss(luffy, ALL | {"recalled"}),
     },
     of_user=lambda path, function: loss_of_user("train.loss", path, function),
-    unread=lambda path: PPO,
 )

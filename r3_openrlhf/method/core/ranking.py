@@ -76,16 +76,8 @@ def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
         s = (1 / L) sum_t ln p(y_t | y_<t)          at most 0, however long the response is
 
     In the lab it predicts better than SERR's entropies which truncated responses become right when
-    they may continue (docs/RESULTS.md, control b). The mean is taken in float64 over the sorted
-    values: their order changes nothing.
-
-    ValueError: no tokens, not one-dimensional, a value that is not finite."""
-    values_T = np.sort(np.asarray(logprobs_T, dtype=np.float64))
-    if values_T.ndim != 1 or values_T.size == 0:
-        raise ValueError(f"logprobs has shape {values_T.shape}; it must have one dimension and one value or more")
-    if not np.isfinite(values_T).all():
-        raise ValueError(f"logprobs holds {values_T[~np.isfinite(values_T)][0]}; log-probs must be finite")
-    return float(values_T.mean())
+    they may continue (docs/RESULTS.md, control b). ValueError: no tokens, a value that is not finite."""
+    return fmean(finite_values("logprobs", logprobs_T))  # exact: their order changes nothing
 
 
 def ranked_rewards(
@@ -131,24 +123,14 @@ def bounds_decide(
 
     i dominates j for certain when peak_lower_i > peak_upper_j and global_upper_i < global_lower_j;
     not when peak_upper_i <= peak_lower_j or global_lower_i >= global_upper_j. When every pair is
-    decided, any values inside the bounds give the same S_i, hence the same ranking rewards.
-
-    ValueError: no rows, unequal lengths, a value not finite, a lower bound above its upper.
-    """
-    low_p, high_p = finite_values("peak_lower", peak_lower), finite_values("peak_upper", peak_upper)
-    low_g, high_g = finite_values("global_lower", global_lower), finite_values("global_upper", global_upper)
-    same_length(peak_lower=low_p, peak_upper=high_p, global_lower=low_g, global_upper=high_g)
-    for name, lows, highs in (("peak", low_p, high_p), ("global", low_g, high_g)):
-        for i, (low, high) in enumerate(zip(lows, highs, strict=True)):
-            if low > high:
-                raise ValueError(f"{name}_lower[{i}] is {low}, above {name}_upper[{i}], which is {high}")
+    decided, any values inside the bounds give the same S_i, hence the same ranking rewards."""
 
     def decided(i: int, j: int) -> bool:
-        dominates = low_p[i] > high_p[j] and high_g[i] < low_g[j]
-        cannot_dominate = high_p[i] <= low_p[j] or low_g[i] >= high_g[j]
+        dominates = peak_lower[i] > peak_upper[j] and global_upper[i] < global_lower[j]
+        cannot_dominate = peak_upper[i] <= peak_lower[j] or global_lower[i] >= global_upper[j]
         return dominates or cannot_dominate
 
-    rows = range(len(low_p))
+    rows = range(len(peak_lower))
     return all(decided(i, j) for i in rows for j in rows if i != j)
 
 
@@ -217,5 +199,4 @@ RANKING_SCORES: OpenTable[RankingScore] = OpenTable(
     "ranking.score",
     {"entropy": RankingScore(dominance), "logprob": RankingScore(confidence)},
     of_user=_score_of_user,
-    unread=lambda path: RankingScore(dominance),
 )

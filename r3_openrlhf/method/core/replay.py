@@ -77,5 +77,4 @@ RECALL_ORDERS: OpenTable[RecallOrder] = OpenTable(
     "replay.order",
     {"uniform": uniform, "newest": newest},
     of_user=_order_of_user,
-    unread=lambda path: uniform,
 )

@@ -22,19 +22,6 @@ MAX_CUTS = 4  # of one response: the state and earlier ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Continuations:
-    """Results of the graded continuations of one state."""
-
-    tries: int = 0
-    successes: int = 0
-
-    @property
-    def failures(self) -> int:
-        """Continuations of a state that never led to a success; 0 of one that did."""
-        return 0 if self.successes else self.tries
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
     """A state that a batch may start from.
 
@@ -44,7 +31,7 @@ class StoredState:
         num_tokens: how long the prefix is.
         value: what the critic gave it when it was cut.
         age: steps since.
-        known: its continuations so far.
+        tries, successes: its graded continuations so far, and the right ones among them.
     """
 
     uid: str
@@ -52,7 +39,13 @@ class StoredState:
     num_tokens: int
     value: float
     age: int
-    known: Continuations
+    tries: int = 0
+    successes: int = 0
+
+    @property
+    def failures(self) -> int:
+        """Continuations of a state that never led to a success; 0 of one that did."""
+        return 0 if self.successes else self.tries
 
 
 # ── where a response is cut ──
@@ -79,9 +72,7 @@ def _cut_of_user(path: str, function: Cut) -> Cut:
     return function
 
 
-CUTS: OpenTable[Cut] = OpenTable(
-    "exploration.rrl.cut", {"value": by_value, "random": by_lot}, of_user=_cut_of_user, unread=lambda _path: by_value
-)
+CUTS: OpenTable[Cut] = OpenTable("exploration.rrl.cut", {"value": by_value, "random": by_lot}, of_user=_cut_of_user)
 
 
 def state_of(cut: Cut, values: Values, places: Sequence[int], rng: random.Random) -> PromisingState | None:
@@ -107,7 +98,7 @@ def next_cuts(states: Sequence[StoredState]) -> list[StoredState]:
     """Choose of the states of each response the one to continue next: that with the fewest failures, the
     longest of equal ones. So failures move the cut earlier, and a success keeps it."""
     cuts: dict[tuple[str, int], StoredState] = {}
-    for state in sorted(states, key=lambda one: (one.known.failures, -one.num_tokens)):
+    for state in sorted(states, key=lambda one: (one.failures, -one.num_tokens)):
         cuts.setdefault((state.uid, state.row), state)
     return [state for state in states if cuts[state.uid, state.row] is state]
 
@@ -124,7 +115,7 @@ def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredS
     last = {value: place for place, value in enumerate(ascending, start=1)}
 
     def key(state: StoredState) -> float:
-        weight = math.log(last[state.value] / len(states)) - math.log1p(state.known.tries)
+        weight = math.log(last[state.value] / len(states)) - math.log1p(state.tries)
         return weight - math.log(max(rng.expovariate(1.0), 1e-300))
 
     keys = [key(state) for state in states]

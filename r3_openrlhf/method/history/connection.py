@@ -152,10 +152,9 @@ def _is_new(connection: sqlite3.Connection, path: str) -> bool:
             f"{path} has schema {version}, and this r3_openrlhf reads schema {schema.SCHEMA_VERSION} alone: use the version "
             "that wrote it, or another run_dir"
         )
-    strange = schema.strange_objects(connection)
-    if strange:
+    if strange := schema.differences(connection):
         raise HistoryError(
-            f"cannot open {path}: the file is damaged or is no history store (it has {strange[0][:80]}); restore it from a copy"
+            f"cannot open {path}: the file is damaged or is no history store ({strange[0][:80]}); restore it from a copy"
         )
     if path != MEMORY:
         _check_length(connection, path)

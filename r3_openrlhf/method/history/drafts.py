@@ -52,15 +52,6 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     return [_merge(same[key]) for key in ordered]
 
 
-def content_digest(
-    context: Context, prompt_digest: bytes, response_digest: bytes, verdict: Verdict, turns: bytes | None = None
-) -> bytes:
-    """Digest of a rollout: context, prompt, response, verdict; of trajectories turns, too."""
-    return digest(
-        context.value.encode(), prompt_digest, response_digest, verdict.value.encode(), *([turns] if turns else [])
-    )
-
-
 def whole_number(value: object, *, name: str, low: int = 0) -> int:
     """`value` as an int. HistoryError: no whole number from `low` to MAX_WHOLE."""
     if isinstance(value, int | np.integer) or isinstance(value, float | np.floating) and float(value).is_integer():
@@ -76,12 +67,12 @@ def _read(rollout: Rollout, prompts: dict[int, bytes]) -> Draft:
     prompt_digest = prompts[key]
     response_digest = digest(rollout.response_ids.tobytes())
     turns = draft_turns(rollout)
-    of_turns = None if turns is None else turns.digest
+    context, verdict = rollout.context.value.encode(), rollout.verdict.value.encode()
     return Draft(
         rollout=rollout,
         prompt_digest=prompt_digest,
         response_digest=response_digest,
-        content=content_digest(rollout.context, prompt_digest, response_digest, rollout.verdict, of_turns),
+        content=digest(context, prompt_digest, response_digest, verdict, *([turns.digest] if turns else [])),
         samples=1,
         reward_sum=rollout.graded_reward,
         turns=turns,

@@ -20,13 +20,9 @@ from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.method.types import Context, Verdict
 
 
-def statistics(path: Path) -> dict[str, Any]:
+def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
     """The run's history in one dictionary of plain values: `r3 history stats` prints it."""
-    with reading(path) as connection, snapshot(connection):
-        return _statistics(connection, path)
 
-
-def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
     def one(sql: str, *parameters: Any) -> tuple[Any, ...]:
         return connection.execute(sql, parameters).fetchone()
 
@@ -40,7 +36,6 @@ def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         "WHERE evicted_at IS NULL"
     )
     (retained,) = one("SELECT count(*) FROM rollouts WHERE evicted_at IS NOT NULL")
-    (tokens,) = one("SELECT coalesce(sum(num_tokens), 0) FROM rollouts")
     pages, free, page_bytes = (one(f"PRAGMA {name}")[0] for name in ("page_count", "freelist_count", "page_size"))
     solved = one(
         "SELECT count(*), coalesce(sum(good = 0), 0), coalesce(sum(good > 0 AND bad > 0), 0), coalesce(sum(bad = 0), 0) "
@@ -62,10 +57,7 @@ def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
             "duplicates_merged": copies - live,
             "never_kept": unkept,
             "oldest_policy_step": reach,
-        },
-        "tokens": {
-            "recallable": live_tokens,
-            "bytes_per_token": (pages - free) * page_bytes / tokens if tokens else None,
+            "recallable_tokens": live_tokens,
         },
         "bytes": {
             "file": pages * page_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from r3_openrlhf.method.history.usage import Usage, blob_bytes
+from r3_openrlhf.method.history.usage import Usage
 
 BELOW_FLOOR = -1  # `gone.step` of what no roll-back can bring back
 
@@ -15,7 +15,7 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
         "SELECT last_problem, last_rollout FROM steps WHERE step <= ? ORDER BY step DESC LIMIT 1", (step,)
     ).fetchone()
     problem, rollout = last or (0, 0)
-    removed, _ = _delete_rows(connection, "id > ?", rollout)
+    removed = _delete_rows(connection, "id > ?", rollout)
     connection.execute("UPDATE rollouts SET evicted_at = NULL WHERE evicted_at > ?", (step,))
 
     changed = connection.execute(
@@ -46,18 +46,16 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
         "SELECT coalesce(sum(bytes), 0) FROM rollouts WHERE evicted_at <= ?", (floor,)
     ).fetchone()
     usage.retained -= freed_rows
-    connection.execute(
-        "INSERT INTO gone SELECT ?, problem, context, verdict, sum(samples), sum(reward_sum) FROM rollouts "
-        "WHERE evicted_at <= ? GROUP BY problem, context, verdict "
-        "ON CONFLICT DO UPDATE SET count = count + excluded.count, reward_sum = reward_sum + excluded.reward_sum",
-        (BELOW_FLOOR, floor),
-    )
-    connection.execute(
-        "INSERT INTO gone SELECT ?, problem, context, verdict, sum(count), sum(reward_sum) FROM gone "
-        "WHERE step BETWEEN 0 AND ? GROUP BY problem, context, verdict "
-        "ON CONFLICT DO UPDATE SET count = count + excluded.count, reward_sum = reward_sum + excluded.reward_sum",
-        (BELOW_FLOOR, floor),
-    )
+    for kept, table, of_floor in (
+        ("samples", "rollouts", "evicted_at <= ?"),
+        ("count", "gone", "step BETWEEN 0 AND ?"),
+    ):
+        connection.execute(
+            f"INSERT INTO gone SELECT ?, problem, context, verdict, sum({kept}), sum(reward_sum) FROM {table} "
+            f"WHERE {of_floor} GROUP BY problem, context, verdict "
+            "ON CONFLICT DO UPDATE SET count = count + excluded.count, reward_sum = reward_sum + excluded.reward_sum",
+            (BELOW_FLOOR, floor),
+        )
     connection.execute("DELETE FROM gone WHERE step BETWEEN 0 AND ?", (floor,))
     connection.execute(
         "INSERT INTO continuations SELECT problem, state, ?, sum(tries), sum(successes) FROM continuations "
@@ -67,33 +65,23 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
     )
     connection.execute("DELETE FROM continuations WHERE step BETWEEN 0 AND ?", (floor,))
     usage.continuations = Usage.of_continuations(connection)
-    _, freed = _delete_rows(connection, "evicted_at <= ?", floor)
-    usage.prompts -= freed  # a response's bytes are its rows' bytes
+    _delete_rows(connection, "evicted_at <= ?", floor)
+    usage.prompts = Usage.of_prompts(connection)  # a response's bytes are its rows' bytes
     connection.execute("DELETE FROM counters_before WHERE step <= ?", (floor,))
     usage.save(connection)
 
 
-def _delete_rows(connection: sqlite3.Connection, which: str, number: int) -> tuple[int, int]:
-    """Delete rollouts, and the texts that no other row needs. Returns how many there were, and the
-    bytes of these prompts."""
+def _delete_rows(connection: sqlite3.Connection, which: str, number: int) -> int:
+    """Delete rollouts, and the texts that no other row needs. Returns how many rollouts there were."""
+    columns = {"prompts": "prompt", "responses": "response"}
     shared = {
         table: connection.execute(f"SELECT DISTINCT {column} FROM rollouts WHERE {which}", (number,)).fetchall()
-        for table, column in (("prompts", "prompt"), ("responses", "response"))
+        for table, column in columns.items()
     }
     for table in ("logprobs", "trajectories", "states"):
         connection.execute(f"DELETE FROM {table} WHERE rollout IN (SELECT id FROM rollouts WHERE {which})", (number,))
     removed = connection.execute(f"DELETE FROM rollouts WHERE {which}", (number,)).rowcount
-    freed = {table: _delete_unused(connection, table, rows) for table, rows in shared.items()}
-    return removed, freed["prompts"]
-
-
-def _delete_unused(connection: sqlite3.Connection, table: str, rows: list[tuple[int]]) -> int:
-    """Delete those of the prompts or responses that no row needs; returns their bytes."""
-    column = table.removesuffix("s")
-    unused = f"FROM {table} WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM rollouts WHERE {column} = ?1)"
-    freed = 0
-    for row in rows:
-        for (size,) in connection.execute(f"SELECT length(ids) {unused}", row).fetchall():
-            freed += blob_bytes(size)
-            connection.execute(f"DELETE {unused}", row)
-    return freed
+    for table, column in columns.items():
+        unused = f"id = ?1 AND NOT EXISTS (SELECT 1 FROM rollouts WHERE {column} = ?1)"
+        connection.executemany(f"DELETE FROM {table} WHERE {unused}", shared[table])
+    return removed

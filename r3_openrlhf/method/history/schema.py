@@ -12,6 +12,7 @@ SQLite checks types and ranges at each write, and in `PRAGMA integrity_check`; r
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 from r3_openrlhf.method.history.codec import DIGEST_BYTES
 
@@ -108,13 +109,15 @@ CREATE INDEX rollouts_prompt ON rollouts (prompt);
 """
 
 
-def strange_objects(connection: sqlite3.Connection) -> list[str]:
-    """Name what a store must not have: views, triggers and virtual tables run an author's code."""
-    found = connection.execute(
-        "SELECT type || ' ' || name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR rootpage = 0 "
-        "OR upper(sql) LIKE '%GENERATED ALWAYS%' OR upper(replace(replace(sql, ' ', ''), char(10), '')) LIKE '%AS(%'"
-    )
-    return [name for (name,) in found]
+def differences(connection: sqlite3.Connection) -> list[str]:
+    """Name each table and index that is not a new store's, and what a store must not have: views,
+    triggers and virtual tables run an author's code."""
+    query = "SELECT type || ' ' || name, sql FROM sqlite_schema"
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        create(fresh)
+        expected, present = dict(fresh.execute(query)), dict(connection.execute(query))
+    changed = sorted({name for name, _ in expected.items() ^ present.items()}, reverse=True)
+    return [f"the {name} is {'of another kind' if name in present else 'missing'}" for name in changed]
 
 
 def create(connection: sqlite3.Connection) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.core.groups import RecallFate
-from r3_openrlhf.method.core.states import Continuations, StoredState
+from r3_openrlhf.method.core.states import StoredState
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import recall, rollback
 from r3_openrlhf.method.history.codec import Codec
@@ -28,7 +28,7 @@ from r3_openrlhf.method.history.drafts import (
 from r3_openrlhf.method.history.lease import Lease, last_holder
 from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.settings import HistorySettings
-from r3_openrlhf.method.types import Context, Rollout, Verdict
+from r3_openrlhf.method.types import Context, HardBy, Rollout, Verdict
 from r3_openrlhf.method.values import read_rollouts
 
 
@@ -172,23 +172,11 @@ class HistoryStore:
             row = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
             return row[0] if row else None
 
-    def recall(
-        self,
-        uid: str,
-        verdict: Verdict,
-        *,
-        k: int,
-        step: int,
-        max_policy_lag: int,
-        order: str = "uniform",
-        contexts: Sequence[Context] = (Context.PLAIN,),
-    ) -> list[StoredRollout]:
-        """Return up to k different stored rollouts with step - policy_step <= max_policy_lag.
+    def recall(self, uid: str, verdict: Verdict, **facts: Any) -> list[StoredRollout]:
+        """Return up to k different stored rollouts; `facts`: the other fields of RecallRequest.
 
-        The result depends only on the store's content, the seed and the arguments. `order`:
-        "uniform", or "newest" by the weights that sampled the rollout."""
-        facts: dict[str, Any] = {"k": k, "step": step, "max_policy_lag": max_policy_lag, "order": order}
-        return self.answer(RecallRequest(uid=uid, verdict=verdict, contexts=tuple(contexts), **facts))
+        The result depends only on the store's content, the seed and the arguments."""
+        return self.answer(RecallRequest(uid=uid, verdict=verdict, **facts))
 
     def answer(self, request: RecallRequest) -> list[StoredRollout]:
         """Return the stored rollouts of one request; see `recall`."""
@@ -200,15 +188,15 @@ class HistoryStore:
         with self._reading() as connection, snapshot(connection):
             return recall.absence(connection, request)
 
-    def continuations(self) -> dict[tuple[str, bytes], Continuations]:
-        """Return how often each state was continued, and with what success, by the problem's uid and
+    def continuations(self) -> dict[tuple[str, bytes], tuple[int, int]]:
+        """Return how often each state was continued, and how often rightly, by the problem's uid and
         the digest of its token ids (codec.state_digest)."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT p.uid, c.state, sum(c.tries), sum(c.successes) FROM continuations c "
                 "JOIN problems p ON p.id = c.problem GROUP BY c.problem, c.state"
             ).fetchall()
-        return {(uid, state): Continuations(tries=tries, successes=right) for uid, state, tries, right in rows}
+        return {(uid, state): (tries, successes) for uid, state, tries, successes in rows}
 
     def states(self, *, step: int) -> list[StoredState]:
         """Return all promising states that are kept, the oldest first, each once: of the oldest
@@ -222,15 +210,9 @@ class HistoryStore:
             known = self.continuations()
         found: dict[tuple[str, bytes], StoredState] = {}
         for uid, row, num_tokens, value, first_step, state in rows:
-            one = StoredState(
-                uid=uid,
-                row=row,
-                num_tokens=num_tokens,
-                value=value,
-                age=step - first_step,
-                known=known.get((uid, state), Continuations()),
-            )
-            found.setdefault((uid, state), one)
+            facts = {"uid": uid, "row": row, "num_tokens": num_tokens, "value": value, "age": step - first_step}
+            tries, successes = known.get((uid, state), (0, 0))
+            found.setdefault((uid, state), StoredState(**facts, tries=tries, successes=successes))
         return list(found.values())
 
     def rollouts(self, rows: Sequence[int]) -> list[StoredRollout]:
@@ -238,39 +220,16 @@ class HistoryStore:
         with self._reading() as connection, snapshot(connection):
             return recall.read(connection, self._codec, rows)
 
-    def mean_rewards(self, uids: Iterable[str], *, contexts: Sequence[Context] = (Context.PLAIN,)) -> dict[str, float]:
-        """Return uid -> mean reward of its graded rollouts from these prompts, evicted ones too."""
-        return self._means(uids, contexts, lambda _verdict, _count, reward_sum: reward_sum)
-
-    def shares_right(self, uids: Iterable[str], *, contexts: Sequence[Context] = (Context.PLAIN,)) -> dict[str, float]:
-        """Return uid -> share of right rollouts among the same."""
-        return self._means(uids, contexts, lambda verdict, count, _reward_sum: count * (verdict is Verdict.CORRECT))
-
-    def _means(
-        self, uids: Iterable[str], contexts: Sequence[Context], value: Callable[[Verdict, int, float], float]
-    ) -> dict[str, float]:
-        means = {}
-        for uid in uids:
-            graded = [
-                (value(verdict, count, reward_sum), count)
-                for (context, verdict), (count, reward_sum) in self.counts(uid).items()
-                if context in contexts and verdict is not Verdict.UNGRADED
-            ]
-            if graded:
-                values, counts = zip(*graded, strict=True)
-                means[uid] = sum(values) / sum(counts)
-        return means
-
-    def success_rates(self) -> dict[str, float]:
-        """Return uid -> share of right rollouts among all graded ones of its plain prompt, evicted
-        ones included, for every problem with a right one, ordered by uid."""
-        correct, wrong = VERDICT_CODES[Verdict.CORRECT], VERDICT_CODES[Verdict.WRONG]
+    def means(self, by: HardBy, *, contexts: Sequence[Context] = (Context.PLAIN,)) -> dict[str, float]:
+        """Return uid -> share of right ones, or mean reward, of all graded rollouts of each problem
+        from these prompts, evicted ones included, ordered by uid."""
+        value = "reward_sum" if by is HardBy.REWARD else f"count * (verdict = {VERDICT_CODES[Verdict.CORRECT]})"
+        codes = [CONTEXT_CODES[context] for context in contexts]
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT p.uid, 1.0 * sum(c.count * (c.verdict = ?)) / sum(c.count) FROM counters c "
-                "JOIN problems p ON p.id = c.problem WHERE c.context = ? AND c.verdict IN (?, ?) "
-                "GROUP BY p.uid HAVING sum(c.verdict = ?) ORDER BY p.uid",
-                (correct, CONTEXT_CODES[Context.PLAIN], correct, wrong, correct),
+                f"SELECT uid, 1.0 * sum({value}) / sum(count) FROM counters JOIN problems p ON p.id = problem "
+                f"WHERE context IN ({', '.join('?' * len(codes))}) AND verdict != ? GROUP BY uid ORDER BY uid",
+                (*codes, VERDICT_CODES[Verdict.UNGRADED]),
             ).fetchall()
         return dict(rows)
 

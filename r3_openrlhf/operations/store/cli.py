@@ -13,7 +13,7 @@ import click
 
 from r3_openrlhf.config.shell_completion import complete_runs
 from r3_openrlhf.method.errors import HistoryError
-from r3_openrlhf.method.history.connection import CONTENT_ERRORS
+from r3_openrlhf.method.history.connection import CONTENT_ERRORS, reading, snapshot
 from r3_openrlhf.method.history.numbers import attempts, statistics
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.operations.store.verification import verify as verified
@@ -62,7 +62,8 @@ def _command(function: Callable[..., dict[str, Any]]) -> click.Command:
 @_command
 def stats(store: Path) -> dict[str, Any]:
     """Steps, rollouts, problems, bytes of a run's history."""
-    return statistics(store)
+    with reading(store) as connection, snapshot(connection):
+        return statistics(connection, store)
 
 
 @click.argument("uid")

@@ -4,14 +4,13 @@ only we can know: that counters agree with the rows, and that every array decode
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.errors import HistoryError, R3Error
-from r3_openrlhf.method.history import recall, schema
+from r3_openrlhf.method.history import recall
 from r3_openrlhf.method.history.codec import Codec
 from r3_openrlhf.method.history.connection import CONTENT_ERRORS, reading, snapshot
 from r3_openrlhf.method.history.drafts import CONTEXTS, VERDICTS
@@ -90,85 +89,66 @@ class Verification:
 def verify(path: Path) -> Verification:
     """Have SQLite check the file, compare counters with rows, and decode every array.
 
-    Safe while a run writes: the checks of one kind see one state of the store. SQLite's check of
-    the whole file would keep the run from committing for as long as it takes, so it is left out
-    then. Raises HistoryError when the file cannot be read at all.
-    """
+    Safe while a run writes: what is compared is from one state of the store. SQLite's check of the
+    whole file would keep the run from committing for as long as it takes, so it is left out then.
+    Raises HistoryError when the file cannot be read at all, or has other tables."""
     result = Verification(path=str(path))
     with reading(path, "verify") as connection:
+        result.problems, result.steps, result.rows, result.counters = (
+            connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("problems", "steps", "rollouts", "counters")
+        )
         holder, lives = last_holder(lock_of(path))
         if lives:
             result.skipped.append(
                 f"the file's pages, types and ranges, because {holder} may be writing; run it again when the run is over"
             )
-        else:
-            pages = connection.execute(f"PRAGMA integrity_check({_MAX_FINDINGS})")
-            result.findings += [finding for (finding,) in pages if finding != "ok"]
-        for check in (_check_schema, _check_rules, _check_usage, _check_witness):
-            with snapshot(connection), _failures_as_findings(result, check.__name__):
-                check(connection, result)
-        with _failures_as_findings(result, "_check_arrays"):
-            _check_arrays(connection, result)
+        for check in (
+            (_rules, _usage, _checkpoint, _arrays) if lives else (_pages, _rules, _usage, _checkpoint, _arrays)
+        ):
+            try:  # what stops one check on damaged content is a finding, and the others still run
+                result.findings += check(connection, path)
+            except (sqlite3.OperationalError, sqlite3.DataError, R3Error, *CONTENT_ERRORS) as error:
+                name = check.__name__.removeprefix("_")
+                result.findings.append(f"the check of {name} could not be finished: {type(error).__name__}: {error}")
     return result
 
 
-@contextmanager
-def _failures_as_findings(result: Verification, check: str) -> Iterator[None]:
-    """Make a finding of a check that damaged content has stopped; the others still run."""
-    try:
-        yield
-    except (sqlite3.OperationalError, sqlite3.DataError, R3Error, *CONTENT_ERRORS) as error:
-        name = check.removeprefix("_").replace("_", " ")
-        result.findings.append(f"{name} could not be finished: {type(error).__name__}: {error}")
+def _pages(connection: sqlite3.Connection, _path: Path) -> list[str]:
+    pages = connection.execute(f"PRAGMA integrity_check({_MAX_FINDINGS})")
+    return [finding for (finding,) in pages if finding != "ok"]
 
 
-def _check_schema(connection: sqlite3.Connection, result: Verification) -> None:
-    """Tables and indexes are those of a new store."""
-    query = "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
-    fresh = sqlite3.connect(":memory:")
-    schema.create(fresh)
-    expected, present = dict(fresh.execute(query)), dict(connection.execute(query))
-    fresh.close()
-    for name, _ in sorted(set(expected.items()) ^ set(present.items())):
-        state = "is missing" if name not in present else "is not the schema's"
-        result.findings.append(f"the table or index {name} {state}")
+def _rules(connection: sqlite3.Connection, _path: Path) -> list[str]:
+    return [
+        sentence.format(*row) for sql, sentence in _RULES for row in connection.execute(sql).fetchmany(_MAX_FINDINGS)
+    ]
 
 
-def _check_rules(connection: sqlite3.Connection, result: Verification) -> None:
-    result.problems, result.steps, result.rows, result.counters = (
-        connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-        for table in ("problems", "steps", "rollouts", "counters")
-    )
-    for sql, sentence in _RULES:
-        result.findings += [sentence.format(*row) for row in connection.execute(sql).fetchmany(_MAX_FINDINGS)]
+def _usage(connection: sqlite3.Connection, _path: Path) -> list[str]:
+    with snapshot(connection):
+        stored, recounted = Usage.load(connection), Usage.recount(connection)
+    return [] if stored == recounted else [f"the byte count is {stored}, the rows give {recounted}"]
 
 
-def _check_usage(connection: sqlite3.Connection, result: Verification) -> None:
-    stored, recounted = Usage.load(connection), Usage.recount(connection)
-    if stored != recounted:
-        result.findings.append(f"the byte count is {stored}, the rows give {recounted}")
-
-
-def _check_witness(connection: sqlite3.Connection, result: Verification) -> None:
+def _checkpoint(connection: sqlite3.Connection, path: Path) -> list[str]:
     """Compare with the newest checkpoint, if it is not below the floor."""
-    folder = checkpoint_record.newest(Path(result.path).parent / "checkpoints")
+    folder = checkpoint_record.newest(path.parent / "checkpoints")
     record = checkpoint_record.read(folder) if folder is not None else None
-    floor = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone() or (-1,)
-    if record is None or record.history is None or record.step < floor[0]:
-        return
-    why = check_against(connection, record.history, step=record.step)
-    if why is not None:
-        result.findings.append(f"it is not the history of the checkpoint of step {record.step}: {why}")
+    if record is None or record.history is None:
+        return []
+    with snapshot(connection):
+        floor = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone() or (-1,)
+        why = None if record.step < floor[0] else check_against(connection, record.history, step=record.step)
+    return [] if why is None else [f"it is not the history of the checkpoint of step {record.step}: {why}"]
 
 
-def _check_arrays(connection: sqlite3.Connection, result: Verification) -> None:
+def _arrays(connection: sqlite3.Connection, _path: Path) -> list[str]:
     """Decompress every row: a writing run waits for one at most. zstd checks each array's sum."""
-    codec = Codec()
-    rows = [row for (row,) in connection.execute("SELECT id FROM rollouts ORDER BY id")]
-    findings = []
-    for row in rows:
+    codec, findings = Codec(), []
+    for (row,) in connection.execute("SELECT id FROM rollouts ORDER BY id").fetchall():
         try:
             recall.read(connection, codec, [row])
         except (HistoryError, MemoryError, *CONTENT_ERRORS) as error:
             findings.append(f"row {row} cannot be read: {error}")
-    result.findings += findings[:_MAX_FINDINGS]
+    return findings[:_MAX_FINDINGS]

@@ -9,7 +9,6 @@ from pytest import approx
 
 from r3_openrlhf.method.core.states import (
     CUTS,
-    Continuations,
     StoredState,
     next_cuts,
     promising,
@@ -18,8 +17,8 @@ from r3_openrlhf.method.core.states import (
 
 
 def state(uid="p", *, row=0, value=0.5, age=0, tries=0, successes=0, num_tokens=3):
-    known = Continuations(tries=tries, successes=successes)
-    return StoredState(uid=uid, row=row, num_tokens=num_tokens, value=value, age=age, known=known)
+    known = {"tries": tries, "successes": successes}
+    return StoredState(uid=uid, row=row, num_tokens=num_tokens, value=value, age=age, **known)
 
 
 def test_a_cut_by_hand():
@@ -77,6 +76,6 @@ def test_states_are_drawn_by_value_and_novelty():
     first = Counter(promising(states, rng)[0].uid for _ in range(count))
     for uid, weight in (("best", 1.0), ("tried", 0.25), ("old", 0.5), ("worst", 0.25)):
         assert first[uid] / count == approx(weight / 2, abs=0.012)
-    scaled = [state(one.uid, value=one.value * 100 - 7, tries=one.known.tries) for one in states]
+    scaled = [state(one.uid, value=one.value * 100 - 7, tries=one.tries) for one in states]
     orders = [[one.uid for one in promising(found, random.Random(3))] for found in (states, scaled)]
     assert orders[0] == orders[1] and promising([], rng) == []  # the scale of rewards does not matter

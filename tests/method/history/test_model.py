@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import HistoryStore, RecallRequest
 from r3_openrlhf.method.history.codec import digest
-from r3_openrlhf.method.history.drafts import CONTEXT_CODES, content_digest
+from r3_openrlhf.method.history.drafts import CONTEXT_CODES, merge_duplicates
 from r3_openrlhf.method.history.recall import read
 from r3_openrlhf.method.history.trajectories import draft_turns
 from r3_openrlhf.method.settings import HistorySettings
@@ -56,13 +56,7 @@ rollouts_ = st.lists(
 
 
 def content(rollout):
-    return content_digest(
-        rollout.context,
-        digest(rollout.prompt_ids.tobytes()),
-        digest(rollout.response_ids.tobytes()),
-        rollout.verdict,
-        None if rollout.turns is None else draft_turns(rollout).digest,
-    )
+    return merge_duplicates([rollout])[0].content
 
 
 class Model:
@@ -215,7 +209,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 key: value for key, value in self.model.tallies.items() if key[0] == uid
             }
             known = {state: one for (of, state), one in self.store.continuations().items() if of == uid}
-            assert {state: (one.tries, one.successes) for state, one in known.items()} == {
+            assert known == {
                 digest(np.array(ids, dtype=np.int32).tobytes()): counts
                 for (of, ids), counts in self.model.continuations.items()
                 if of == uid

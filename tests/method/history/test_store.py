@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from r3_openrlhf.method.errors import ConfigError, HistoryError
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.settings import HistorySettings
-from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.method.types import Context, HardBy, Verdict
 from r3_openrlhf.operations.store.verification import verify
 
 from .samples import dump, make_rollout, values
@@ -96,8 +96,8 @@ def test_counters_and_mean_reward_by_hand():
         (Context.PLAIN, Verdict.UNGRADED): (1, 0.0),
         (Context.REFLECTION, Verdict.CORRECT): (1, 2.0),
     }
-    assert store.mean_rewards(["p", "q", "never"]) == {"p": 3.25 / 3}  # the ungraded one is no zero
-    assert store.shares_right(["p", "q", "never"]) == {"p": 2 / 3}
+    assert store.means(HardBy.REWARD) == {"p": 3.25 / 3}  # the ungraded one is no zero
+    assert store.means(HardBy.SUCCESS_RATE) == {"p": 2 / 3}
 
 
 def best_two_first(candidates, k, rng):
@@ -249,4 +249,4 @@ def test_a_closed_store_says_so():
     with pytest.raises(HistoryError, match="is closed"):
         store.commit_step(1, 1, [])
     with pytest.raises(HistoryError, match="is closed"):
-        store.mean_rewards(["p"])
+        store.means(HardBy.REWARD)
