@@ -67,12 +67,6 @@ def word(default: str | None, known: Iterable[str]) -> Any:
     return dataclasses.field(default=default, metadata={"words": known})
 
 
-def _text(key: str, value: Any) -> str:
-    if isinstance(value, str | os.PathLike):
-        return str(value)
-    raise ConfigError(f"{key} is {quoted(value)}; use text")
-
-
 def section_of(key: str, kind: Any, value: Any) -> Any:
     """`value`, or the section that a mapping describes. ConfigError: neither; an unknown key."""
     if isinstance(value, kind):
@@ -104,7 +98,9 @@ def check_fields(section: Any, prefix: str = "", *, key_of: Callable[[str], str]
         if value is None:
             continue
         if hint in (str, str | None) and not isinstance(words, OpenTable):
-            setattr(section, field.name, _text(key, value))
+            if not isinstance(value, str | os.PathLike):
+                raise ConfigError(f"{key} is {quoted(value)}; use text")
+            setattr(section, field.name, str(value))
         if bounds is not None and not bounds.allow(value):
             raise ConfigError(f"{key} is {quoted(value)}; {bounds}")
         if bounds is not None and int in (hint, *typing.get_args(hint)):

@@ -26,7 +26,6 @@ from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import ABSENT, RecallFate, opposite_verdict
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
-from r3_openrlhf.method.core.reflection import is_hard
 from r3_openrlhf.method.core.states import CUTS, by_value, choose_states, state_of
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
@@ -175,7 +174,7 @@ class R3:
         most = max(1, round(settings.max_share * len(uids)))
         means = self.history.means(HardBy.checked("reflection.hard_by", settings.hard_by), contexts=self._contexts)
         fates = [ReflectionFate.NOT_HARD if uid in means else ReflectionFate.UNKNOWN_PROBLEM for uid in uids]
-        hard = [i for i, uid in enumerate(uids) if is_hard(means.get(uid), threshold=settings.threshold)]
+        hard = [i for i, uid in enumerate(uids) if means.get(uid, math.inf) < settings.threshold]
         drawn = hard if len(hard) <= most else sorted(rng.sample(hard, most))
         for i in hard:
             fates[i] = ReflectionFate.CUT

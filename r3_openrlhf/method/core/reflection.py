@@ -1,10 +1,10 @@
-"""When to reflect, and the text of the reflection prompt (ISR, METHOD section 5)."""
+"""The text of the reflection prompt (ISR, METHOD section 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from r3_openrlhf.method.core.checks import finite_value, whole_number
+from r3_openrlhf.method.core.checks import whole_number
 from r3_openrlhf.method.errors import quoted
 
 # The paper names the parts of the exemplar (problem, failed attempt, structured guidance) and not
@@ -22,16 +22,6 @@ Give the final answer in the same format that the problem asks for."""
 
 CUT = "\n[... the middle of the attempt is left out ...]\n"
 MIN_VISIBLE_CHARACTERS = 64  # an attempt of which less is left cannot be diagnosed
-
-
-def is_hard(mean: float | None, *, threshold: float) -> bool:
-    """True if the mean of what the problem's stored rollouts got (reward, or 1 where right) is
-    below tau. None (no history yet) is not hard.
-
-    ValueError: a number that is not finite.
-    """
-    threshold = finite_value("threshold", threshold)
-    return mean is not None and finite_value("mean", mean) < threshold
 
 
 def reflection_message(problem: str, attempt: str) -> str:

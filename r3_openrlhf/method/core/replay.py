@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from r3_openrlhf.method.core.checks import whole_number
-from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.method.open_table import Name, OpenTable, tried
 
 
@@ -42,11 +43,16 @@ def choose(candidates: Sequence[Candidate], *, k: int, order: Name, rng: random.
     """
     k = whole_number("k", k, minimum=1)
     newest_first = sorted(candidates, key=lambda candidate: (-candidate.policy_step, candidate.key))
-    chosen = list(RECALL_ORDERS[order](newest_first, k, rng))
-    known = {id(candidate) for candidate in newest_first}
-    if len(chosen) > k or len({id(one) for one in chosen} & known) != len(chosen):
+    return _checked(RECALL_ORDERS[order], newest_first, k, rng, name=order)
+
+
+def _checked(
+    function: RecallOrder, candidates: Sequence[Candidate], k: int, rng: random.Random, *, name: Name
+) -> list[Candidate]:
+    chosen = list(function(candidates, k, rng))
+    if len(chosen) > k or len({id(one) for one in chosen} & set(map(id, candidates))) != len(chosen):
         raise ValueError(
-            f"replay.order is {quoted(order)}, which must give up to k = {k} different candidates of those it was given"
+            f"replay.order is {quoted(name)}, which must give up to k = {k} different candidates of those it was given"
         )
     return chosen
 
@@ -64,12 +70,8 @@ def uniform(candidates: Sequence[Candidate], k: int, rng: random.Random) -> list
 def _order_of_user(path: str, function: Any) -> RecallOrder:
     """ConfigError: no function of (candidates, k, rng), or it fails on three made-up ones."""
     candidates = [Candidate(step, step, 1.0 + step / 10, 5 - step, bytes([step])) for step in range(3)]
-    made_up = "three made-up candidates"
-    found = tried("replay.order", path, lambda: list(function(candidates, 2, random.Random(0))), on=made_up)
-    if len(found) > 2 or any(not any(one is other for other in candidates) for one in found):
-        raise ConfigError(
-            f"replay.order is {quoted(path)}, which must return up to k of the candidates; it returned {quoted(found)}"
-        )
+    call = partial(_checked, function, candidates, 2, random.Random(0), name=path)
+    tried("replay.order", path, call, on="three made-up candidates")
     return function
 
 

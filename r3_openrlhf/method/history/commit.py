@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -37,13 +35,14 @@ class _Ids:
     rollout: int
 
 
-class _Tallies(defaultdict[tuple[int, int, int], list[tuple[int, float]]]):
-    """Numbers of samples and their reward sums, by problem, context and verdict."""
+# (samples, sum of their rewards) by (problem, context, verdict)
+_Tallies = dict[tuple[int, int, int], tuple[int, float]]
 
-    def ordered(self) -> list[tuple[tuple[int, int, int], int, float]]:
-        """By key. fsum: the order of arrival leaves no trace in the last bit."""
-        columns = ((key, *zip(*parts, strict=True)) for key, parts in sorted(self.items()))
-        return [(key, sum(counts), math.fsum(sums)) for key, counts, sums in columns]
+
+def _add(tallies: _Tallies, key: tuple[int, int, int], samples: int, reward_sum: float) -> None:
+    """Add them up, in an order that does not depend on arrival: that of the drafts."""
+    before = tallies.get(key, (0, 0.0))
+    tallies[key] = before[0] + samples, before[1] + reward_sum
 
 
 class StepWriter:
@@ -59,8 +58,8 @@ class StepWriter:
         ).fetchone()
         self._ids = _Ids(*last) if last else _Ids(0, 0, 0, 0)
         self._usage = Usage.load(connection)
-        self._counted = _Tallies(list)
-        self._gone = _Tallies(list)  # what has no row
+        self._counted: _Tallies = {}
+        self._gone: _Tallies = {}  # what has no row
         self._touched: set[tuple[int, int]] = set()
         self._num_rows = self._num_unkept = self._arrived_bytes = 0
 
@@ -78,8 +77,8 @@ class StepWriter:
         problems = self._problem_ids([*(draft.rollout.uid for draft in drafts), *(r.uid for r in ungraded)])
         for rollout in ungraded:
             key = problems[rollout.uid], CONTEXT_CODES[rollout.context], VERDICT_CODES[Verdict.UNGRADED]
-            self._counted[key].append((1, 0.0))
-            self._gone[key].append((1, 0.0))
+            _add(self._counted, key, 1, 0.0)
+            _add(self._gone, key, 1, 0.0)
         for (uid, verdict), bucket in groupby(drafts, key=lambda draft: (draft.rollout.uid, draft.rollout.verdict)):
             self._write_bucket(problems[uid], verdict, list(bucket))
         self._count_continuations(problems, continued)
@@ -91,9 +90,6 @@ class StepWriter:
         counts = num_rollouts, len(ungraded), self._num_rows, self._num_unkept, self._arrived_bytes
         self._put("steps", self._step, epoch, *counts, *astuple(self._ids), time.time())
         self._usage.save(self._connection)
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO meta VALUES ('limits.' || ?, ?)", asdict(self._limits).items()
-        )
 
     def _put(self, table: str, *values: Any) -> None:
         """Insert one row; values in the order of the table's columns."""
@@ -126,7 +122,7 @@ class StepWriter:
                 self._evict(candidate.row, candidate.num_bytes)
         for draft in drafts:
             key = problem, CONTEXT_CODES[draft.rollout.context], code
-            self._counted[key].append((draft.samples, draft.reward_sum))
+            _add(self._counted, key, draft.samples, draft.reward_sum)
             earlier = replaced.get(draft.content)
             copies = draft.samples + (earlier.copies if earlier else 0)
             kept = draft.content not in refused and self._insert(
@@ -135,7 +131,7 @@ class StepWriter:
             if kept:
                 self._num_rows += 1
             else:
-                self._gone[key].append((draft.samples, draft.reward_sum))
+                _add(self._gone, key, draft.samples, draft.reward_sum)
                 self._num_unkept += draft.samples
             if earlier and (kept or draft.content in refused):  # no room: the older stays
                 self._evict(earlier.row, earlier.num_bytes)
@@ -184,15 +180,13 @@ class StepWriter:
         self._arrived_bytes += size
         if self._usage.total + size > self._limits.max_bytes:
             return False
-        prompt, new = self._find_or_next("prompts", problem, draft.prompt_digest, self._ids.prompt)
-        if new:
-            self._ids.prompt = prompt
+        if (prompt := self._id_of("prompts", problem, draft.prompt_digest)) is None:
+            prompt = self._ids.prompt = self._ids.prompt + 1
             packed = self._codec.pack(rollout.prompt_ids)
             self._usage.prompts += blob_bytes(len(packed))
             self._put("prompts", prompt, problem, draft.prompt_digest, len(rollout.prompt_ids), packed)
-        response, new = self._find_or_next("responses", problem, draft.response_digest, self._ids.response)
-        if new:
-            self._ids.response = response
+        if (response := self._id_of("responses", problem, draft.response_digest)) is None:
+            response = self._ids.response = self._ids.response + 1
             self._put("responses", response, problem, draft.response_digest, rollout.num_tokens, tokens)
         self._ids.rollout += 1
         self._put(
@@ -236,12 +230,10 @@ class StepWriter:
         self._usage.live += size
         return True
 
-    def _find_or_next(self, table: str, problem: int, digest: bytes, last: int) -> tuple[int, bool]:
-        """The id of a prompt or response, and whether it is a new one."""
-        found = self._connection.execute(
-            f"SELECT id FROM {table} WHERE problem = ? AND digest = ?", (problem, digest)
-        ).fetchone()
-        return (found[0], False) if found else (last + 1, True)
+    def _id_of(self, table: str, problem: int, digest: bytes) -> int | None:
+        """The id of a stored prompt or response."""
+        query = f"SELECT max(id) FROM {table} WHERE problem = ? AND digest = ?"
+        return self._connection.execute(query, (problem, digest)).fetchone()[0]
 
     def _problem_ids(self, uids: Iterable[str]) -> dict[str, int]:
         problems = {}
@@ -273,8 +265,11 @@ class StepWriter:
         An evicted row keeps its bytes until the rollback floor passes it. So there must always be
         room for what comes until then, taken to be a quarter more than what came since the floor
         moved last, and at most half of the store."""
-        arrived = Usage.arrived_since_floor(self._connection) + self._arrived_bytes
-        most = live_bytes(self._limits.max_bytes - self._usage.fixed, arrived=arrived)
+        (arrived,) = self._connection.execute(
+            "SELECT coalesce(sum(bytes), 0) FROM steps "
+            "WHERE step > coalesce((SELECT value FROM meta WHERE key = 'floor'), -1)"
+        ).fetchone()
+        most = live_bytes(self._limits.max_bytes - self._usage.fixed, arrived=arrived + self._arrived_bytes)
         surplus = self._usage.live - most
         if surplus <= 0:
             return
@@ -285,7 +280,7 @@ class StepWriter:
 
     def _count(self) -> None:
         """Adds to the counters and keeps what they were."""
-        for key, count, reward_sum in self._counted.ordered():
+        for key, (count, reward_sum) in sorted(self._counted.items()):
             before = self._connection.execute(
                 "SELECT count, reward_sum FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key
             ).fetchone() or (0, 0.0)
@@ -294,8 +289,8 @@ class StepWriter:
                 "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?)",
                 (*key, before[0] + count, before[1] + reward_sum),
             )
-        for key, count, reward_sum in self._gone.ordered():
-            self._put("gone", self._step, *key, count, reward_sum)
+        for key, tally in sorted(self._gone.items()):
+            self._put("gone", self._step, *key, *tally)
 
 
 def _printable(text: str) -> str:

@@ -42,10 +42,6 @@ _PROBLEMS = {
 }
 
 
-class EmptyStore(HistoryError):
-    """There is a file, and no store in it."""
-
-
 @contextmanager
 def sentences(path: str, doing: str) -> Iterator[None]:
     """Turns SQLite's errors into a HistoryError that says what to do."""
@@ -121,13 +117,13 @@ def open_for_reading(path: str) -> sqlite3.Connection:
     if not file.is_file():
         raise HistoryError(f"there is no history store at {path}")
     if file.stat().st_size == 0:
-        raise EmptyStore(f"{path} is empty: no step was written to it")
+        raise HistoryError(f"{path} is empty: no step was written to it")
     mode = "rw" if os.access(file, os.W_OK) and os.access(file.parent, os.W_OK) else "ro"
     with _opened(path, "read", f"file:{quote(str(file.resolve()))}?mode={mode}", uri=True) as connection:
         connection.execute("PRAGMA query_only = ON")
         _tune(connection)
         if _is_new(connection, path):
-            raise EmptyStore(f"{path} is empty: no step was written to it")
+            raise HistoryError(f"{path} is empty: no step was written to it")
     return connection
 
 

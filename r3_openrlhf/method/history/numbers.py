@@ -17,7 +17,7 @@ from r3_openrlhf.method.history.records import StoredRollout
 from r3_openrlhf.method.history.store import lock_of
 from r3_openrlhf.method.history.usage import Usage
 from r3_openrlhf.method.open_table import nearest
-from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.method.types import Verdict
 
 
 def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
@@ -30,7 +30,6 @@ def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         "SELECT count(*), min(step), max(step), max(epoch), coalesce(sum(num_unkept), 0) FROM steps"
     )
     floor = one("SELECT value FROM meta WHERE key = 'floor'")
-    limits = dict(connection.execute("SELECT substr(key, 8), value FROM meta WHERE key LIKE 'limits.%'"))
     live, live_tokens, copies, reach = one(
         "SELECT count(*), coalesce(sum(num_tokens), 0), coalesce(sum(copies), 0), min(policy_step) FROM rollouts "
         "WHERE evicted_at IS NULL"
@@ -44,12 +43,16 @@ def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         VERDICT_CODES[Verdict.CORRECT],
         VERDICT_CODES[Verdict.WRONG],
     )
+    sampled = connection.execute(
+        "SELECT context, verdict, sum(count) AS count, CASE WHEN verdict < 2 THEN sum(reward_sum) / sum(count) END "
+        "AS mean_reward FROM counters GROUP BY context, verdict ORDER BY context, verdict"  # 2: ungraded
+    )
     holder, lives = last_holder(lock_of(path))
     return {
         "store": str(path),
         "writer": {"state": "running" if lives else "gone", "holder": str(holder)} if holder else None,
         "steps": {"count": steps, "first": first, "last": last, "epoch": epoch, "rollback_floor": floor and floor[0]},
-        "rollouts": _sampled(connection),
+        "rollouts": _named(sampled),
         "problems": dict(zip(("graded", "never_correct", "both", "always_correct"), solved, strict=True)),
         "rows": {
             "recallable": live,
@@ -64,22 +67,7 @@ def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
             "free_inside": free * page_bytes,
             "counted_towards_cap": Usage.load(connection).total,
         },
-        "limits": limits or None,
-        "schema": one("PRAGMA user_version")[0],
     }
-
-
-def _sampled(connection: sqlite3.Connection) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Count everything that was ever committed: context -> verdict -> count and mean reward."""
-    sampled: dict[str, dict[str, dict[str, float | None]]] = {Context.PLAIN.value: {}, Context.REFLECTION.value: {}}
-    for context, verdict, count, reward_sum in connection.execute(
-        "SELECT context, verdict, sum(count), sum(reward_sum) FROM counters GROUP BY context, verdict"
-    ):
-        sampled.setdefault(CONTEXTS[context].value, {})[VERDICTS[verdict].value] = {
-            "count": count,
-            "mean_reward": None if VERDICTS[verdict] is Verdict.UNGRADED else reward_sum / count,
-        }
-    return sampled
 
 
 def attempts(path: Path, uid: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ _ARRAY = f"id INTEGER PRIMARY KEY, {_PROBLEM}, {_digest('digest')}, {_whole('num
 _REWARDS = f"{_number('reward_sum')}, CHECK (verdict < 2 OR reward_sum = 0)"  # verdict 2: ungraded
 
 _TABLES = f"""
--- keys: floor, usage.*, limits.*
+-- keys: floor, usage.*
 CREATE TABLE meta (key TEXT PRIMARY KEY, {_whole("value")}) STRICT, WITHOUT ROWID;
 CREATE TABLE steps (
     step INTEGER PRIMARY KEY CHECK (step >= 0), {_whole("epoch")},

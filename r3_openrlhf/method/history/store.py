@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,32 +33,23 @@ from r3_openrlhf.method.types import Context, HardBy, Rollout, Verdict
 from r3_openrlhf.method.values import read_rollouts
 
 
+@dataclass(eq=False, repr=False)
 class HistoryStore:
     """Every graded rollout of a run, in one SQLite file; `open` makes it. Methods raise HistoryError
     for an invalid file or request (ConfigError: the order does not exist; InvalidValue: a rollout).
 
     Several threads of the process that opened it may use it. A forked child may not."""
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        *,
-        path: str,
-        limits: HistorySettings,
-        seed: int,
-        lease: Lease | None,
-        writer: bool,
-    ) -> None:
-        self.path = path
-        self.limits = limits
-        self.seed = seed
-        self._connection: sqlite3.Connection | None = connection
-        self._lease = lease
-        self._writer = writer
-        self._codec = Codec()
-        self._guard = threading.RLock()
-        self._process = os.getpid()
-        self._sweep = True  # the limits may be lower than those that the file was written under
+    _connection: sqlite3.Connection | None
+    path: str
+    limits: HistorySettings
+    seed: int
+    _lease: Lease | None
+    _writer: bool
+    _codec: Codec = field(default_factory=Codec, init=False)
+    _guard: threading.RLock = field(default_factory=threading.RLock, init=False)
+    _process: int = field(default_factory=os.getpid, init=False)
+    _sweep: bool = field(default=True, init=False)  # the limits may be lower than those of the last writer
 
     @classmethod
     def open(
@@ -76,7 +68,7 @@ class HistoryStore:
         limits = limits or HistorySettings()
         path = str(path)
         if not writer:
-            return cls(open_for_reading(path), path=path, limits=limits, seed=seed, lease=None, writer=False)
+            return cls(open_for_reading(path), path, limits, seed, None, False)
         lease = None
         if path != MEMORY:
             if not Path(path).parent.is_dir():
@@ -88,7 +80,7 @@ class HistoryStore:
                 )
             lease = Lease.acquire(lock_of(Path(path)), name=path)
         try:
-            return cls(open_for_writing(path), path=path, limits=limits, seed=seed, lease=lease, writer=True)
+            return cls(open_for_writing(path), path, limits, seed, lease, True)
         except BaseException:
             if lease is not None:
                 lease.release()

@@ -62,14 +62,6 @@ class Usage:
         """Everything that counts against history.max_bytes."""
         return self.live + self.retained + self.fixed
 
-    @staticmethod
-    def arrived_since_floor(connection: sqlite3.Connection) -> int:
-        """Bytes that the steps above the rollback floor brought, kept or not."""
-        return connection.execute(
-            "SELECT coalesce(sum(bytes), 0) FROM steps "
-            "WHERE step > coalesce((SELECT value FROM meta WHERE key = 'floor'), -1)"
-        ).fetchone()[0]
-
     @classmethod
     def load(cls, connection: sqlite3.Connection) -> Usage:
         """Read the counters that the file's last transaction wrote; zeros in a new file."""

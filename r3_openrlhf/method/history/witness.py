@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from r3_openrlhf.method.errors import HistoryError
-from r3_openrlhf.method.history.connection import EmptyStore, reading, snapshot
+from r3_openrlhf.method.history.connection import reading, snapshot
 
 _CHUNK = 4096  # rows
 
@@ -70,13 +70,11 @@ def check_against(connection: sqlite3.Connection, written: StoreRecord | None, *
 def check_checkpoint(store: Path, written: StoreRecord | None, *, step: int) -> None:
     """Raises HistoryError when the store at `store` is not the one that the checkpoint of `step`
     was written with (`check_against`)."""
-    why: str | None = "it is not there"
-    if store.is_file():
-        try:
-            with reading(store, "compare") as connection, snapshot(connection):
-                why = check_against(connection, written, step=step)
-        except EmptyStore:
-            why = "it is empty"
+    try:
+        with reading(store, "compare") as connection, snapshot(connection):
+            why = check_against(connection, written, step=step)
+    except HistoryError as error:
+        why = str(error)
     if why is not None:
         raise HistoryError(
             f"{store} is not the history of the checkpoint of step {step}: {why}; restore it from a copy, or continue without "

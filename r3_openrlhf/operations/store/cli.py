@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ def show(store: Path, uid: str) -> dict[str, Any]:
 def verify(store: Path) -> dict[str, Any]:
     """Check pages, references, counters and stored arrays; exit code 1 if one is wrong."""
     result = verified(store)
-    return {"ok": result.ok, **asdict(result)}
+    return {"ok": not result.findings, **result._asdict()}
 
 
 @_command

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history import recall
@@ -35,20 +34,12 @@ _RULES = [
         "{0}{1} refers to {2} that are not there",
     ),
     (
-        "SELECT id FROM rollouts WHERE id NOT IN (SELECT rollout FROM logprobs)",
-        "row {0} lacks its log-probs",
-    ),
-    (
         # Above the floor nothing was removed for good: rows and rows-less samples are all there.
         "SELECT s.step, num_rollouts, total(n) FROM steps s LEFT JOIN (SELECT step, samples AS n FROM rollouts "
         "UNION ALL SELECT step, count FROM gone) USING (step) "
         "WHERE s.step > coalesce((SELECT value FROM meta WHERE key = 'floor'), -1) "
         "GROUP BY s.step HAVING total(n) != num_rollouts",
         "step {0} had {1} rollouts, {2:.0f} are accounted for",
-    ),
-    (
-        "SELECT (SELECT total(num_rollouts) FROM steps) AS a, (SELECT total(count) FROM counters) AS b WHERE a != b",
-        "the steps brought {0:.0f} rollouts, the counters hold {1:.0f}",
     ),
     (
         # counters = rows + gone; sums of rewards have another order: equal up to rounding
@@ -68,22 +59,11 @@ _RULES = [
 ]
 
 
-@dataclass(slots=True)
-class Verification:
-    """The result: numbers, what is wrong, and `skipped`: checks that could not run."""
+class Verification(NamedTuple):
+    """What is wrong, and the checks that could not run, which is not wrong."""
 
-    path: str
-    problems: int = 0
-    steps: int = 0
-    rows: int = 0
-    counters: int = 0
-    findings: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """True when nothing is wrong; a check that could not run is not wrong."""
-        return not self.findings
+    findings: list[str]
+    skipped: list[str]
 
 
 def verify(path: Path) -> Verification:
@@ -92,22 +72,16 @@ def verify(path: Path) -> Verification:
     Safe while a run writes: what is compared is from one state of the store. SQLite's check of the
     whole file would keep the run from committing for as long as it takes, so it is left out then.
     Raises HistoryError when the file cannot be read at all, or has other tables."""
-    result = Verification(path=str(path))
+    result = Verification([], [])
     with reading(path, "verify") as connection:
-        result.problems, result.steps, result.rows, result.counters = (
-            connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-            for table in ("problems", "steps", "rollouts", "counters")
-        )
         holder, lives = last_holder(lock_of(path))
         if lives:
             result.skipped.append(
                 f"the file's pages, types and ranges, because {holder} may be writing; run it again when the run is over"
             )
-        for check in (
-            (_rules, _usage, _checkpoint, _arrays) if lives else (_pages, _rules, _usage, _checkpoint, _arrays)
-        ):
+        for check in (_pages, _rules, _usage, _checkpoint, _arrays)[lives:]:
             try:  # what stops one check on damaged content is a finding, and the others still run
-                result.findings += check(connection, path)
+                result.findings.extend(check(connection, path))
             except (sqlite3.OperationalError, sqlite3.DataError, R3Error, *CONTENT_ERRORS) as error:
                 name = check.__name__.removeprefix("_")
                 result.findings.append(f"the check of {name} could not be finished: {type(error).__name__}: {error}")
@@ -148,7 +122,8 @@ def _arrays(connection: sqlite3.Connection, _path: Path) -> list[str]:
     codec, findings = Codec(), []
     for (row,) in connection.execute("SELECT id FROM rollouts ORDER BY id").fetchall():
         try:
-            recall.read(connection, codec, [row])
+            if not recall.read(connection, codec, [row]):
+                findings.append(f"row {row} lacks its prompt, its response or its log-probs")
         except (HistoryError, MemoryError, *CONTENT_ERRORS) as error:
             findings.append(f"row {row} cannot be read: {error}")
     return findings[:_MAX_FINDINGS]

@@ -10,7 +10,6 @@ from r3_openrlhf.method.core.reflection import (
     GUIDANCE,
     MIN_VISIBLE_CHARACTERS,
     fit_attempt,
-    is_hard,
     reflection_message,
 )
 
@@ -38,12 +37,6 @@ def fit(attempt, *, max_prompt_tokens, max_attempt_tokens=10**6, count=num_token
         max_prompt_tokens=max_prompt_tokens,
         max_attempt_tokens=max_attempt_tokens,
     )
-
-
-def test_is_hard():
-    assert is_hard(0.05, threshold=0.1)
-    assert not is_hard(0.1, threshold=0.1)  # below tau, strictly
-    assert not is_hard(None, threshold=0.1)  # no history yet
 
 
 def test_the_message():

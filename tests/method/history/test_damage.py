@@ -111,8 +111,7 @@ def test_every_column_refuses_values_of_another_type_and_those_out_of_range_are_
 @pytest.mark.parametrize("table", TABLES)
 def test_a_lost_row_is_found(table, sound, quick_path):
     """But for what only a roll-back reads: a row of counters_before that is not there is one that was never written,
-    and a store without a floor is one that nothing was removed from. And for the limits, which the next commit writes, and
-    for states and trajectories: a response without one is the normal case."""
+    and a store without a floor is one that nothing was removed from. And for states and trajectories: a response without one is the normal case."""
     with damaged(quick_path, sound) as connection:
         condition, keys = keys_of(connection, table)
     assert keys
@@ -120,11 +119,7 @@ def test_a_lost_row_is_found(table, sound, quick_path):
         with damaged(quick_path, sound) as connection:
             connection.execute(f"DELETE FROM {table} WHERE {condition}", key)
         result = every_command(quick_path)
-        if (
-            table not in ("counters_before", "states", "trajectories")
-            and key != ("floor",)
-            and not str(key[0]).startswith("limits.")
-        ):
+        if table not in ("counters_before", "states", "trajectories") and key != ("floor",):
             assert result.exit_code == 1, (table, key, result.output)
 
 
@@ -138,8 +133,7 @@ def test_a_missing_table_or_index_is_found(name, sound, quick_path):
 
 def test_a_sound_store(sound):
     result = verify(sound / "history.sqlite")
-    assert result.ok and result.skipped == []
-    assert (result.problems, result.steps) == (3, 5)
+    assert result == ([], [])
 
 
 @pytest.mark.parametrize(("damage", "finding"), DAMAGE)
@@ -162,7 +156,7 @@ def test_the_file_is_left_alone_while_a_run_writes(sound, quick_path):
     shutil.copy(sound / "history.sqlite", quick_path)
     with HistoryStore.open(quick_path / "history.sqlite"):
         result = verify(quick_path / "history.sqlite")
-    assert result.ok and len(result.skipped) == 1 and "may be writing" in result.skipped[0]
+    assert result.findings == [] and len(result.skipped) == 1 and "may be writing" in result.skipped[0]
 
 
 # ── what cannot be committed ──
@@ -178,7 +172,7 @@ def test_a_commit_takes_no_step_that_it_could_not_give_back(field, value, quick_
         with pytest.raises(HistoryError, match="takes whole numbers"):
             store.commit_step(**{"step": 2, "epoch": 1, field: value}, rollouts=[make_rollout(ids=[8])])
         assert store.last_step == 1  # nothing of it is there
-    assert verify(quick_path / "history.sqlite").ok
+    assert verify(quick_path / "history.sqlite").findings == []
 
 
 @pytest.mark.parametrize("value", [float("nan"), 2**63, None, "1", 0.5])
@@ -234,11 +228,11 @@ def test_a_record_is_the_same_whenever_it_is_taken(run_with_checkpoints):
     for step in (4, 6, 8, 10):
         assert record_of(run / "history.sqlite", step) == records[step]
         check(run, step)
-    assert verify(run / "history.sqlite").ok
+    assert verify(run / "history.sqlite").findings == []
     store.roll_back(6)
     assert record_of(run / "history.sqlite", 6) == records[6]
     folder_of(run, 6).with_name("latest").write_text("global_step6")
-    assert verify(run / "history.sqlite").ok
+    assert verify(run / "history.sqlite").findings == []
 
 
 def test_a_lost_or_older_store_is_noticed(run_with_checkpoints):
@@ -250,10 +244,10 @@ def test_a_lost_or_older_store_is_noticed(run_with_checkpoints):
     with pytest.raises(HistoryError, match="checkpoint of step 10: it ends with step 8; .*checkpoint.force"):
         check(run, 10)
     (run / "history.sqlite").write_bytes(b"")
-    with pytest.raises(HistoryError, match="checkpoint of step 10: it is empty"):
+    with pytest.raises(HistoryError, match="checkpoint of step 10: .* is empty"):
         check(run, 10)
     (run / "history.sqlite").unlink()
-    with pytest.raises(HistoryError, match="checkpoint of step 10: it is not there"):
+    with pytest.raises(HistoryError, match="checkpoint of step 10: there is no history store"):
         check(run, 10)
 
 
