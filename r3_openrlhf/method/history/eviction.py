@@ -22,6 +22,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from r3_openrlhf.method.types import Context
 
 # In a set, the longest staying first: `rows_over` reversed. Context 0: plain, verdict 0: right.
@@ -37,10 +39,7 @@ placed AS (
     ON r.problem = rich.problem AND r.verdict = rich.verdict AND r.evicted_at IS NULL AND {kept})
 SELECT id FROM placed WHERE place > :level ORDER BY place DESC, place = 1 AND verdict = 0, step, content, id
 """
-_SIZES = (
-    "SELECT size, count(*) FROM (SELECT count(*) AS size FROM rollouts r WHERE evicted_at IS NULL AND {kept} "
-    "GROUP BY problem, verdict) GROUP BY size ORDER BY size DESC"
-)
+_SIZES = "SELECT count(*) FROM rollouts r WHERE evicted_at IS NULL AND {kept} GROUP BY problem, verdict"
 _WITHOUT_STATE = "NOT EXISTS (SELECT 1 FROM states s WHERE s.rollout = r.id)"
 
 
@@ -73,25 +72,12 @@ def richest_first(connection: sqlite3.Connection, *, surplus: int, live: int) ->
     `surplus` of the `live` bytes have to go; it only decides how many rows are looked up at a time.
     """
     for kept in (_WITHOUT_STATE, "true"):
-        sizes = connection.execute(_SIZES.format(kept=kept)).fetchall()
-        rows = sum(size * sets for size, sets in sizes)
-        level = _level(sizes, rows=-(-surplus * rows // max(1, live)))
+        sizes = np.array(connection.execute(_SIZES.format(kept=kept)).fetchall(), dtype=int).ravel()
+        leave = -(-surplus * int(sizes.sum()) // max(1, live))
+        # the largest size to which the sets can be cut so that as many rows leave
+        level = max((cut for cut in range(sizes.max(initial=0)) if (sizes - cut).clip(0).sum() >= leave), default=0)
         while level >= 0:
             for (row,) in connection.execute(_ABOVE.format(kept=kept), {"level": level}).fetchall():
                 (size,) = connection.execute("SELECT bytes FROM rollouts WHERE id = ?", (row,)).fetchone()
                 yield row, size
             level -= 1
-
-
-def _level(sizes: list[tuple[int, int]], *, rows: int) -> int:
-    """The largest size to which the sets can be cut so that `rows` leave; 0 when all of them have
-    to.
-
-    sizes: (rows in the set, how many sets have as many), largest first."""
-    level, found, sets = sizes[0][0] if sizes else 0, 0, 0
-    count = dict(sizes)
-    while level > 0 and found < rows:
-        sets += count.get(level, 0)
-        found += sets
-        level -= 1
-    return level

@@ -36,21 +36,20 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
 
     Of rows with one response (and, in an environment, one way through its turns), from several
     prompts or steps, the candidate is the newest from the plain prompt, else the newest."""
-    codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
-    marks = ", ".join("?" * len(codes))
+    of_request, values = _matching(request)
     oldest = max(0, int(request.step) - int(request.max_policy_lag))  # however far the lag reaches
     rows = connection.execute(
         "SELECT r.response, t.digest, r.id, r.policy_step, r.reward, r.num_tokens, r.content FROM rollouts r "
-        "JOIN problems p ON p.id = r.problem LEFT JOIN trajectories t ON t.rollout = r.id "
-        f"WHERE p.uid = ? AND r.verdict = ? AND r.context IN ({marks}) AND r.evicted_at IS NULL AND r.policy_step >= ? "
+        "LEFT JOIN trajectories t ON t.rollout = r.id "
+        f"WHERE {of_request} AND r.evicted_at IS NULL AND r.policy_step >= ? "
         "ORDER BY r.context DESC, r.policy_step, r.content",  # the last of equal ones stays
-        (request.uid, VERDICT_CODES[request.verdict], *codes, oldest),
+        (*values, oldest),
     )
     candidates = list({(response, turns): replay.Candidate(*row) for response, turns, *row in rows}.values())
-    of_request = digest(
+    choice = digest(
         str(seed).encode(), str(int(request.step)).encode(), request.uid.encode(), request.verdict.value.encode()
     )
-    rng = random.Random(int.from_bytes(of_request, "big"))
+    rng = random.Random(int.from_bytes(choice, "big"))
     try:
         chosen = replay.choose(candidates, k=request.k, order=request.order, rng=rng)
     except R3Error:
@@ -63,14 +62,17 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
     return [candidate.row for candidate in chosen]
 
 
+def _matching(request: RecallRequest) -> tuple[str, tuple[Any, ...]]:
+    """The rows of a request, as a condition with its values."""
+    codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
+    marks = ", ".join("?" * len(codes))
+    condition = f"problem = (SELECT id FROM problems WHERE uid = ?) AND verdict = ? AND context IN ({marks})"
+    return condition, (request.uid, VERDICT_CODES[request.verdict], *codes)
+
+
 def absence(connection: sqlite3.Connection, request: RecallRequest) -> RecallFate | None:
     """Why no row answers a request, for any k; None: some row does."""
-    codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
-    of_request = (
-        "problem = (SELECT id FROM problems WHERE uid = ?) AND verdict = ? "
-        f"AND context IN ({', '.join('?' * len(codes))})"
-    )
-    values = request.uid, VERDICT_CODES[request.verdict], *codes
+    of_request, values = _matching(request)
     (newest,) = connection.execute(
         f"SELECT max(policy_step) FROM rollouts WHERE {of_request} AND evicted_at IS NULL", values
     ).fetchone()
