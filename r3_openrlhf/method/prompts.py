@@ -87,9 +87,6 @@ class StepPrompts:
     def __iter__(self) -> Iterator[StepPrompt]:
         return iter(self.prompts)
 
-    def __len__(self) -> int:
-        return len(self.prompts)
-
     def metrics(self) -> dict[str, float]:
         """`r3/reflection/hard_prompts`, and a count for each reason against reflection."""
         why = Counter(self.reflection)

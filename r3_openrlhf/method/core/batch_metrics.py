@@ -32,6 +32,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         kind = str(group.state if group.context is Context.PLAIN else group.context)
         tokens[kind] += sum(rows[i].rollout.num_sampled_tokens for i in group.rows if not rows[i].recalled)
     reflection_uids = {g.uid for g in groups if g.context is Context.REFLECTION}
+    prefixed = [r for r in graded if r.context is Context.PREFIX]
     return {
         "r3/groups/all_correct": count(g.state is GroupState.ALL_CORRECT for g in groups),
         "r3/groups/none_correct": count(g.state is GroupState.NONE_CORRECT for g in groups),
@@ -55,10 +56,8 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/reflection/plain_accuracy": accuracy(graded, Context.PLAIN, reflection_uids),
         "r3/prefix/groups": count(g.context is Context.PREFIX for g in groups),
         "r3/prefix/mixed": count(g.context is Context.PREFIX and g.state is GroupState.MIXED for g in groups),
-        "r3/prefix/accuracy": mean_or_zero(
-            [r.verdict is Verdict.CORRECT for r in graded if r.context is Context.PREFIX]
-        ),
-        "r3/prefix/tokens_given": mean_or_zero([r.prefix_tokens for r in graded if r.context is Context.PREFIX]),
+        "r3/prefix/accuracy": mean_or_zero([r.verdict is Verdict.CORRECT for r in prefixed]),
+        "r3/prefix/tokens_given": mean_or_zero([r.prefix_tokens for r in prefixed]),
         "r3/ranking/groups": count(g.ranked for g in groups),
         "r3/ranking/groups_exact": count(g.ranked and g.entropy_source == "exact" for g in groups),
         "r3/ranking/rows": float(len(ranked)),

@@ -153,8 +153,7 @@ class RankingScore:
 
     def of(self, rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]) -> list[float]:
         """The scores of one group's rows. ValueError: not one finite number for each."""
-        found = self.score(rollouts, **named_by(self.score, {"entropies": entropies}))
-        values = finite_values("scores", [float(value) for value in found])
+        values = finite_values("scores", self.score(rollouts, **named_by(self.score, {"entropies": entropies})))
         if len(values) != len(rollouts):
             raise ValueError(f"a ranking score gave {len(values)} numbers for {len(rollouts)} rollouts")
         return values

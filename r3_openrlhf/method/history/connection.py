@@ -116,8 +116,6 @@ def open_for_reading(path: str) -> sqlite3.Connection:
     file = Path(path)
     if not file.is_file():
         raise HistoryError(f"there is no history store at {path}")
-    if file.stat().st_size == 0:
-        raise HistoryError(f"{path} is empty: no step was written to it")
     mode = "rw" if os.access(file, os.W_OK) and os.access(file.parent, os.W_OK) else "ro"
     with _opened(path, "read", f"file:{quote(str(file.resolve()))}?mode={mode}", uri=True) as connection:
         connection.execute("PRAGMA query_only = ON")
@@ -160,10 +158,8 @@ def _is_new(connection: sqlite3.Connection, path: str) -> bool:
 def _check_length(connection: sqlite3.Connection, path: str) -> None:
     """Find a cut file: SQLite notices missing pages, but reads the rest of a page as zeros."""
     with snapshot(connection):
-        pages, page_bytes = (
-            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
-        )
-        missing = pages * page_bytes - Path(path).stat().st_size
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        missing = pages * PAGE_BYTES - Path(path).stat().st_size
     if missing > 0:
         raise HistoryError(
             f"cannot open {path}: the file is damaged or is no history store (it ends {missing} bytes too early); restore it "

@@ -44,9 +44,8 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     not depend on arrival. The rollouts come from `read_rollouts` (method/values.py).
     """
     same: dict[tuple[Any, ...], list[Draft]] = {}
-    prompts: dict[int, bytes] = {}  # samples of a group share one array
     for rollout in rollouts:
-        draft = _read(rollout, prompts)
+        draft = _read(rollout)
         same.setdefault((rollout.uid, rollout.verdict, rollout.context, draft.content), []).append(draft)
     ordered = sorted(same, key=lambda key: (key[0], VERDICT_CODES[key[1]], CONTEXT_CODES[key[2]], key[3]))
     return [_merge(same[key]) for key in ordered]
@@ -60,11 +59,8 @@ def whole_number(value: object, *, name: str, low: int = 0) -> int:
     raise HistoryError(f"{name} is {quoted(value)}; the history store takes whole numbers from {low} to 2**53")
 
 
-def _read(rollout: Rollout, prompts: dict[int, bytes]) -> Draft:
-    key = id(rollout.prompt_ids)  # alive as long as the caller's rollouts are
-    if key not in prompts:
-        prompts[key] = digest(rollout.prompt_ids.tobytes())
-    prompt_digest = prompts[key]
+def _read(rollout: Rollout) -> Draft:
+    prompt_digest = digest(rollout.prompt_ids.tobytes())
     response_digest = digest(rollout.response_ids.tobytes())
     turns = draft_turns(rollout)
     context, verdict = rollout.context.value.encode(), rollout.verdict.value.encode()

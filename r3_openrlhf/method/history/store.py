@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from r3_openrlhf.method.values import read_rollouts
 
 
 @dataclass(eq=False, repr=False)
-class HistoryStore:
+class HistoryStore(AbstractContextManager["HistoryStore"]):
     """Every graded rollout of a run, in one SQLite file; `open` makes it. Methods raise HistoryError
     for an invalid file or request (ConfigError: the order does not exist; InvalidValue: a rollout).
 
@@ -248,9 +248,6 @@ class HistoryStore:
             finally:
                 if self._lease is not None:
                     self._lease.release()
-
-    def __enter__(self) -> HistoryStore:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

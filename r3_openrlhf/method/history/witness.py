@@ -15,8 +15,6 @@ import msgspec
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history.connection import reading, snapshot
 
-_CHUNK = 4096  # rows
-
 
 class StoreRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The recallable rows of a store when `step` was its newest step."""
@@ -41,9 +39,9 @@ def record_at(connection: sqlite3.Connection, step: int) -> StoreRecord:
         (step,),
     )
     count = 0
-    while chunk := rows.fetchmany(_CHUNK):
-        state.update(repr(chunk).encode())
-        count += len(chunk)
+    for row in rows:
+        state.update(repr(row).encode())
+        count += 1
     return StoreRecord(step=step, rows=count, digest=state.hexdigest())
 
 
