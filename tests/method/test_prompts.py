@@ -104,7 +104,7 @@ def test_reflection_waits_for_its_epoch_and_its_turn(history):
     assert asked_of(history, "hard", reflection__enabled=False).reflection == [fate.OFF]
     assert asked_of(None, "hard").reflection == [fate.OFF]
     cut = asked_of(history, "hard", "harder", reflection__max_share=0.5)
-    assert sorted(cut.reflection) == [fate.ASKED, fate.CUT] and len(cut) == 3
+    assert sorted(cut.reflection) == [fate.ASKED, fate.CUT] and len(cut.prompts) == 3
 
 
 class Letters:

@@ -118,5 +118,5 @@ def _named(rows: sqlite3.Cursor) -> list[dict[str, Any]]:
     }
     return [
         {name: words.get(name, lambda value: value)(value) for name, value in zip(columns, row, strict=True)}
-        for row in rows
+        for row in rows.fetchall()  # else a code that is no word would leave the file locked
     ]
