@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -137,6 +138,10 @@ def write_script(path: Path, text: str) -> None:
     "--working-dir", help="Upload this folder as the job's working directory. Default: none; r3 is installed there."
 )
 @click.option("--follow", is_flag=True, help="Show the job's output until it ends.")
+@click.option("--manifest", is_flag=True, help="Print a RayJob for KubeRay instead; submit nothing.")
+@click.option("--image", help="With --manifest: the image of all pods.")
+@click.option("--claim", help="With --manifest: the PersistentVolumeClaim that holds run_dir.")
+@click.option("--mount", help="With --manifest: where the claim is mounted; run_dir is below it.")
 @click.option("--dry-run", is_flag=True, help="Print the job's command; submit nothing.")
 def ray(
     settings: tuple[str, ...],
@@ -144,12 +149,15 @@ def ray(
     nodes: int | None,
     working_dir: str | None,
     follow: bool,
+    manifest: bool,
     dry_run: bool,
+    **kubernetes: str | None,
 ) -> None:
     """Submit a run to an existing Ray cluster. run_dir must be on storage that its nodes share.
 
     \b
     r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/shared/r3 --address http://HOST:8265 --follow
+    r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/runs/r3 --manifest --image IMAGE --claim runs --mount /runs
     """
     import asyncio
 
@@ -158,6 +166,9 @@ def ray(
 
     config, plain = checked(settings, nodes)
     plain.append(f"cluster.num_nodes={config.cluster.num_nodes}")
+    if manifest:
+        _print_manifest(config, plain, **kubernetes)
+        return
     if dry_run:
         click.echo(without_secrets(ray_jobs.entrypoint(config, plain)))
         return
@@ -179,6 +190,29 @@ def ray(
     )
     if follow:
         sys.exit(not asyncio.run(ray_jobs.follow(address, job)))
+
+
+def _print_manifest(config: R3Config, plain: list[str], **kubernetes: str | None) -> None:
+    from r3_openrlhf.operations.cluster import ray_jobs
+    from r3_openrlhf.operations.cluster.slurm import cores_of, forwarded, job_name, planned_gib
+
+    if missing := [f"--{name}" for name, value in kubernetes.items() if not value]:
+        raise ConfigError(f"--manifest needs {' and '.join(missing)} too")
+    if not Path(config.run_dir).is_relative_to(kubernetes["mount"] or ""):
+        raise ConfigError(f"run_dir {config.run_dir} is not below --mount {kubernetes['mount']}")
+    environment = forwarded(os.environ)
+    environment.pop("PYTHONPATH", None)  # of this machine
+    memory = None
+    try:
+        memory = planned_gib(config)
+    except ConfigError as error:
+        click.echo(f"Warning: there is no plan: {error}; add memory to the worker pods' requests", err=True)
+    name = re.sub(r"[^a-z0-9]+", "-", job_name(config).lower())[:40].strip("-")
+    needs = {"name": name, "cores": cores_of(config), "memory": memory}
+    text = ray_jobs.manifest(config, plain, environment=environment, **kubernetes, **needs)
+    if without_secrets(text) != text:
+        click.echo("Left out: the passwords of URLs; give the pods R3_REWARD_TOKEN from a Secret instead", err=True)
+    click.echo(without_secrets(text))
 
 
 @click.command()

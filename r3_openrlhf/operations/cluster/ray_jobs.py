@@ -1,9 +1,11 @@
-"""`r3 submit ray`: a run as a job of a Ray cluster, by its dashboard."""
+"""`r3 submit ray`: a run as a job of a Ray cluster, by its dashboard; or a KubeRay manifest."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import click
@@ -70,3 +72,23 @@ async def follow(address: str, job: str) -> bool:
 def state(address: str, job: str) -> str:
     """Ray's word for what the job does: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED."""
     return connect(address).get_job_status(job).value
+
+
+def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[str, str], **kubernetes: Any) -> str:
+    """Return the YAML of a RayJob of KubeRay (ray.io/v1): a head without GPU, a worker pod per node.
+
+    kubernetes: name, image, claim (a PersistentVolumeClaim with run_dir) and mount (its path), and
+    what a worker pod requests: cores and memory (GiB, None: not known)."""
+    import jinja2
+
+    text = (Path(__file__).parent / "templates" / "rayjob.yaml.j2").read_text(encoding="utf-8")
+    options = {"trim_blocks": True, "lstrip_blocks": True}
+    template = jinja2.Environment(undefined=jinja2.StrictUndefined, **options).from_string(text)
+    return template.render(
+        entrypoint=entrypoint(config, settings),
+        environment=[{"name": name, "value": value} for name, value in environment.items()],
+        ray_version=metadata.version("ray"),
+        nodes=config.cluster.num_nodes,
+        gpus=config.cluster.gpus_per_node,
+        **kubernetes,
+    )

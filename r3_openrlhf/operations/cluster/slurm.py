@@ -68,6 +68,11 @@ def check_values(job: SlurmJob) -> None:
             raise ConfigError(f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100")
 
 
+def cores_of(config: R3Config) -> int:
+    """Cores of a node."""
+    return CORES_PER_GPU * config.cluster.gpus_per_node + CORES_OF_RAY
+
+
 def planned_gib(config: R3Config) -> int:
     """GiB of the first node, which has the most to do. ConfigError: there is no plan."""
     if (unknown := not_planned(config)) is not None:
@@ -86,7 +91,7 @@ def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
         return None
     given = [option.partition("=")[0] for option in job.sbatch_options]
     if job.cpus_per_task is None and not job.exclusive and not any(each.startswith(CORES) for each in given):
-        job.cpus_per_task = CORES_PER_GPU * config.cluster.gpus_per_node + CORES_OF_RAY
+        job.cpus_per_task = cores_of(config)
     warning = None
     try:
         job.plan_gib = planned_gib(config)

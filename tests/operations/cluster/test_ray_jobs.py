@@ -1,4 +1,4 @@
-"""`r3 submit ray` on a real Ray with its dashboard."""
+"""`r3 submit ray` on a real Ray with its dashboard, and the manifest for KubeRay."""
 
 import os
 import re
@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
+from omegaconf import OmegaConf
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.machine import ray_start
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.operations.cluster.ray_on_nodes import node_address
+from tests.operations.cluster import kuberay_schema
 from tests.operations.cluster.conftest import BIN, REPOSITORY, kill, steps_of, until
 
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -118,6 +121,43 @@ def test_a_run_is_stopped_after_a_checkpoint_and_goes_on(dashboard, tmp_path):
     assert steps_of(run_dir) == [1, 2, 3]
 
 
-def test_a_submission_needs_a_dashboard():
+def manifest(*arguments):
+    command = ["submit", "ray", "experiment=r3_7b_deepscaler_multinode", "--manifest", *arguments]
+    return CliRunner().invoke(main, command)
+
+
+def test_a_manifest_has_a_worker_pod_per_node():
+    result = manifest("run_dir=/runs/x", "--nodes=2", "--image=IMAGE", "--claim=runs", "--mount=/runs")
+    job = OmegaConf.to_container(OmegaConf.create(result.stdout))
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    assert job["spec"]["entrypoint"].endswith("cluster.num_nodes=2 run_dir=/runs/x")
+    (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert [workers[key] for key in ("replicas", "minReplicas", "maxReplicas")] == [2, 2, 2]
+    (container,) = workers["template"]["spec"]["containers"]
+    assert container["image"] == "IMAGE" and container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert container["resources"]["requests"] == {"nvidia.com/gpu": 8, "cpu": 34, "memory": "169Gi"}
+    assert {"name": "runs", "mountPath": "/runs"} in container["volumeMounts"]
+    kuberay_schema.validate(job)
+    workers["maxReplicas"] = "2"  # the schema notices
+    with pytest.raises(jsonschema.ValidationError, match="maxReplicas"):
+        kuberay_schema.validate(job)
+
+
+def test_no_value_of_a_manifest_is_more_than_a_text(monkeypatch):
+    monkeypatch.setenv("WANDB_PROJECT", 'x"\n- {a: b} # <&>')
+    result = manifest("run_dir='/runs/it is: #1'", "--image=a: b", "--claim=#c", "--mount=/runs")
+    job = OmegaConf.to_container(OmegaConf.create(result.stdout))
+    assert job["spec"]["entrypoint"].endswith("'run_dir=/runs/it is: #1'")
+    pod = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "#c"}
+    assert pod["containers"][0]["image"] == "a: b"
+    assert {"name": "WANDB_PROJECT", "value": 'x"\n- {a: b} # <&>'} in pod["containers"][0]["env"]
+    kuberay_schema.validate(job)
+
+
+def test_what_a_manifest_needs():
+    assert "--manifest needs --image and --claim and --mount too" in manifest("run_dir=/runs/x").stderr
+    result = manifest("run_dir=/elsewhere/x", "--image=I", "--claim=runs", "--mount=/runs")
+    assert "run_dir /elsewhere/x is not below --mount /runs" in result.stderr
     result = CliRunner().invoke(main, ["submit", "ray", "experiment=cpu_smoke"])
     assert "no Ray dashboard is given" in result.stderr

@@ -106,8 +106,9 @@ def test_no_secret_is_written(tmp_path):
     # the job needs it, and only its owner may read it
     assert script.stat().st_mode & 0o777 == 0o600 and script.read_text().count("hunter2") == 1
     command = ["submit", "ray", "experiment=cpu_smoke", "run_dir=/runs/x", "reward.urls=[http://me:hunter2@host:5000]"]
-    result = CliRunner().invoke(main, [*command, "--dry-run"])
-    assert result.exit_code == 0 and "hunter2" not in result.output and "http://host:5000" in result.stdout
+    for more in (["--dry-run"], ["--manifest", "--image=i", "--claim=c", "--mount=/runs"]):
+        result = CliRunner().invoke(main, [*command, *more])
+        assert result.exit_code == 0 and "hunter2" not in result.output and "http://host:5000" in result.stdout
 
 
 @pytest.mark.parametrize(("given", "said"), [("7", "7"), (None, "none")])
