@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # X as X: a public name, for type checkers
     from r3_openrlhf.method.core.mixed_batch import MixedBatch as MixedBatch
     from r3_openrlhf.method.core.ranking import ranking_rewards as ranking_rewards
     from r3_openrlhf.method.core.rewards import outcome_reward as outcome_reward
+    from r3_openrlhf.method.errors import ConfigError as ConfigError
     from r3_openrlhf.method.history.store import HistoryStore as HistoryStore
     from r3_openrlhf.method.prompts import ChatPrompts as ChatPrompts
     from r3_openrlhf.method.r3 import R3 as R3
@@ -50,6 +51,7 @@ _NAMES = {
     "method.core.mixed_batch": ["MixedBatch"],
     "method.core.ranking": ["ranking_rewards"],
     "method.core.rewards": ["outcome_reward"],
+    "method.errors": ["ConfigError"],
     "method.history.store": ["HistoryStore"],
     "method.prompts": ["ChatPrompts"],
     "method.r3": ["R3"],

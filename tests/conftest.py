@@ -19,7 +19,7 @@ LONG_FILES = (
     *("test_resume.py", "test_preemption.py", "test_async.py"),
     *("test_end_to_end.py", "test_submission.py", "test_beyond_the_paper.py", "test_hostile.py"),
     *("test_packaging.py", "test_ppo.py", "test_ray_jobs.py", "test_algorithms.py", "test_pool.py"),
-    *("test_trl_loop.py", "test_service.py", "test_agents_end_to_end.py", "test_remote_grader.py", "test_any_number_of_rows.py"),
+    *("test_trl.py", "test_service.py", "test_agents_end_to_end.py", "test_remote_grader.py", "test_any_number_of_rows.py"),
     *("test_tutorial.py", "test_doors.py", "test_critic.py", "test_gpu_check.py", "test_more_pages.py", "test_commands.py"),
 )  # fmt: skip
 

@@ -118,8 +118,8 @@ class ChatPrompts:
         max_prompt_tokens: of a whole prompt; an attempt is shortened to fit, the problem never.
         max_attempt_tokens: of the attempt alone.
         message: problem -> the text of the user's turn; without it the attribute `problem`.
-        render: text of the user's turn -> prompt; without it the tokenizer's chat template. Both are
-            functions or their import paths."""
+        render: text of the user's turn -> prompt, text or messages; without it the tokenizer's chat
+            template. Both are functions or their import paths."""
 
     def __init__(
         self,
@@ -134,13 +134,13 @@ class ChatPrompts:
         self.max_prompt_tokens = max_prompt_tokens
         self.max_attempt_tokens = max_attempt_tokens
         self.message: Callable[[Any], str] = loaded("message", message)
-        self.render: Callable[[str], str] = loaded("render", render) or self._chat
+        self.render: Callable[[str], Any] = loaded("render", render) or self._chat
 
-    def plain(self, problem: Any) -> str:
+    def plain(self, problem: Any) -> Any:
         """The problem as a prompt."""
         return self.render(self.message(problem))
 
-    def reflection(self, problem: Any, error: Rollout) -> str | None:
+    def reflection(self, problem: Any, error: Rollout) -> Any | None:
         """The problem with a stored error and guidance, in the context. None: no space for it."""
         message = self.message(problem)
         attempt = self.tokenizer.decode(error.response_ids.tolist(), skip_special_tokens=True)
@@ -157,10 +157,13 @@ class ChatPrompts:
             max_attempt_tokens=self.max_attempt_tokens,
         )
 
-    def count(self, text: str) -> int:
-        """Tokens of a text, no special ones added."""
+    def count(self, prompt: str | Sequence[dict[str, str]]) -> int:
+        """Tokens of a text, no special ones added, or of messages in the chat template."""
+        text = prompt if isinstance(prompt, str) else self._template(prompt)
         return len(self.tokenizer(text=text, add_special_tokens=False)["input_ids"])
 
     def _chat(self, message: str) -> str:
-        turns: Sequence[dict[str, str]] = [{"role": "user", "content": message}]
+        return self._template([{"role": "user", "content": message}])
+
+    def _template(self, turns: Sequence[dict[str, str]]) -> str:
         return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)

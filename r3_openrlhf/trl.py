@@ -1,0 +1,388 @@
+"""R³ in TRL: its GRPOTrainer with replay, reflection and ranking by the class R3.
+
+    trainer = R3Trainer(model, reward_funcs=accuracy, args=GRPOConfig(...), train_dataset=problems, r3=R3())
+
+TRL samples, grades and updates; no method of it is copied. Lines are those of trl/trainer/grpo_trainer.py
+in TRL 1.16.0. docs/ports.md says what becomes of GRPOConfig's fields, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+import math
+from collections import Counter, defaultdict
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import broadcast_object_list, gather_object
+from torch import Tensor
+from trl import GRPOTrainer
+from trl.trainer.utils import pad, use_adapter
+
+from r3_openrlhf import R3, ChatPrompts, ConfigError, Context, HistoryStore, Rollout, Verdict
+
+# Losses whose mean is over rows (T:3132, T:3146, T:3163): rows without tokens would lower it.
+ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")
+RATIO, SAMPLING = "importance_sampling_ratio", "sampling_per_token_logps"
+Fields = dict[str, Tensor]  # of one row [tokens] or, padded, of many [rows, tokens]
+
+logger = logging.getLogger(__name__)
+
+
+class R3Trainer(GRPOTrainer):
+    """GRPOTrainer whose batches R3 mixes.
+
+    A data set may have a column `uid`, the same at every visit of a problem; else the prompt is the id.
+    Without a history of its own, `r3` keeps `history.sqlite` in output_dir while it trains.
+
+    Args:
+        r3: settings, seed and history. Only the main process uses the history.
+        correct_from: the reward from which on a response is correct.
+        correct_by: the name of the reward function that decides it; needed with several.
+        render: makes the prompts of reflection groups. Default: the row's prompt, text or messages,
+            with the stored attempt in the last message.
+        max_prompt_tokens: of such a prompt. Default: what max_completion_length leaves of the context.
+
+    Raises:
+        ConfigError: an option of GRPOConfig or of R3Settings that this trainer cannot carry.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        r3: R3,
+        correct_from: float = 1.0,
+        correct_by: str | None = None,
+        render: Any = None,
+        max_prompt_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.r3, self.correct_from = r3, correct_from
+        self.correct_by = correct_by or (self.reward_func_names[0] if len(self.reward_func_names) == 1 else None)
+        context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+        longest = max_prompt_tokens or max(1, context - self.max_completion_length)
+        self.render = render or RowPrompts(self._tokenizer, longest, r3.settings.reflection.max_attempt_tokens)
+        self._refuse()
+        if r3.settings.replay.enabled:  # for A < 0 delta is the dual clip (T:3107)
+            self.args.delta = r3.settings.replay.dual_clip or self.args.delta
+
+    def _refuse(self) -> None:
+        args, settings, updates = self.args, self.r3.settings, self.args.gradient_accumulation_steps
+        dual_clip, processes = settings.replay.enabled and settings.replay.dual_clip, self.accelerator.num_processes
+        several = args.steps_per_generation * self.num_iterations % updates
+        two_clips = dual_clip and args.delta not in (None, dual_clip)
+        shared = self.num_generations % processes and settings.reflection.enabled
+        other_sum = self.multi_objective_aggregation != "sum_then_normalize"
+        for applies, what in (
+            (self.tools or self._is_vlm, "tools, environments and images; a row of the history is one turn of text"),
+            (self.mask_truncated_completions, "mask_truncated_completions, which hides the responses that are ranked"),
+            (several, f"steps_per_generation below {updates} gradient_accumulation_steps; one generation an update"),
+            (self.scale_rewards != "group", "scale_rewards; R3 makes the advantages, by advantage.function"),
+            (other_sum, "multi_objective_aggregation; R3 makes the advantages of the weighted sum"),
+            (two_clips, f"delta {args.delta} with replay.dual_clip {dual_clip}, which is delta here"),
+            (settings.exploration.rrl.ratio, "exploration.rrl.ratio, which needs a critic"),
+            (shared, f"reflection groups of {self.num_generations} on {processes} processes; choose a multiple"),
+        ):
+            if applies:
+                raise ConfigError(f"R3Trainer does not support {what}; leave it out")
+        if self.correct_by not in self.reward_func_names:
+            names = ", ".join(self.reward_func_names)
+            raise ConfigError(
+                f"correct_by is {self.correct_by!r}; name the reward function that says what is correct: {names}"
+            )
+
+    # ── a run and its checkpoints ──
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as TRL does; `resume_from_checkpoint` continues with the history of that step."""
+        if self.r3.history is not None or not self.accelerator.is_main_process:
+            return super().train(*args, **kwargs)
+        path = Path(self.args.output_dir) / "history.sqlite"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with HistoryStore.open(path, limits=self.r3.settings.history, seed=self.r3.seed) as self.r3.history:
+            try:
+                return super().train(*args, **kwargs)
+            finally:
+                self.r3.history = None
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        self._sampler = super()._get_train_sampler(dataset)
+        return self._sampler
+
+    def _state_file(self, directory: str | Path) -> Path:
+        return Path(directory) / f"r3_{self.accelerator.process_index}_of_{self.accelerator.num_processes}.pt"
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save what TRL has in no checkpoint (T:1543): the rows of a generation that later steps use."""
+        history, steps = self.r3.history, self.args.steps_per_generation * self.num_iterations
+        directory = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        directory.mkdir(parents=True, exist_ok=True)
+        state = {"step": self._step, "rows": self._buffered_inputs if self._step % steps else None}
+        state["history"] = None if history is None else history.last_step
+        torch.save(state, self._state_file(directory))  # first: what transformers calls complete has it
+        super()._save_checkpoint(model, trial)
+        if history is not None and history.last_step is not None:
+            kept = [int(path.name.split("-")[1]) for path in directory.parent.glob("checkpoint-*")]
+            history.set_rollback_floor(min(*kept, history.last_step, self.state.global_step))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        file, history = self._state_file(checkpoint), self.r3.history
+        if not file.is_file():
+            raise ConfigError(
+                f"{checkpoint} has no {file.name}; resume with the trainer and the number of processes that made it, or start "
+                "a new run with its model"
+            )
+        state = torch.load(file, weights_only=True, map_location=self.accelerator.device)
+        self._step, self._buffered_inputs = state["step"], state["rows"]
+        if history is not None and (history.last_step or 0) < (state["history"] or 0):
+            raise ConfigError(
+                f"{history.path} ends at step {history.last_step}, before the step {state['history']} of {checkpoint}; put "
+                "the history of that run there"
+            )
+        # transformers does not draw the orders of the epochs that are done, which come before the next one's
+        for _ in range(int(self.state.epoch or 0)):
+            next(iter(self._sampler), None)
+
+    # ── one generation ──
+
+    def _calculate_rewards(self, *args: Any) -> Tensor:
+        self._rewards = super()._calculate_rewards(*args)  # [rows of all processes, reward functions]
+        return self._rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if not self.model.training:
+            return super()._generate_and_score_completions(inputs)
+        step, epoch, history = self.state.global_step, int(self.state.epoch or 0) + 1, self.r3.history
+        if history is not None and (history.last_step or 0) > step:  # a run that was resumed or started again
+            logger.warning("%s: the rollouts of the steps %d to %d go", history.path, step + 1, history.last_step)
+            self.r3.roll_back(step)
+        reflections, metrics = self._reflections(inputs, step=step, epoch=epoch)
+        rows, rollouts = self._sample(inputs, Context.PLAIN, step=step, epoch=epoch)
+        if reflections:
+            kept = self._metrics["train"], self._logs  # they are of the data set's prompts
+            self._metrics["train"], self._logs = defaultdict(list), copy.deepcopy(self._logs)
+            more = self._sample(reflections, Context.REFLECTION, step=step, epoch=epoch)
+            (self._metrics["train"], self._logs), rows, rollouts = kept, rows + more[0], rollouts + more[1]
+        entropies = self._measure(rows, rollouts)
+        shares, more_metrics = self._mix(rollouts, entropies, step=step, epoch=epoch)
+        for name, value in (metrics | more_metrics).items():
+            self._metrics["train"][name].append(value)
+        for share in shares:
+            advantages = dict(entry for entry in share if isinstance(entry[0], int))
+            self._logs["advantages"].extend(advantages.get(i, math.nan) for i in range(len(inputs)))
+        return self._batch_of(rows, shares)
+
+    def _reflections(
+        self, inputs: list[dict[str, Any]], *, step: int, epoch: int
+    ) -> tuple[list[dict[str, Any]], dict[str, float]]:
+        """This process's rows of the step's reflection groups, which come on top, and metrics."""
+        if not self.r3.settings.reflection.enabled:
+            return [], {}
+        problems = [
+            SimpleNamespace(**row | {"uid": uid_of(row)}) for row in gather_object(inputs)[:: self.num_generations]
+        ]
+        result: list[Any] = [None]
+        if self.accelerator.is_main_process:
+            prompts = self.r3.prompts(problems, step=step, epoch=epoch, render=self.render)
+            hard = [(one.place, one.prompt) for one in prompts if one.context is Context.REFLECTION]
+            result = [(hard, prompts.metrics())]
+        ((hard, metrics),) = broadcast_object_list(result)
+        rows = [{**vars(problems[i]), "prompt": prompt} for i, prompt in hard for _ in range(self.num_generations)]
+        start, share = self.accelerator.process_index, len(rows) // self.accelerator.num_processes
+        return rows[start * share : (start + 1) * share], metrics
+
+    def _sample(
+        self, inputs: list[dict[str, Any]], context: Context, *, step: int, epoch: int
+    ) -> tuple[list[Fields], list[Rollout]]:
+        """Sample and grade by TRL: one response for each input."""
+        output = super()._generate_and_score_completions(inputs)
+        if "tool_mask" in output:
+            raise ConfigError("R3Trainer does not support a rollout_func that returns env_mask; leave it out")
+        first = self.accelerator.process_index * len(inputs)
+        rows, rollouts = [], []
+        for i, (given, rewards_F) in enumerate(zip(inputs, self._rewards[first : first + len(inputs)], strict=True)):
+            prompt, response = output["prompt_mask"][i].bool(), output["completion_mask"][i].bool()
+            row = {key: output[key][i][prompt] for key in ("prompt_ids", "prompt_mask")}
+            row |= {key: output[key][i][response] for key in ("completion_ids", "completion_mask")}
+            for key in {"old_per_token_logps", RATIO, SAMPLING} & output.keys():
+                row[key] = output[key][i][response] if len(output[key][i]) == len(response) else output[key][i]
+            rows.append(row)
+            ids, deciding = (
+                row["completion_ids"].tolist(),
+                rewards_F[self.reward_func_names.index(self.correct_by)].item(),
+            )
+            graded = bool(ids) and not math.isnan(deciding)
+            ended = bool(ids) and ids[-1] in {*self.eos_token_ids, self._tokenizer.pad_token_id}
+            right = Verdict.CORRECT if deciding >= self.correct_from else Verdict.WRONG
+            rollout = Rollout(
+                uid=uid_of(given),
+                context=context,
+                prompt_ids=np.array(row["prompt_ids"].tolist(), dtype=np.int32),
+                response_ids=np.array(ids, dtype=np.int32),
+                response_logprobs=np.zeros(len(ids), dtype=np.float32),  # _measure sets them
+                verdict=right if graded else Verdict.UNGRADED,
+                reward=float((rewards_F * self.reward_weights.to(rewards_F)).nansum()) if graded else None,
+                truncated=not ended,
+                finish_reason="stop" if ended else "length",
+                policy_step=step,
+                epoch=epoch,
+            )
+            rollouts.append(rollout)
+        return rows, rollouts
+
+    def _measure(self, rows: list[Fields], rollouts: list[Rollout]) -> list[np.ndarray] | None:
+        """Set the policy's log-probs (`now`) of each row and rollout. Returns entropies in nats, where
+        rows are ranked by them."""
+        ranks, entropies = self.r3.settings.ranks_by_entropy, None
+        sizes = [len(row["completion_ids"]) for row in rows]
+        if ranks or "old_per_token_logps" not in rows[0]:
+            now_BT, entropy_BT = self._forward(self.model, self._padded(rows), compute_entropy=ranks)
+            entropies = [entropy_BT[i, :n].float().cpu().numpy() for i, n in enumerate(sizes)] if ranks else None
+        for i, (row, rollout) in enumerate(zip(rows, rollouts, strict=True)):
+            row["now"] = row["old_per_token_logps"] if "old_per_token_logps" in row else now_BT[i, : sizes[i]]
+            rollout.response_logprobs = row["now"].float().cpu().numpy()
+        return entropies
+
+    @torch.no_grad()
+    def _forward(self, model: Any, batch: Fields, *, compute_entropy: bool = False) -> tuple[Tensor, Any]:
+        """Log-probs of the responses [rows, tokens], and their entropies."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+        size = dict(logits_to_keep=batch["completion_ids"].size(1), batch_size=self.args.per_device_train_batch_size)
+        return self._get_per_token_logps_and_entropies(model, ids, mask, compute_entropy=compute_entropy, **size)[:2]
+
+    def _mix(
+        self, rollouts: list[Rollout], entropies: list[np.ndarray] | None, *, step: int, epoch: int
+    ) -> tuple[list[list[tuple[Any, Any]]], dict[str, float]]:
+        """Mix the rows of all processes in the main one.
+
+        Returns what each process trains, (index of its row, advantage) or (prompt ids, a stored Row), and
+        metrics. Stored rows go where the fewest are."""
+        everything, result = gather_object(rollouts), [None]
+        measured = None if entropies is None else gather_object(entropies)
+        if self.accelerator.is_main_process:
+            counts: Counter[Context] = Counter()
+            groups = []
+            for one in everything:  # those of a context, in order, are groups
+                groups.append((one.context, counts[one.context] // self.num_generations))
+                counts[one.context] += 1
+            batch = self.r3.mix(everything, step=step, entropy=measured, groups=groups)
+            self.r3.remember(everything, step=step, epoch=epoch)
+            shares: list[list[tuple[Any, Any]]] = [[] for _ in range(self.accelerator.num_processes)]
+            for row in batch.trained:  # fresh ones first
+                if row.recalled:
+                    min(shares, key=len).append((batch.prompt_ids_of(row), row))
+                else:
+                    rank, i = divmod(row.fresh_source, len(rollouts))
+                    shares[rank].append((i, row.advantage))
+            result = [(shares, self.r3.metrics(batch, step=step))]
+        return broadcast_object_list(result)[0]
+
+    # ── what TRL trains ──
+
+    def _batch_of(self, rows: list[Fields], shares: list[list[tuple[Any, Any]]]) -> dict[str, Any]:
+        """The rows of this process's update. TRL cuts them into equal steps and drops what is left over
+        (U:1057), so rows without tokens fill every process up to the same multiple."""
+        steps, num_rows = self.args.steps_per_generation, sum(map(len, shares))
+        width = max(1, math.ceil(max(map(len, shares)) / steps)) * steps
+        stored = [row for share in shares for _, row in share if not isinstance(row, float)]
+        shortest = min(rows, key=lambda row: len(row["completion_ids"]))
+        filler = shortest | {"completion_mask": torch.zeros_like(shortest["completion_mask"])}
+        trained, advantages = [filler] * width, torch.zeros(width)
+        for place, (which, value) in enumerate(shares[self.accelerator.process_index]):
+            trained[place] = rows[which] if isinstance(value, float) else self._stored_fields(which, value, rows[0])
+            advantages[place] = value if isinstance(value, float) else value.advantage
+        batch: dict[str, Any] = self._padded(trained)
+        batch["advantages"] = advantages.to(self.accelerator.device)
+        batch["num_items_in_batch"] = self.accelerator.gather(batch["completion_mask"].sum()).sum()
+        if "old_per_token_logps" in rows[0] or any(row.old_logprobs is not None for row in stored):
+            # of all rows or of none (T:3065); every process makes the same passes, as shards of a model need
+            today = self._forward(self.model, batch)[0] if any(row.old_logprobs is None for row in stored) else None
+            old = [
+                row["now"] if "now" in row else today[i, : len(row["completion_ids"])] for i, row in enumerate(trained)
+            ]
+            batch["old_per_token_logps"] = pad(old, 0.0, pad_to_multiple_of=self.pad_to_multiple_of)
+        if self.beta != 0.0:
+            batch["ref_per_token_logps"] = self._reference(batch)
+        if self.loss_type in ROW_MEANS and 0 < num_rows < width * len(shares):
+            batch["r3_scale"] = torch.tensor(width * len(shares) / num_rows, device=self.accelerator.device)
+        return batch
+
+    def _stored_fields(self, prompt_ids: np.ndarray, row: Any, like: Fields) -> Fields:
+        """The fields of a stored row. Nothing sampled it in this step, so its correction is 1."""
+        ids, logprobs = row.rollout.response_ids, row.rollout.response_logprobs
+        fields = {"prompt_ids": prompt_ids, "prompt_mask": np.ones(len(prompt_ids))}
+        fields |= {"completion_ids": ids, "completion_mask": np.ones(len(ids)), SAMPLING: logprobs}
+        fields[RATIO] = np.ones(1 if self._one_ratio else len(ids))
+        if row.old_logprobs is not None:
+            fields["now"] = logprobs
+        return {key: torch.as_tensor(value).to(like[key]) for key, value in fields.items() if key in like}
+
+    @property
+    def _one_ratio(self) -> bool:
+        return self.vllm_importance_sampling_mode.startswith("sequence")  # [rows, 1] (T:2665)
+
+    def _padded(self, rows: list[Fields]) -> Fields:
+        """These rows as TRL pads them, [rows, tokens]."""
+        batch, token = {}, self._tokenizer.pad_token_id
+        for key, side, fill in (
+            ("prompt_ids", "left", token),
+            ("prompt_mask", "left", 0),
+            ("completion_ids", "right", token),
+            ("completion_mask", "right", 0),
+            (SAMPLING, "right", 0.0),
+            (RATIO, "right", 1.0),
+        ):
+            if key in rows[0]:
+                batch[key] = pad([row[key] for row in rows], fill, side, self.pad_to_multiple_of)
+        if RATIO in batch and self._one_ratio:
+            batch[RATIO] = batch[RATIO][:, :1]
+        return batch
+
+    def _reference(self, batch: Fields) -> Tensor:
+        if self.ref_model is not None:
+            return self._forward(self.ref_model, batch)[0]
+        model = self.accelerator.unwrap_model(self.model)  # PEFT (T:2723)
+        with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+            return self._forward(self.model, batch)[0]
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        return super()._compute_loss(model, inputs) * inputs.get("r3_scale", 1.0)
+
+
+class RowPrompts:
+    """Prompts in the form of the data set: text, or messages whose last one is the user's."""
+
+    def __init__(self, tokenizer: Any, max_prompt_tokens: int, max_attempt_tokens: int) -> None:
+        limits = dict(max_prompt_tokens=max_prompt_tokens, max_attempt_tokens=max_attempt_tokens)
+        self.chat = partial(ChatPrompts, tokenizer, **limits)
+
+    def plain(self, problem: Any) -> Any:
+        """The row's own prompt."""
+        return problem.prompt
+
+    def reflection(self, problem: Any, error: Rollout) -> Any:
+        """The same with a wrong answer and guidance in its last message; None: no space for it."""
+        prompt = problem.prompt
+        if isinstance(prompt, str):
+            return self.chat(message=lambda _: prompt, render=str).reflection(problem, error)
+        *earlier, last = prompt
+        chat = self.chat(message=lambda _: last["content"], render=lambda text: [*earlier, last | {"content": text}])
+        return chat.reflection(problem, error)
+
+
+def uid_of(row: dict[str, Any]) -> str:
+    """The id of a row's problem: its column `uid`, else a digest of its prompt."""
+    if row.get("uid") is not None:
+        return str(row["uid"])
+    return hashlib.sha256(json.dumps(row["prompt"], sort_keys=True).encode()).hexdigest()[:16]
