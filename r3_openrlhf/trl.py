@@ -53,6 +53,8 @@ class R3Trainer(GRPOTrainer):
         ConfigError: an option of GRPOConfig or of R3Settings that this trainer cannot carry.
     """
 
+    _logs: Any
+
     def __init__(
         self,
         *args: Any,
@@ -268,7 +270,8 @@ class R3Trainer(GRPOTrainer):
 
         Returns what each process trains, (index of its row, advantage) or (prompt ids, a stored Row), and
         metrics. Stored rows go where the fewest are."""
-        everything, result = gather_object(rollouts), [None]
+        everything: list[Rollout] = gather_object(rollouts)
+        result: list[Any] = [None]
         measured = None if entropies is None else gather_object(entropies)
         if self.accelerator.is_main_process:
             counts: Counter[Context] = Counter()
@@ -307,7 +310,9 @@ class R3Trainer(GRPOTrainer):
         batch["num_items_in_batch"] = self.accelerator.gather(batch["completion_mask"].sum()).sum()
         if "old_per_token_logps" in rows[0] or any(row.old_logprobs is not None for row in stored):
             # of all rows or of none (T:3065); every process makes the same passes, as shards of a model need
-            today = self._forward(self.model, batch)[0] if any(row.old_logprobs is None for row in stored) else None
+            today: Any = (
+                self._forward(self.model, batch)[0] if any(row.old_logprobs is None for row in stored) else None
+            )
             old = [
                 row["now"] if "now" in row else today[i, : len(row["completion_ids"])] for i, row in enumerate(trained)
             ]
@@ -364,7 +369,7 @@ class RowPrompts:
     """Prompts in the form of the data set: text, or messages whose last one is the user's."""
 
     def __init__(self, tokenizer: Any, max_prompt_tokens: int, max_attempt_tokens: int) -> None:
-        limits = dict(max_prompt_tokens=max_prompt_tokens, max_attempt_tokens=max_attempt_tokens)
+        limits: dict[str, Any] = dict(max_prompt_tokens=max_prompt_tokens, max_attempt_tokens=max_attempt_tokens)
         self.chat = partial(ChatPrompts, tokenizer, **limits)
 
     def plain(self, problem: Any) -> Any:

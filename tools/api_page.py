@@ -27,8 +27,8 @@ SECTIONS = {
     "Equations": ("group_advantages", "ranking_rewards", "entropy_statistics", "batch_metrics"),
     "Records": ("Rollout", "EntropyStatistics", "Verdict", "Context"),
 }
-# Documented as docs/settings.md, or as the module that has the other names.
-ELSEWHERE = {name for name in r3_openrlhf.__all__ if name.endswith(("Settings", "Config"))} | {"method"}
+# Documented as docs/settings.md, or as the module that has the other names; an error has no signature.
+ELSEWHERE = {name for name in r3_openrlhf.__all__ if name.endswith(("Settings", "Config"))} | {"method", "ConfigError"}
 
 
 def page() -> str:

@@ -338,3 +338,33 @@ def test_of_several_rewards_the_named_one_decides(train):
         wrong = runs.scripted({"1+1=": WRONG})
         train([two, wrong], uids=["1+1="], history=store, r3=REPLAY, correct_by="accuracy")
         assert store.counts("1+1=") == {(Context.PLAIN, Verdict.WRONG): (GROUP, GROUP * 1.0)}
+
+
+def test_the_example_trains_in_ten_lines(there, tmp_path):
+    """With a tiny model in place of SmolLM2: two processes of the step, its checkpoint and the resumed run."""
+    from examples import trl_r3
+
+    runs.save_model(tmp_path / "model")
+    runs.tokenizer().save_pretrained(tmp_path / "model")
+    options = dict(
+        output_dir=str(tmp_path / "run"),
+        per_device_train_batch_size=8,
+        max_completion_length=4,
+        use_cpu=True,
+        bf16=False,
+    )
+    trl_r3.train(str(tmp_path / "model"), steps=2, save_strategy="steps", **options | {"save_steps": 1})
+    trainer = trl_r3.train(str(tmp_path / "model"), steps=3, resume=True, **options)
+    assert trainer.state.global_step == 3 and "r3/replay/recalled" in trainer.state.log_history[-2]
+    with HistoryStore.open(tmp_path / "run" / "history.sqlite", writer=False) as store:
+        assert store.last_step == 3
+
+
+def test_the_short_loop_runs_with_a_model_of_transformers(tmp_path, monkeypatch):
+    from examples import short_loop
+
+    monkeypatch.chdir(tmp_path)
+    runs.save_model(tmp_path / "model")
+    runs.tokenizer().save_pretrained(tmp_path / "model")
+    lines = list(short_loop.train(str(tmp_path / "model"), steps=3, problems_per_step=32, limit=3))
+    assert lines[0]["r3/groups/none_correct"] > 0 and lines[2]["r3/reflection/groups"] > 0
