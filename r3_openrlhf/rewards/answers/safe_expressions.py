@@ -10,10 +10,12 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import sympy
 from sympy.parsing import sympy_parser
+
+from r3_openrlhf.rewards.answers.arithmetic import evaluate
 
 MAX_CHARS = 2000
 _MAX_BITS = 20_000
@@ -26,19 +28,6 @@ _FUNCTIONS = {
         "sin cos tan cot sec csc asin acos atan acot sinh cosh tanh asinh acosh atanh exp log sqrt Abs erf"
     ).split()
 } | {"ln": sympy.log, "abs": sympy.Abs}
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-_INTEGER_OPERATORS = {
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-}
-
-
 _INTEGER = re.compile(r"[0-9]+")
 _DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
 
@@ -72,24 +61,17 @@ def replace_in_sympy() -> None:
 
 
 def _expression(node: ast.expr, names: Mapping[str, sympy.Expr]) -> sympy.Expr:
-    match node:
-        case ast.Constant(value=bool()):
-            raise ValueError("a truth value is no number")
-        case ast.Constant(value=int() | float() as value):
-            return sympy.sympify(value)
-        case ast.Name(id=name):
-            return names.get(name) or _NAMES.get(name) or sympy.Symbol(name)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_expression(operand, names)
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return _expression(operand, names)
-        case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            return _power(_expression(left, names), _expression(right, names))
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_expression(left, names), _expression(right, names))
-        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](_expression(argument, names))
-    raise ValueError(f"{type(node).__name__} is not allowed in an expression")
+    def atom(node: ast.expr) -> sympy.Expr:
+        match node:
+            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+                return sympy.sympify(value)
+            case ast.Name(id=name):
+                return names.get(name) or _NAMES.get(name) or sympy.Symbol(name)
+            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
+                return _FUNCTIONS[name](_expression(argument, names))
+        raise ValueError(f"{type(node).__name__} is not allowed in an expression")
+
+    return evaluate(node, atom, _OPERATORS)
 
 
 def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
@@ -101,30 +83,34 @@ def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
     return base**exponent
 
 
+_OPERATORS: dict[type, Callable] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: _power,
+    ast.USub: operator.neg, ast.UAdd: operator.pos,
+}  # fmt: skip
+
+
 def integer_value(text: str) -> int:
-    """Value of an integer expression, + - *
-    % & | ^ << >> ~; a scorer's eval."""
-    return _integer(_parsed(text))
+    """Value of an integer expression, + - * // % & | ^ << >> ~; a scorer's eval."""
+    return evaluate(_parsed(text), _integer, _INTEGER_OPERATORS)
 
 
 def _integer(node: ast.expr) -> int:
-    match node:
-        case ast.Constant(value=bool()):
-            raise ValueError("a truth value is no number")
-        case ast.Constant(value=int() as value):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_integer(operand)
-        case ast.UnaryOp(op=ast.Invert(), operand=operand):
-            return ~_integer(operand)
-        case ast.BinOp(left=left, op=ast.LShift() | ast.RShift() as op, right=right):
-            value, places = _integer(left), _integer(right)
-            if not 0 <= places <= _MAX_BITS:
-                raise ValueError("a shift is too large")
-            return value << places if isinstance(op, ast.LShift) else value >> places
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _INTEGER_OPERATORS:
-            return _INTEGER_OPERATORS[type(op)](_integer(left), _integer(right))
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
     raise ValueError(f"{type(node).__name__} is not allowed in an integer expression")
+
+
+def _shift(value: int, places: int) -> int:
+    if not 0 <= places <= _MAX_BITS:
+        raise ValueError("a shift is too large")
+    return value << places
+
+
+_INTEGER_OPERATORS: dict[type, Callable] = {
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.Invert: operator.invert,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Add: operator.add, ast.Sub: operator.sub,
+    ast.Mult: operator.mul, ast.USub: operator.neg, ast.LShift: _shift, ast.RShift: operator.rshift,
+}  # fmt: skip
 
 
 def literal(text: str) -> object:

@@ -75,7 +75,7 @@ def test_arithmetic_agrees_with_python_where_both_read_the_text(text):
         assert float(value) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("text", [*TABLES["no_value"], "(" * 30 + "1" + ")" * 30, "1" * 300])
+@pytest.mark.parametrize("text", [*TABLES["no_value"], "(" * 101 + "1" + ")" * 101, "1" * 300])
 def test_arithmetic_refuses_what_is_too_large_or_no_number(text):
     assert exact_value(text) is None
 
