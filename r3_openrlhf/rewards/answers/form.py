@@ -17,6 +17,7 @@ from math import gcd
 
 from r3_openrlhf.rewards.answers.comparison import normalise, number
 from r3_openrlhf.rewards.answers.parts import COMMA_OF_THOUSANDS
+from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.spelling import unify
 from r3_openrlhf.rewards.answers.units import unit_of
 
@@ -61,17 +62,7 @@ _LITERAL = re.compile(
     r"|[-+]?\s*(?:\\frac\s*\{\s*[-+]?\s*\d+\s*\}\s*\{\s*\d+\s*\}|\d+\s*/\s*\d+|\d+\s*\\frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\})"
 )
 _FRACTION = re.compile(r"[-+]?\s*(?:\\frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d+)\s*/\s*(\d+))")
-_ASKS_FOR_NOTATION = re.compile(
-    r"\b(?:decimal|percent|percentage|fraction|mixed number|simplest|simplify|lowest|reduced?|scientific notation|standard form|standard notation)\b",
-    re.I,
-)
-_TAKEN_BACK = re.compile(  # "5 or more" for 5
-    r"\b(?:more|less|than|least|most|not|never|maybe|perhaps|possibly|wrong|incorrect|false|doubt(?:ful)?|neither|nor|except|either|unknown)\b"
-    r"|\\text\s*\{(?!\s*or\s*\})[^{}]*\bor\b",
-    re.IGNORECASE,
-)
-_ASKS_FOR_POWERS = re.compile(r"\bscientific notation\b", re.IGNORECASE)
-_SIMPLIFY = re.compile(r"\b(?:simplif\w*|simplest|reduced?|lowest|rationali[sz]\w*)\b", re.IGNORECASE)
+_SAYS = phrases("form")
 _A_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SAID_POWERS = {"2": re.compile(r"\bsquare", re.IGNORECASE), "3": re.compile(r"\bcube", re.IGNORECASE)}
 _POWER = re.compile(r"(\d+)\s*\^\s*\{?\s*(\d+)\s*\}?")
@@ -88,9 +79,7 @@ _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ONE_SET = re.compile(r"[(\[][^()\[\],]+,[^()\[\],]+[)\]]|\\?\{[^{}|:]*\}")
 _ABOUT = re.compile(r"\\(?:approx|equiv|simeq|sim)(?![a-zA-Z])")
 MAX_ROUNDING = 0.05  # relative: what follows "approximately" may be off by this much
-_DOZEN = re.compile(r"(?<![a-zA-Z])(?:dozens?|scores?|gross)(?![a-zA-Z])|\ddozen", re.IGNORECASE)
 _PRODUCT = re.compile(r"\\cdot|\\times|\*")
-_FACTOR = re.compile(r"\bfactor", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +103,7 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
     value."""
     if normalise(answer) == normalise(gold):
         return None
-    if _TAKEN_BACK.search(answer) and not _TAKEN_BACK.search(gold):
+    if _SAYS["taken_back"].search(answer) and not _SAYS["taken_back"].search(gold):
         return "unsolved"
     if "{cases}" not in gold and _is_unsolved_inequality(answer) and not _is_unsolved_inequality(gold):
         return "unsolved"
@@ -131,7 +120,7 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
 
 def is_other_amount(answer: str, gold: str, problem: str) -> bool:
     r"""Tell whether a word changes the amount: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \pi/3."""
-    if _DOZEN.search(answer) and not _DOZEN.search(gold) and not _DOZEN.search(problem):
+    if _SAYS["dozen"].search(answer) and not _SAYS["dozen"].search(gold) and not _SAYS["dozen"].search(problem):
         said, wanted = number(answer), number(gold)
         return said is None or wanted is None or said.unit is not None and said.value == wanted.value
     return "\\pi" in answer and "\\pi" in gold and unit_of(answer) == "degree" and unit_of(gold) is None
@@ -250,7 +239,7 @@ def _asked_for(left: str, equation: str, problem: str) -> bool:
 def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
     """Tell whether an answer of `gold`'s value is still the task: copied from the problem or moved."""
     if answer.isalnum():  # 1500 where the problem asks for 1500 in scientific notation
-        return _ASKS_FOR_POWERS.search(problem) is not None and answer in _numbers(problem)
+        return _SAYS["powers_asked"].search(problem) is not None and answer in _numbers(problem)
     said = _said_by(answer)
     if is_literal(said):
         if "=" in answer and is_copied(answer, gold, problem) or _is_unreduced(said, gold, problem, same_value):
@@ -280,7 +269,7 @@ def _said_by(answer: str) -> str:
 def _is_task(formula: Formula, gold: str, problem: str) -> bool:
     """Tell whether a formula can be what is to be worked out: large, no part of the reference."""
     wanted = _formula(gold)
-    part_of_wanted = formula.signs <= wanted.signs and not _FACTOR.search(problem)
+    part_of_wanted = formula.signs <= wanted.signs and not _SAYS["factor"].search(problem)
     return (
         formula.size >= (MIN_COPIED_SIZE if _OPERATION.search(formula.text) else MIN_SIZE)
         and formula.plain != wanted.plain
@@ -320,7 +309,7 @@ def _leaves_the_arithmetic(answer: str, gold: str, problem: str) -> bool:
 def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
     """Tell whether both are fractions, this one reducible, and the problem's is to be simplified."""
     own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
-    if own is None or wanted is None or not _SIMPLIFY.search(problem):
+    if own is None or wanted is None or not _SAYS["simplify"].search(problem):
         return False
     top, bottom = (int(group) for group in own.groups() if group)
     return gcd(top, bottom) > 1 and any(same_value(formula.text, gold) for formula in formulas(problem))
@@ -331,9 +320,9 @@ def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
     wanted = _formula(gold).signs
     if _PLUS.search(answer) and not wanted["+"] and not wanted["-"]:
         return True
-    if _FACTOR.search(problem) and _is_sum(answer) and not _is_sum(gold):
+    if _SAYS["factor"].search(problem) and _is_sum(answer) and not _is_sum(gold):
         return True
-    if not _SIMPLIFY.search(problem):
+    if not _SAYS["simplify"].search(problem):
         return False
     roots, wanted_roots = (list(map(int, _ROOT.findall(text))) for text in (answer, gold))
     if roots and wanted_roots and max(roots) > max(wanted_roots):
@@ -359,7 +348,7 @@ def _other_notation(answer: str, gold: str, problem: str) -> bool:
     if own is not None and wanted is not None:
         return True  # two fractions of one value: the other is the reduced one
     repeating = "\\overline" in answer and "\\overline" not in gold
-    return repeating or _notation(answer) != _notation(gold) and _ASKS_FOR_NOTATION.search(problem) is not None
+    return repeating or _notation(answer) != _notation(gold) and _SAYS["notation_asked"].search(problem) is not None
 
 
 def _notation(text: str) -> str:

@@ -1,4 +1,4 @@
-r"""Marked answers: \boxed{} and <answer></answer>. Every function is linear in the text."""
+r"""Marked answers: \boxed{} and <answer></answer>, and if the words around take them back. Every function is linear in the text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import lru_cache
 from itertools import groupby
 
 from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.withdrawn import is_withdrawn
 
 MAX_MARKS = 50  # only the last ones are looked at
 
@@ -23,6 +22,10 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"<answer>")
 _ANY_TAG = re.compile(r"</?answer>")
 _BETWEEN = phrases("between")
+_TAKES_BACK = phrases("withdrawn")
+CHARS_AFTER = 160  # of the text after an answer, which may take it back
+CHARS_BEFORE = 80  # of the text before it
+_WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,20 @@ def end_of_what_is_withdrawn(text: str) -> int | None:
     if marks and all(is_withdrawn(text, mark.start, mark.end) for mark in marks):
         return max(mark.end for mark in marks)
     return None
+
+
+def is_withdrawn(text: str, start: int, end: int) -> bool:
+    """Tell whether the words directly before text[start:end], or directly after it, take it back.
+
+    Only whole clauses count: "\\boxed{5}. This is no coincidence", "... Check: 4 is wrong" do not."""
+    return _takes_back(text[max(0, start - CHARS_BEFORE) : start], text[end : end + CHARS_AFTER])
+
+
+@lru_cache(maxsize=64)  # a mark is asked about more than once
+def _takes_back(before: str, after: str) -> bool:
+    # every run of white space is one space or one line break: the patterns are then linear
+    before, after = (_WHITE.sub(lambda run: "\n" if "\n" in run[0] else " ", text) for text in (before, after))
+    return (_TAKES_BACK["after"].match(after) or _TAKES_BACK["before"].search(before)) is not None
 
 
 def _joined(text: str, marks: list[Mark]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from r3_openrlhf.rewards.answers.patterns import phrases
+
 TEXT_COMMAND = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
 _LETTERS_ALIKE = (
     "АВЕКМНОРСТХУасеорхуіѕјΑΒΕΖΗΙΚΜΝΟΡΤΥΧ٫٬",
@@ -35,20 +37,14 @@ def plain(text: str) -> str:
 
 
 _ASIDE = re.compile(r"\s*\((?!or\b|not\b)[^()]*\)$")
-_LEAD = re.compile(
-    r"^(?:(?:the|an?|it|its|this|that|to|on|in|at|due|of|by|called|named|towards?|is|are|was|will be|must be|answer|option)[ :]+)+"
-)
-_PREDICATE = re.compile(r"^(?P<subject>[a-z' ]{0,60}\b(?:is|are|was|were|will be|must be|equals)|[a-z ]{0,30}[:=])\s+")
-_HEDGE = re.compile(
-    r"\b(?:or|not|no|never|neither|nor|maybe|perhaps|except|unless|if|possibly|either|but|than|whether|wrong|false|incorrect|unlikely)\b|n't\b"
-)
+_SAYS = phrases("plain")
 
 
 def normal_words(text: str) -> str:
     """Words for comparison: "due east" and "The wind is to the east." are "east"."""
     words = unicodedata.normalize("NFKD", plain(text)).casefold()
     words = _ASIDE.sub("", "".join(letter for letter in words if not unicodedata.combining(letter)))
-    if (said := _PREDICATE.match(words)) and not _HEDGE.search(said["subject"]):
+    if (said := _SAYS["predicate"].match(words)) and not _SAYS["hedge"].search(said["subject"]):
         words = words[said.end() :]
-    words = _LEAD.sub("", words) or words
+    words = _SAYS["lead"].sub("", words) or words
     return re.sub(r"[\s\-_,;:.!?'\"]+", "", words)

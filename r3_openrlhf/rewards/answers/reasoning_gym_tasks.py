@@ -32,21 +32,17 @@ _FRAME = re.compile(
 
 replace_in_sympy()
 _WITH_SYMPY = types.SimpleNamespace(**{**vars(sympy), "parse_expr": parse_expression})
-_REPLACEMENTS = (
-    ("reasoning_gym.algebra.intermediate_integration", "sympy", _WITH_SYMPY),
-    ("reasoning_gym.algebra.simple_integration", "sympy", _WITH_SYMPY),
-    ("reasoning_gym.algebra.polynomial_multiplication", "sp", _WITH_SYMPY),
-    ("reasoning_gym.games.countdown", "parse_expr", parse_expression),
-    ("reasoning_gym.games.puzzle24", "parse_expr", parse_expression),
-    ("reasoning_gym.games.n_queens", "eval", literal),
-    ("reasoning_gym.algorithmic.binary_matrix", "eval", literal),
-    ("reasoning_gym.algorithmic.number_sorting", "eval", literal),
-    ("reasoning_gym.algorithmic.spiral_matrix", "eval", literal),
-    ("reasoning_gym.algorithmic.string_insertion", "eval", literal),
-    ("reasoning_gym.arithmetic.bitwise_arithmetic", "eval", integer_value),
+_REPLACEMENTS = (  # name, what takes its place, modules of reasoning_gym
+    ("sympy", _WITH_SYMPY, "algebra.intermediate_integration algebra.simple_integration"),
+    ("sp", _WITH_SYMPY, "algebra.polynomial_multiplication"),
+    ("parse_expr", parse_expression, "games.countdown games.puzzle24"),
+    ("eval", literal, "games.n_queens algorithmic.binary_matrix algorithmic.number_sorting"),
+    ("eval", literal, "algorithmic.spiral_matrix algorithmic.string_insertion"),
+    ("eval", integer_value, "arithmetic.bitwise_arithmetic"),
 )
-for _module, _name, _replacement in _REPLACEMENTS:
-    setattr(importlib.import_module(_module), _name, _replacement)
+for _name, _replacement, _modules in _REPLACEMENTS:
+    for _module in _modules.split():
+        setattr(importlib.import_module(f"reasoning_gym.{_module}"), _name, _replacement)
 
 
 @cache

@@ -16,7 +16,7 @@ from functools import partial
 
 from r3_openrlhf.rewards.answers.arithmetic import exact_value
 from r3_openrlhf.rewards.answers.kinds import json_text
-from r3_openrlhf.rewards.answers.units import NO_UNIT
+from r3_openrlhf.rewards.answers.patterns import phrases
 
 _NOT_FINITE = re.compile(r"(?i)(?<![a-z])(?:nan|inf|infinity)(?![a-z])")
 _REAL = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,2})?"
@@ -71,7 +71,7 @@ def is_too_long_to_score(name: str, answer: str) -> bool:
 def _one_number(answer: str, entry: dict) -> bool:
     """gsm_symbolic: one number, with only a currency, a unit, a name or "the answer is"."""
     found = _AMOUNT.fullmatch(answer.strip("*` ").removeprefix("$").removesuffix("$").strip())
-    if found is None or NO_UNIT.search(found["unit"].casefold()):
+    if found is None or phrases("units")["no_unit"].search(found["unit"].casefold()):
         return False
     return Decimal(found["number"].replace(",", "")) == Decimal(str(entry["answer"]).replace(",", ""))
 

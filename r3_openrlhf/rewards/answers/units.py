@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from r3_openrlhf.rewards.answers.number_words import is_number_word
-from r3_openrlhf.rewards.answers.patterns import table
+from r3_openrlhf.rewards.answers.patterns import phrases, table
 
 _TABLES = table("units.toml")
 _OTHERS, _COUNTS = {words.split()[0]: words for words in _TABLES.pop("others")}, _TABLES.pop("counts")
@@ -67,19 +67,9 @@ _AFTER_IT = r"(?: (?:left|old|tall|long|wide|high|deep|away|apart|each|total|in 
 _NOUNS = re.compile(rf"([-+]?\d[\d,]{{0,20}}(?:\.\d{{1,20}})?)\s+({_COUNTED}){_AFTER_IT}", re.IGNORECASE)
 _COMMENT = re.compile(r"\\text\s*\{\s*(?:\((?!or\b|not\b)[^(){}]*\)|is the answer)\s*\}$")
 _ONE_LETTER = re.compile(r"(?<![a-zA-Z])[a-zA-Z]$")  # outside of \\text{} also a factor
-_SAYS_LITTLE = re.compile(r"of them|in (?:total|all)|total|altogether|each|left|an? [a-z]+|term|grade|-?th")
+_SAYS = phrases("units")
 _NAMED = re.compile(_COUNTED + _AFTER_IT)
-_NO_NOUN = re.compile(
-    r"(?i)\b(?:to|the|of|power|roots?|mod|modulo|modulus|base|choose|over|under|if|when|unless|only|almost|nearly|about|point|plus|divided|multiplied|by|is"
-    r"|are|was|through|till|until|versus|oder|und|percents?|this|guess|always|fails|misses|misleads|negatives|inverses|powers"
-    r"|dozens?|scores?|gross|sin|cos|tan|log|exp|pi|degrees?)\b"
-)
 _IRRATIONAL = re.compile(r"\\(?:pi|sqrt)(?![a-zA-Z])")
-NO_UNIT = re.compile(
-    r"\b(?:or|not|no|than|least|most|and|but|less|more|maybe|neither|wrong|except|other"
-    r"|hundred|thousand|mill?i?on\w*|billion|trillion|factorial|half|halves|thirds?|fourths|fifths|tenths|times|negative|minus|plus|between|false|incorrect|yes|never|unknown)\b"
-    r"|^\s*(?:squared|cubed)\s*$"
-)
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
@@ -93,7 +83,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
     if match := _WRAPPED.search(text):
         unit = _known(match[1], match[2])
         words = match[1].replace("~", " ").strip(" .,")
-        if unit is None and words and not (_SAYS_LITTLE.fullmatch(words) or _are_counted(words.lower())):
+        if unit is None and words and not (_SAYS["says_little"].fullmatch(words) or _are_counted(words.lower())):
             return text, None
         return text[: match.start()], unit
     if (match := _PLAIN.search(text)) and (unit := _known(match[1], match[2])):
@@ -106,7 +96,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 def _are_counted(words: str) -> bool:
     return _NAMED.fullmatch(words) is not None and not (
-        NO_UNIT.search(words) or _NO_NOUN.search(words) or any(map(is_number_word, words.split()))
+        _SAYS["no_unit"].search(words) or _SAYS["no_noun"].search(words) or any(map(is_number_word, words.split()))
     )
 
 
@@ -183,11 +173,6 @@ def conversion(unit: str, other: str) -> Fraction | None:
 
 _KELVIN = {"celsius": (Fraction(1), Fraction("273.15")), "fahrenheit": (Fraction(5, 9), Fraction("459.67") * 5 / 9)}
 _MONEY = frozenset((*_CURRENCY.values(), "cent", *"euro yuan peso franc ruble krona pence shilling".split()))
-_ASKED_UNIT = re.compile(
-    r"\b(?:how (?:many|much)(?: more| fewer| total| of a| whole)?|(?:give|express|write|state)[^.?]{0,40}\bin|answer (?:is )?in|\(in)\s+"
-    r"((?:square |cubic )?[a-z]+(?: per [a-z]+)?)",
-    re.IGNORECASE,
-)
 
 
 def in_kelvin(value: Fraction, unit: str | None) -> Fraction | None:
@@ -201,7 +186,7 @@ def in_kelvin(value: Fraction, unit: str | None) -> Fraction | None:
 def asked_unit(problem: str, stated: str) -> str | None:
     """The unit in which the problem wants a number, where an answer that states another unit of the
     same kind means another amount: "cent" where it asks for dollars."""
-    for words in _ASKED_UNIT.findall(problem):
+    for words in _SAYS["asked"].findall(problem):
         unit = _known(words.lower(), None)
         if (
             unit

@@ -37,6 +37,11 @@ mp.dps = 50
 Point = dict[str, Any]
 
 
+_ERRORS = (
+    ArithmeticError, ValueError, TypeError, KeyError, AttributeError, NotImplementedError, mpmath.libmp.libhyper.NoConvergence,
+)  # fmt: skip
+
+
 class NoValue(Exception):
     """The formula has no value at a point, or one that is too large to be computed."""
 
@@ -119,9 +124,7 @@ def _value(node: Basic, point: Point) -> Any | None:
     try:
         value = value_at(node, point)
         return value if mp.isfinite(value) else None
-    except (NoValue, ValueError, TypeError, ZeroDivisionError, OverflowError, KeyError, AttributeError):
-        return None
-    except (NotImplementedError, mpmath.libmp.libhyper.NoConvergence):
+    except (NoValue, *_ERRORS):
         return None
 
 
@@ -152,7 +155,7 @@ def _is_huge(node: Basic) -> bool:
         value = value_at(node, {})
     except NoValue:
         return True
-    except (ValueError, TypeError, ZeroDivisionError, OverflowError, KeyError, AttributeError):
+    except _ERRORS:
         return False
     return bool(mp.isfinite(value)) and mp.mag(value) > 350_000  # 100,000 digits
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.rewards.answers.withdrawn import is_withdrawn
+from r3_openrlhf.rewards.answers.marks import is_withdrawn
 
 CASES = [
     json.loads(line)

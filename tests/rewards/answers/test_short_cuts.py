@@ -2,31 +2,12 @@
 
 from pathlib import Path
 
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.rewards.answers import spelling, withdrawn
+from r3_openrlhf.rewards.answers import spelling
 
 HERE = Path(__file__).parent
-
-WORDS = (
-    *"I doubt that don't don’t do not think it's the answer is wrong false incorrect that it equals refuse to say".split(),
-    *"ignore disregard forget scrap scratch reject strike cross out discard withdraw retract instead of rather than".split(),
-    *"isn't isn’t cannot can't be never not NOT DOUBT reſuſe ſcrap diſregard unliKely but wait, sorry no scratch that it fails".split(),
-    *("~~", "\\[", "$", "**", "?", ".", ":", "12", "\n", "…"),
-)
-TEXTS = st.lists(st.sampled_from(WORDS), max_size=7).map(" ".join)
-
-
-@given(before=TEXTS, behind=TEXTS)
-@example(before="I refuſe to say", behind="")
-@example(before="", behind=" ~~")
-@settings(max_examples=1500, deadline=None)
-def test_what_is_taken_back_is_what_the_whole_patterns_say(before, behind):
-    one_space = withdrawn._one_space
-    patterns = withdrawn._TAKES_BACK
-    wanted = patterns["after"].match(one_space(behind)) or patterns["before"].search(one_space(before))
-    assert withdrawn._takes_back(before, behind) is (wanted is not None)
 
 
 def answers():

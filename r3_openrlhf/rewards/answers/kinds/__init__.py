@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import operator
 import pkgutil
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,8 +36,13 @@ class Kind:
     recognise: Callable[[str, str], bool]
     read: Callable[[str, str], Any]
     same: Callable[[Any, Any], bool] = operator.eq
-    find: Callable[[str, str], list[str]] = lambda sentence, problem: []
+    find: Callable[[str, str], list[str]] = lambda sentence, problem: [sentence.removeprefix("Answer: ").strip()]
     describe: Callable[[Any], str] = lambda value: ""
+
+
+def last_sentence(text: str, problem: str = "") -> list[str]:
+    """The last sentence of a statement, as the only text that may be the answer."""
+    return [re.split(r"(?<=[.!?])\s+|\n", text.strip())[-1].removeprefix("Answer: ")]
 
 
 @lru_cache(maxsize=1)

@@ -5,20 +5,14 @@ from __future__ import annotations
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.patterns import phrases, table
 from r3_openrlhf.rewards.answers.plain import plain
 
-_ELEMENTS = frozenset(
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo Tc Ru Rh Pd "
-    "Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At Rn Fr Ra Ac "
-    "Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og".split()
-)
+_ELEMENTS = frozenset(table("phrases.toml")["words"]["elements"].split())
 _TOKEN = re.compile(
     r"(?P<element>[A-Z][a-z]?)|(?P<count>\d+)|(?P<bracket>[()\[\]])|(?P<charge>\^\S+|[-+]\d*$)|(?P<dot>[·.*])"
 )
-_ASKED = re.compile(
-    r"(?i)\b(?:compounds?|chemical|molecul\w*|ions?|elements?|acids?|gas(?:es)?|oxides?|salts?|reactions?|reagents?|catalysts?|atoms?"
-    r"|metals?|electrolysis|precipitates?|substances?|isotopes?|empirical formula|chemistry)\b"
-)
+_CHEMISTRY = phrases("chemistry")
 _ARROW = re.compile(r"\\(?:long)?rightarrow|\\to|\\rightleftharpoons|-+>|→|⇌|=")
 _BRACES = re.compile(r"(?<=_)\{(\d+)\}|\\ce\s*\{")
 Species = tuple[int, tuple[str, ...], str]
@@ -67,7 +61,7 @@ def _recognise(reference: str, problem: str) -> bool:
     if r"\ce" in reference:
         return True
     return (
-        _ASKED.search(problem) is not None
+        _CHEMISTRY["asked"].search(problem) is not None
         and re.search(r"[A-Z]", text) is not None
         and not re.fullmatch(r"[A-E]", text)
     )

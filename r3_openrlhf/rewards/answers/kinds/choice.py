@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.kinds import Kind, last_sentence
 from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND, normal_words, plain
 
 _SENTENCE = re.compile(
@@ -100,7 +100,7 @@ def _find(sentence: str, problem: str) -> list[str]:
     said += _IS_ANSWER.findall(sentence)
     if said:
         return said[-1:]
-    last = re.split(r"(?<=[.!?])\s+|\n", sentence.strip())[-1].removeprefix("Answer: ")
+    (last,) = last_sentence(sentence)
     return [last, *re.findall(r"\b(?:is|be|:) (\S.*)$", last)] if options_of(problem) else [last]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 
 Date = tuple[int | None, int, int]  # year, month, day
@@ -25,14 +26,7 @@ _SPELLED = [
 _ISO = re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?:T[\d:.]+Z?)?")
 _NUMBERS = re.compile(r"(?P<first>\d{1,2})(?P<mark>[/.-])(?P<second>\d{1,2})(?:(?P=mark)(?P<year>\d{4}|\d\d))?")
 _CHINESE = re.compile(r"(?:(?P<year>\d{4})年)?(?P<month>\d{1,2})月(?P<day>\d{1,2})[日号]")
-_AROUND = re.compile(
-    r"(?i)^(?:(?:it is |it's )?(?:on|the|date|is|:) ?)+|^(?:mon|tues|wednes|thurs|fri|satur|sun)day,? "
-)
-_DAY_FIRST = re.compile(r"(?i)\bd{1,2}\s*[/.-]\s*m{1,2}|day\s*[/.-]\s*month")
-_ASKED = re.compile(
-    r"(?i)\b(?:on (?:what|which) (?:date|day)|what (?:is|was|will be) the date|which date|what date|date|day of the month"
-    r"|month\s*/\s*day|day\s*/\s*month|mm/dd|dd/mm|birthday|calendar)\b"
-)
+_CALENDAR = phrases("calendar")
 _IN_TEXT = re.compile(
     "|".join(re.sub(r"\?P<\w+>", "?:", p.pattern) for p in (*_SPELLED, _ISO)) + r"|\d{1,2}/\d{1,2}(?:/\d{2,4})?",
     re.IGNORECASE,
@@ -40,7 +34,7 @@ _IN_TEXT = re.compile(
 
 
 def _read(text: str, problem: str) -> Date | None:
-    text = _AROUND.sub("", plain(text))
+    text = _CALENDAR["around"].sub("", plain(text))
     for pattern in (*_SPELLED, _ISO, _CHINESE):
         if said := pattern.fullmatch(text):
             name = said["month"].lower()[:3]
@@ -48,7 +42,7 @@ def _read(text: str, problem: str) -> Date | None:
             return _checked(said["year"], month, int(said["day"]))
     if said := _NUMBERS.fullmatch(text):
         first, second = int(said["first"]), int(said["second"])
-        day_first = first > 12 or said["mark"] == "." or _DAY_FIRST.search(problem) is not None
+        day_first = first > 12 or said["mark"] == "." or _CALENDAR["day_first"].search(problem) is not None
         month, day = (second, first) if day_first else (first, second)
         return _checked(said["year"], month, day)
     return None
@@ -63,7 +57,7 @@ def _checked(year: str | None, month: int, day: int) -> Date | None:
 def _recognise(reference: str, problem: str) -> bool:
     text = plain(reference)
     if _NUMBERS.fullmatch(text):
-        return _ASKED.search(problem) is not None
+        return _CALENDAR["asked"].search(problem) is not None
     return len(text) < 40 and (
         _ISO.fullmatch(text) is not None or any(p.fullmatch(text) for p in (*_SPELLED, _CHINESE))
     )

@@ -53,6 +53,5 @@ KIND = Kind(
     recognise=_recognise,
     read=_read,
     same=_same,
-    find=lambda sentence, problem: [sentence.removeprefix("Answer: ").strip()],
     describe=lambda value: ", ".join(value),
 )

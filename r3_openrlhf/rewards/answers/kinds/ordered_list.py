@@ -6,24 +6,10 @@ import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.parts import split_parts
+from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 
-ASKS_FOR_ORDER = re.compile(
-    r"(?i)\b(?:(?:least|smallest|lowest|lightest|shortest|greatest|largest|biggest|highest|earliest|latest|oldest|youngest|slowest|fastest"
-    r"|nearest|closest|weakest|strongest|longest|tallest|heaviest|best|worst|most|first|low|small|high|left|right|top|bottom) to (?:the )?"
-    r"(?:least|smallest|lowest|lightest|shortest|greatest|largest|biggest|highest|earliest|latest|oldest|youngest|slowest|fastest|farthest"
-    r"|furthest|strongest|weakest|longest|tallest|heaviest|most|worst|best|last|high|large|low|right|left|bottom|top)"
-    r"|(?:ascending|descending|increasing|decreasing|alphabetical|chronological|numerical|lexicographic\w*|respective) order"
-    r"|in (?:this|that|the given|the same|the following|the correct|the right|which) order|in order(?! to\b)|order (?:them|these|the following|the numbers)"
-    r"|respectively|(?:sort|arrange|rank)(?:ed|ing)? (?:the|these|them|from|by|in|all)|ordered (?:list|triple|pair|tuple)"
-    r"|order [A-Z](?:, [A-Z])*,? and [A-Z])\b"
-)
-_NO_ORDER = re.compile(
-    r"(?i)\b(?:in any order|any order|order (?:does|do) not matter|regardless of (?:the )?order|how many (?:ways|orders|arrangements))\b"
-)
-_DOWN = re.compile(
-    r"(?i)\b(?:(?:greatest|largest|biggest|highest|latest|oldest|longest|tallest|heaviest|most) to|descending|decreasing)\b"
-)
+_ORDER = phrases("order")
 _CHAIN = re.compile(r"\s*(?:<|>|\\(?:lt|gt|le|ge|leq|geq)(?![a-zA-Z])|≤|≥)\s*")
 _SEPARATOR = re.compile(
     r"\s*;\s*|\s*,?\s*(?:\\text\s*\{\s*(?:and|then)\s*\}|(?<![a-zA-Z\\])(?:and|then)(?![a-zA-Z]))\s*,?\s*|\s*(?:\\to|→|->|\\rightarrow)\s*"
@@ -34,7 +20,7 @@ def _read(text: str, problem: str) -> list[str] | None:
     text = text.strip().strip("$").rstrip(".")
     if (links := _CHAIN.split(text))[1:]:
         falls = re.search(r">|\\g|≥", text) is not None
-        return links if falls == (_DOWN.search(problem) is not None) else links[::-1]
+        return links if falls == (_ORDER["down"].search(problem) is not None) else links[::-1]
     parts = split_parts(_SEPARATOR.sub(",", text))
     if parts is None or parts[0] not in ("", "()", "{}", "[]"):
         return None
@@ -46,8 +32,8 @@ def _read(text: str, problem: str) -> list[str] | None:
 
 def _recognise(reference: str, problem: str) -> bool:
     if (
-        not ASKS_FOR_ORDER.search(problem)
-        or _NO_ORDER.search(problem)
+        not _ORDER["asked"].search(problem)
+        or _ORDER["not_asked"].search(problem)
         or re.search(r"\\(?:cup|cap|in|begin)(?![a-zA-Z])", reference)
     ):
         return False
@@ -69,6 +55,5 @@ KIND = Kind(
     recognise=_recognise,
     read=_read,
     same=_same,
-    find=lambda sentence, problem: [sentence.removeprefix("Answer: ").strip()],
     describe=lambda values: f"{len(values)} values, order counts",
 )

@@ -55,5 +55,4 @@ KIND = Kind(
     recognise=_recognise,
     read=_read,
     same=_same,
-    find=lambda sentence, problem: [sentence.removeprefix("Answer: ")],
 )

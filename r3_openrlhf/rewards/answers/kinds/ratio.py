@@ -7,13 +7,14 @@ from fractions import Fraction
 
 from r3_openrlhf.rewards.answers.arithmetic import exact_value
 from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 
 Ratio = tuple[list[Fraction], list[Fraction]]  # shares of the whole; the parts, where they may not be reduced
 
 _PART = r"[\d.,/]+"
 _RATIO = re.compile(rf"(?:(?:the )?ratio (?:is )?)?{_PART}(?: ?: ?{_PART}| to {_PART})+")
-_ASKED = re.compile(r"(?i)\b(?:ratio|proportions?|odds|scale)\b")
+_CLOCK = phrases("clock")
 _MAY_BE_A_TIME = re.compile(r"\d{1,2}:[0-5]\d")
 _FRACTION = re.compile(r"\\frac ?\{(\d+)\} ?\{(\d+)\}|(\d+) ?/ ?(\d+)")
 
@@ -28,9 +29,9 @@ def _read(text: str, problem: str) -> Ratio | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts) or not sum(known):
         return None
-    return [part / sum(known) for part in known], known if _MAY_BE_A_TIME.fullmatch(text) and not _ASKED.search(
-        problem
-    ) else []
+    return [part / sum(known) for part in known], known if _MAY_BE_A_TIME.fullmatch(text) and not _CLOCK[
+        "ratio_asked"
+    ].search(problem) else []
 
 
 def _same(said: Ratio, wanted: Ratio) -> bool:

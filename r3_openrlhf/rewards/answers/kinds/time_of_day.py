@@ -5,21 +5,14 @@ from __future__ import annotations
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 
 Time = tuple[int, str]  # seconds since noon or midnight; which half of the day: "a", "p", or "" if that is not said
 
-_TIME = re.compile(
-    r"(?i)(?:at |it is |it's |about |exactly |the time is )*(?P<hour>\d{1,2})(?:[:.h](?P<minute>\d\d)(?::(?P<second>\d\d))?)?"
-    r" ?(?P<half>[ap]\.? ?m\.?|o'?clock|h(?:ours)?|in the (?:morning|afternoon|evening)|at night)?"
-)
+_CLOCK = phrases("clock")
 _HALVES = {"am": "a", "inthemorning": "a", "pm": "p", "intheafternoon": "p", "intheevening": "p", "atnight": "p"}
 _NAMED = {"noon": "p", "12 noon": "p", "midday": "p", "midnight": "a", "12 midnight": "a"}
-_ASKED = re.compile(
-    r"(?i)\b(?:what|which) time\b|\bo'?clock\b|\bclock\b|\b[ap]\.?m\b\.?|\btime (?:of day|is it|was it|will it|does|did)\b"
-    r"|\bwhen (?:do|does|did|will|should|must|is|was)\b|\bnoon\b|\bmidnight\b"
-)
-_ASKED_FOR_RATIO = re.compile(r"(?i)\b(?:ratio|proportions?|odds|scale)\b")
 _AS_CLOCK = re.compile(r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?")
 _SAID = re.compile(r"(?i)[ap]\.? ?m\.?\b|o'?clock")
 
@@ -29,7 +22,7 @@ def _read(text: str, problem: str) -> Time | None:
     name = re.sub(r"^(?:at|exactly|about) ", "", text.lower())
     if name in _NAMED:
         return 0, _NAMED[name]
-    said = _TIME.fullmatch(text) or _TIME.fullmatch(text + ".")
+    said = _CLOCK["time"].fullmatch(text) or _CLOCK["time"].fullmatch(text + ".")
     if said is None or not (said["minute"] or said["half"]):
         return None
     hour, minute, second = int(said["hour"]), int(said["minute"] or 0), int(said["second"] or 0)
@@ -44,7 +37,7 @@ def _read(text: str, problem: str) -> Time | None:
 def _recognise(reference: str, problem: str) -> bool:
     text = plain(reference)
     if _AS_CLOCK.fullmatch(text):
-        return _ASKED.search(problem) is not None and not _ASKED_FOR_RATIO.search(problem)
+        return _CLOCK["asked"].search(problem) is not None and not _CLOCK["ratio_asked"].search(problem)
     return text.lower() in _NAMED or len(text) < 20 and _SAID.search(text) is not None
 
 

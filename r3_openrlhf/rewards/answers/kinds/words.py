@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.kinds import Kind, last_sentence
 from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.patterns import table
 from r3_openrlhf.rewards.answers.plain import normal_words, plain
@@ -38,10 +38,6 @@ def _read(text: str, problem: str) -> str | None:
     return normal_words(text) or None if len(text) < 400 else None
 
 
-def _find(sentence: str, problem: str) -> list[str]:
-    return [re.split(r"(?<=[.!?])\s+|\n", sentence.strip())[-1].removeprefix("Answer: ")]
-
-
 def word_f1(said: str, wanted: str) -> float:
     """F1 of the words that two texts share, as for SQuAD: articles, case and punctuation aside."""
     a, b = (
@@ -57,5 +53,5 @@ KIND = Kind(
     rank=45,
     recognise=_recognise,
     read=_read,
-    find=_find,
+    find=last_sentence,
 )
