@@ -7,6 +7,7 @@ import re
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.extraction import last_statement
 from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 from r3_openrlhf.rewards.answers.units import unit_of
 
@@ -14,10 +15,7 @@ IN_MATH = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$([^$]+?)(?<!\\)\$|\\\((.+?)\\\)|\\
 _A_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _CONNECTIVE = re.compile(r"(?:and|or)", re.IGNORECASE)
 # "The value of x is $5$": what is said before the last formula, without taking anything back
-_LABEL = re.compile(
-    r"(?!.*\b(?:not|no|never|unless|except(?:ions?)?|if|when)\b)(?:(?!\b(?:is|are)\b)[^;,])*(?:\b(?:is|are|equals)|[:=])\s*",
-    re.I,
-)
+_SAYS = phrases("prose")
 MAX_CHARS = 300
 MAX_FREE_ORDER = 3  # words and letters of "odd n", which is "n odd"
 
@@ -35,7 +33,7 @@ def _recognise(reference: str, problem: str) -> bool:
         return False
     *_, last = IN_MATH.finditer(reference)
     before = IN_MATH.sub("x", reference[: last.start()])
-    return _LABEL.fullmatch(before) is None or _A_WORD.search(reference[last.end() :]) is not None
+    return _SAYS["label"].fullmatch(before) is None or _A_WORD.search(reference[last.end() :]) is not None
 
 
 def _read(text: str, problem: str) -> list[str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 
 Residue = tuple[str, int, frozenset[int]]  # the name of the number, if it is said, modulus, classes
@@ -12,17 +13,11 @@ Residue = tuple[str, int, frozenset[int]]  # the name of the number, if it is sa
 _MODULUS = r"\(?,?\s*\\?[pb]?mod(?:ulo)?\s*\{?\s*(\d+)\s*\}?\s*\)?"
 _CLASS = re.compile(rf"(?:([a-z])\s*(?:\\equiv|≡|=)\s*)?((?:-?\d+(?:\s*(?:,|\\text|or|and|\\pm)\s*)*)+?)\s*{_MODULUS}")
 _LINEAR = re.compile(r"(?:([a-z])\s*=\s*)?(?:(-?\d*)([jklmnt])\s*([+-]\s*\d+)?|(-?\d+)\s*([+-]\s*\d*)([jklmnt]))")
-_ASKS_FOR_ALL = re.compile(
-    r"(?i)\b(?:all|every|which) (?:possible |positive |natural )?(?:integers?|numbers?|values?|solutions?|[a-z])\b|congruen|\\p?mod"
-)
-_DOMAIN = re.compile(
-    r"(?:,|;|\\q?quad|\s|\\text\s*\{)*(?:\(?\s*(?:where |for (?:some |any |all )?|with )?(?:(?:an )?integers? ?[a-z]?|[a-z] (?:is|any) .*integer.*"
-    r"|[a-z]\s*(?:\\in|∈)\s*\\mathbb\s*\{?[ZN]\}?.*)\s*\)?\}?)$"
-)
+_SAYS = phrases("residue")
 
 
 def _read(text: str, problem: str) -> Residue | None:
-    text = _DOMAIN.sub("", plain(text.replace("≡", r"\equiv").replace("∈", r"\in")))
+    text = _SAYS["domain"].sub("", plain(text.replace("≡", r"\equiv").replace("∈", r"\in")))
     if len(text) > 120:
         return None
     if said := _CLASS.fullmatch(text):
@@ -46,9 +41,9 @@ def _read(text: str, problem: str) -> Residue | None:
 def _recognise(reference: str, problem: str) -> bool:
     if re.search(r"\\?[pb]?mod(?![a-z])", reference):
         return True
-    said = _LINEAR.fullmatch(_DOMAIN.sub("", plain(reference)))
+    said = _LINEAR.fullmatch(_SAYS["domain"].sub("", plain(reference)))
     letter = (said[3] or said[7]) if said else None
-    if said is None or letter is None or letter == said[1] or not (said[1] or _ASKS_FOR_ALL.search(problem)):
+    if said is None or letter is None or letter == said[1] or not (said[1] or _SAYS["all_asked"].search(problem)):
         return False
     return re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", problem) is None
 

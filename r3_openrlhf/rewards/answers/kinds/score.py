@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 
 _PAIR = r"\d{1,3} ?(?:-|:|to) ?\d{1,3}"
 _SCORE = re.compile(rf"(?i)(?:the (?:final )?score (?:is|was) )?{_PAIR}(?:[,;]? (?:and )?{_PAIR}){{0,6}}")
 _REFERENCE = re.compile(r"\d{1,3} ?[-:] ?\d{1,3}(?:[,;] ?\d{1,3} ?[-:] ?\d{1,3})*")
-_ASKED = re.compile(r"(?i)\b(?:score|result of the (?:match|game)|match end|game end|win-loss|record|seed)\b")
+_SCORES = phrases("score")
 
 
 def _read(text: str, problem: str) -> list[int] | None:
@@ -21,7 +22,9 @@ def _read(text: str, problem: str) -> list[int] | None:
 KIND = Kind(
     name="score",
     rank=14,
-    recognise=lambda reference, problem: bool(_ASKED.search(problem) and _REFERENCE.fullmatch(plain(reference))),
+    recognise=lambda reference, problem: bool(
+        _SCORES["asked"].search(problem) and _REFERENCE.fullmatch(plain(reference))
+    ),
     read=_read,
     find=lambda sentence, problem: re.findall(_PAIR, plain(sentence)),
 )

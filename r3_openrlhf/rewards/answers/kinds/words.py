@@ -6,13 +6,11 @@ import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind, last_sentence
 from r3_openrlhf.rewards.answers.number_words import value_in_words
-from r3_openrlhf.rewards.answers.patterns import table
+from r3_openrlhf.rewards.answers.patterns import phrases, table
 from r3_openrlhf.rewards.answers.plain import normal_words, plain
 
 _LETTERS = re.compile(r"(?=.*[a-z])[^\W\d_]+(?:[ '’.-]+[^\W\d_]+)*")
-_FORMULA = re.compile(
-    r"(?i)\b(?:sin|cos|tan|log|ln|exp|sqrt|pi|infinity|mod|max|min|gcd|lcm|only|oo)\b|\b[ivx]+\b(?=.*\bonly\b)"
-)
+_SAYS = phrases("words_of_formulas")
 _MEANINGS = frozenset(word for words in table("spelling.toml")["words"].values() for word in words.split(", "))
 _CONNECTIVES = frozenset(("and", "the", "only", "one", "all"))
 _IN_DOLLARS = re.compile(r"\$[a-zA-Z]\$")
@@ -23,7 +21,7 @@ def _recognise(reference: str, problem: str) -> bool:
     text = plain(reference)
     if (
         not _LETTERS.fullmatch(text)
-        or _FORMULA.search(text)
+        or _SAYS["formula"].search(text)
         or text.lower() in _MEANINGS
         or "\\" in text
         or _IN_DOLLARS.search(reference)
