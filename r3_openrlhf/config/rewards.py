@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from r3_openrlhf.config.reward_functions import BUILT_IN, placed, reward_function
+from r3_openrlhf.config.reward_functions import BUILT_IN, RewardFunction, placed, reward_function
 from r3_openrlhf.method.checks import check_fields, number, word
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, is_looking
@@ -49,6 +49,8 @@ class RewardConfig:
 
     # your reward function, my_rewards.py:is_right or package.module:function (docs/rewards.md); null: the grader of data.task
     function: str | None = None
+    # further arguments of reward.function, or of the class that it names; with reward.functions {name: {...}}
+    function_args: dict[str, Any] = field(default_factory=dict)
     # several reward functions; data.task is the score of the built-in grader, from 0 to 1
     functions: list[str] = field(default_factory=list)
     # weight of each of reward.functions in the sum; empty: 1 each
@@ -88,6 +90,12 @@ class RewardConfig:
     def _check_functions(self) -> None:
         if self.function is not None and self.functions:
             raise ConfigError("reward.function and reward.functions are set; write all of them into reward.functions")
+        known = {path.rpartition(":")[2] for path in self.functions}
+        if self.function_args and self.function is None and not {*self.function_args} <= known:
+            raise ConfigError(
+                f"reward.function_args has {min({*self.function_args} - known)}, which is none of reward.functions; use reward.function, or "
+                "{name: {...}} for each name in reward.functions"
+            )
         if self.all_functions and self.urls:
             raise ConfigError("reward.function and reward.urls are set; use one of the two")
         if self.weights and len(self.weights) != len(self.functions):
@@ -99,15 +107,27 @@ class RewardConfig:
                 raise ConfigError(f"reward.weights or reward.correct_from holds {value}; use finite numbers")
         if is_looking():
             return
-        names = [
-            reward_function("reward.function" if self.function else "reward.functions", path).name
-            for path in self.all_functions
-            if path != BUILT_IN
-        ]
+        names = [function.name for function in self.loaded_functions]
         if len(set(names)) < len(names):
             raise ConfigError(
                 f"reward.functions has functions with one name: {', '.join(names)}; rename one, because metrics use the names"
             )
+
+    @property
+    def loaded_functions(self) -> list[RewardFunction]:
+        """The user's functions. ConfigError: one cannot be loaded."""
+        key = "reward.function" if self.function else "reward.functions"
+        paths = [path for path in self.all_functions if path != BUILT_IN]
+        return [reward_function(key, path, self.arguments_of(path)) for path in paths]
+
+    def arguments_of(self, path: str) -> dict[str, Any]:
+        """The part of function_args for one of all_functions."""
+        return self.function_args if self.function else self.function_args.get(path.rpartition(":")[2], {})
+
+    @property
+    def reads_groups(self) -> bool:
+        """True if a function is called with all responses of a group."""
+        return any(function.reads_group for function in self.loaded_functions)
 
     @property
     def reads_rows(self) -> bool:

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.evaluation.sample_file import WAITING, SampledProblem, SampleFile
+from r3_openrlhf.evaluation.sample_file import WAITING, SampledProblem, SampledResponse, SampleFile
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
-from r3_openrlhf.rewards.exchange import Grade
+from r3_openrlhf.rewards.exchange import Grade, in_group
 from r3_openrlhf.rewards.thinking import as_graded
 
 SILENCE_S = 30.0  # of servers that are waited for: they are gone
@@ -56,6 +56,12 @@ class Grading:
             row=label.row,
         )
 
+    def requests(self, label: Label, responses: Sequence[SampledResponse]) -> list[GradeRequest]:
+        """The requests about all responses to a problem, which are one group."""
+        return in_group(
+            [self.request(label, one.text, num_tokens=one.num_tokens, truncated=one.truncated) for one in responses]
+        )
+
     def grade(self, requests: Sequence[GradeRequest]) -> list[Grade]:
         """The grade of each request, in their order."""
         return self._runner.run(self._grade(requests)) if requests and not self.is_gone else [GONE] * len(requests)
@@ -86,19 +92,17 @@ def graded(
     """The same problems, with grades for all waiting responses to problems of `labels`."""
     problems = iter(problems)
     while window := list(itertools.islice(problems, WINDOW)):
-        waiting = [
-            (problem.key, number, response)
+        waiting = {
+            (problem.key, number): (response, request)
             for problem in window
-            for number, response in enumerate(problem.responses)
-            if response.is_waiting and problem.key in labels
-        ]
-        grades = grading.grade(
-            [
-                grading.request(labels[key], each.text, num_tokens=each.num_tokens, truncated=each.truncated)
-                for key, _, each in waiting
-            ]
-        )
-        new = {(key, number): each.graded(grade) for (key, number, each), grade in zip(waiting, grades, strict=True)}
+            if problem.key in labels
+            for number, (response, request) in enumerate(
+                zip(problem.responses, grading.requests(labels[problem.key], problem.responses), strict=True)
+            )
+            if response.is_waiting
+        }
+        grades = grading.grade([request for _, request in waiting.values()])
+        new = {key: each.graded(grade) for (key, (each, _)), grade in zip(waiting.items(), grades, strict=True)}
         for problem in window:
             responses = [new.get((problem.key, number), each) for number, each in enumerate(problem.responses)]
             yield replace(problem, responses=responses)

@@ -19,6 +19,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -75,9 +76,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def is_import_path(name: str) -> bool:
-    """True if `name` has the form "package.module:attribute" or "file.py:attribute"."""
+    """True if `name` has the form "package.module:attribute" or "file.py:attribute.of_it"."""
     module, colon, attribute = name.rpartition(":")
-    return bool(colon and module and attribute.isidentifier())
+    return bool(colon and module) and all(part.isidentifier() for part in attribute.split("."))
 
 
 def load_object(key: str, path: str) -> Any:
@@ -96,9 +97,10 @@ def load_object(key: str, path: str) -> Any:
         raise ConfigError(
             f"{key} is {quoted(path)}, which cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    if not hasattr(module, attribute):
-        raise ConfigError(f"{key} is {quoted(path)}, but {module_name} has no {attribute}")
-    return getattr(module, attribute)
+    try:
+        return attrgetter(attribute)(module)
+    except AttributeError as error:
+        raise ConfigError(f"{key} is {quoted(path)}, but {module_name} has no {attribute}") from error
 
 
 def _from_path(module_name: str) -> Any:

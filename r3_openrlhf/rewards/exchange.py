@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -55,11 +56,18 @@ def encode_request(request: GradeRequest) -> msgspec.Raw:
         references=tuple(map(_encodable, request.references)),
         problem=_encodable(request.problem),
         prompt=_encodable(request.prompt),
+        group=tuple((_encodable(text), *more) for text, *more in request.group),
     )
     try:
         return msgspec.Raw(encode(item))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise GradingError(f"the metadata or row of an item cannot be sent to a grading process: {error}") from error
+
+
+def in_group(requests: Sequence[GradeRequest]) -> list[GradeRequest]:
+    """The requests about all responses to one prompt, each with all of them."""
+    group = tuple((one.response[-MAX_RESPONSE_CHARS:], one.num_tokens, one.truncated) for one in requests)
+    return [msgspec.structs.replace(one, group=group, place=place) for place, one in enumerate(requests)]
 
 
 def _encodable(text: str) -> str:

@@ -26,6 +26,9 @@ MAX_TRACEBACK_CHARS = 4000
 _NEARLY = 1e-9  # sums of weights: 0.8 + 0.1 + 0.1 is a little less than 1
 
 
+Finish = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
 class Part(msgspec.Struct, array_like=True, frozen=True):
     """The values of one function. `trouble` is why it says nothing, in a word or two; `detail` is
     the traceback.
@@ -42,9 +45,12 @@ class Part(msgspec.Struct, array_like=True, frozen=True):
     absent: bool = False
 
 
-def make_worker(paths: Sequence[str]) -> Callable[[GradeRequest], list[Part]]:
-    """The handler of a pool's workers. ConfigError: a function that cannot be loaded."""
-    functions = [reward_function("reward.function", path) for path in paths]
+def make_worker(functions: Sequence[tuple[str, dict[str, Any]]]) -> Callable[[GradeRequest], list[Part]]:
+    """The handler of a pool's workers: the parts of functions of one response; of a group those of
+    functions of groups, for each function those of all its responses.
+
+    functions: import path, further arguments. ConfigError: one that cannot be loaded."""
+    known = [reward_function("reward.function", path, arguments) for path, arguments in functions]
     loops: list[asyncio.AbstractEventLoop] = []
 
     def finish(work: Coroutine[Any, Any, Any]) -> Any:
@@ -53,46 +59,52 @@ def make_worker(paths: Sequence[str]) -> Callable[[GradeRequest], list[Part]]:
         return loops[0].run_until_complete(work)
 
     def handle(item: GradeRequest) -> list[Part]:
-        return [_part(function, item, finish) for function in functions]
+        called = [function for function in known if function.reads_group == bool(item.group)]
+        return [part for function in called for part in _parts(function, item, finish)]
 
     return handle
 
 
-def _part(function: RewardFunction, item: GradeRequest, finish: Callable[[Coroutine[Any, Any, Any]], Any]) -> Part:
+def _parts(function: RewardFunction, item: GradeRequest, finish: Finish) -> list[Part]:
+    """One part for each response of the item."""
     try:
-        parts = [checked_part(function.name, value) for value in _values(function, item, finish)]
+        values = zip(*_values(function, item, finish), strict=True)
+        return [_best([checked_part(function.name, value) for value in each], function) for each in values]
     except MemoryError:
         raise  # nothing in this process can be relied on any more
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_EXTRA_CHARS]
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        return Part(
+        part = Part(
             function.name,
             trouble=f"raised {type(error).__name__}",
             error=f"{function.name}: {text} ({Path(frame.filename).name}, line {frame.lineno})",
             detail=traceback.format_exc()[-MAX_TRACEBACK_CHARS:],
         )
+        return [part] * max(1, len(item.group))
+
+
+def _best(parts: Sequence[Part], function: RewardFunction) -> Part:
     if function.signature is Signature.TRL and parts[0].trouble == "no_score":
         return msgspec.structs.replace(parts[0], absent=True)
     known = [part for part in parts if part.score is not None]
     return max(known, key=lambda part: part.score or 0.0) if known else parts[0]
 
 
-def _values(
-    function: RewardFunction, item: GradeRequest, finish: Callable[[Coroutine[Any, Any, Any]], Any]
-) -> list[object]:
-    """Return the function's result: of several accepted answers for each, if it asks for one."""
+def _values(function: RewardFunction, item: GradeRequest, finish: Finish) -> list[Sequence[object]]:
+    """Return the function's values for the item's responses: of several accepted answers for each, if
+    it asks for one."""
 
     def call(*arguments: Any, **keywords: Any) -> object:
         value = function.call(*arguments, **keywords)
         return finish(value) if inspect.iscoroutine(value) else value
 
     if function.signature is Signature.TRL:
-        return [_only(call(**_trl_arguments(item)))]
+        return [_values_of_group(call(**_trl_arguments(item)), item)]
     if function.signature is Signature.OPENRLHF:
         prompt = item.prompt or item.problem
         label = item.references[0] if len(item.references) == 1 else list(item.references)
-        return [openrlhf_value(call([prompt + item.response], [prompt], [label]))]
+        return [[openrlhf_value(call([prompt + item.response], [prompt], [label]))]]
     row = _row_of(item)
     offered = msgspec.structs.asdict(item) | {
         "references": list(item.references),
@@ -100,12 +112,29 @@ def _values(
         "row": row,
     }
     offered |= {name: row.get(name) for name in ("data_source", "extra_info")}
+    if function.reads_group:
+        of_each = zip(*item.group, strict=True)
+        offered |= {
+            name: list(each) for name, each in zip(("responses", "num_tokens", "truncated"), of_each, strict=True)
+        }
     by_reference = {"reference", "ground_truth"} & set(function.wants)
     values = []
     for reference in (item.references or ("",)) if by_reference else ("",):
         offered |= {"reference": reference, "ground_truth": reference}
-        values.append(call(**{name: offered[name] for name in function.wants}))
+        value = call(**{name: offered[name] for name in function.wants})
+        values.append(_values_of_group(value, item) if function.reads_group else [value])
     return values
+
+
+def _values_of_group(value: object, item: GradeRequest) -> Sequence[object]:
+    """The values for all responses of a group. ValueError: they are not one for each."""
+    content = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(content, (list, tuple)) or len(content) != len(item.group):
+        what = f"{len(content)} values" if isinstance(content, (list, tuple)) else type(content).__name__
+        raise ValueError(
+            f"it returned {what} for the {len(item.group)} responses of a group; return a list with one for each"
+        )
+    return content
 
 
 def _row_of(item: GradeRequest) -> dict[str, Any]:
@@ -118,9 +147,11 @@ def _trl_arguments(item: GradeRequest) -> dict[str, Any]:
     row = _row_of(item)
     prompt = row.get("prompt")
     talks = isinstance(prompt, list)
-    completion = [{"role": "assistant", "content": item.response}] if talks else item.response
-    columns = {name: [value] for name, value in row.items() if name not in ("prompt", "completion")}
-    return columns | {"prompts": [prompt if talks else item.prompt or item.problem], "completions": [completion]}
+    texts = [text for text, *_ in item.group]
+    completions = [[{"role": "assistant", "content": text}] for text in texts] if talks else texts
+    columns = {name: [value] * len(texts) for name, value in row.items() if name not in ("prompt", "completion")}
+    prompts = [prompt if talks else item.prompt or item.problem] * len(texts)
+    return columns | {"prompts": prompts, "completions": completions}
 
 
 def _only(value: object) -> object:
@@ -160,7 +191,9 @@ def checked_part(name: str, value: object) -> Part:
     for key, number in (("reward", reward), ("score", reward if score is None else score)):
         checked = _number(number)
         if checked is None:
-            return _bad(name, f"returned {type(number).__name__}", f"{key} {quoted(str(number))}, which is no number")
+            many = hasattr(number, "__len__") and not isinstance(number, (str, bytes, dict))
+            what = "a value per token or step is not used; return one number" if many else "which is no number"
+            return _bad(name, f"returned {type(number).__name__}", f"{key} {quoted(str(number))}, {what}")
         if not math.isfinite(checked):
             return _bad(name, f"returned {checked}", f"{key} {checked}")
         numbers_[key] = checked

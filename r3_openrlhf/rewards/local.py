@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
+from typing import Any
 
 import msgspec
 
@@ -15,7 +17,7 @@ from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.reward_functions import BUILT_IN
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
 from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
-from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of
+from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of, in_group
 from r3_openrlhf.rewards.functions import Part, combined, part_of
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,16 @@ def _ungraded(lost: ItemLost) -> Outcome:
     return Outcome("ungraded", lost.reason, seconds=lost.seconds)
 
 
+def _part_of_lost(lost: ItemLost) -> list[Part]:
+    error = lost.detail and f"{lost.reason}: {lost.detail}"
+    return [Part("reward function", trouble=lost.reason, error=error)]
+
+
+def _for_each(parts: Sequence[Part], known: Sequence[object]) -> Sequence[Part]:
+    """The parts; where the item was lost, its one part for each."""
+    return parts if len(parts) == len(known) else [parts[0]] * len(known)
+
+
 class LocalGrader:
     """Grades in `reward.num_workers` processes of this machine, started with the first request: by
     the built-in grader, a user's functions, or both.
@@ -87,40 +99,60 @@ class LocalGrader:
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
         self.pools = GradingPools(num_workers=config.num_workers, timeout_s=config.timeout_s, code=config.code)
-        self._paths = [path for path in config.all_functions if path != BUILT_IN]
+        functions = config.loaded_functions
+        self._singles, self._of_groups = (
+            [function.path for function in functions if function.reads_group is of_groups]
+            for of_groups in (False, True)
+        )
+        # the answers about a group until each of its responses has its part: a future, and how many have not
+        self._called: dict[tuple[str, tuple[Any, ...]], tuple[asyncio.Future[list[Part]], int]] = {}
         self._functions: ProcessPool[list[Part]] = ProcessPool(
             "r3_openrlhf.rewards.functions:make_worker",
-            {"paths": self._paths},
+            {"functions": [(function.path, config.arguments_of(function.path)) for function in functions]},
             answer_type=list[Part],
             num_workers=config.num_workers,
             timeout_s=config.timeout_s,
             attempts=ATTEMPTS,
-            on_lost=self._parts_of_lost,
+            on_lost=_part_of_lost,
         )
         self._logged: set[str] = set()
 
     async def grade(self, request: GradeRequest) -> Grade:
         """Do as Grader.grade. ConfigError: unknown task. GradingError: metadata or row not plain."""
-        item, functions = encode_request(request), self._config.all_functions
-        calling = asyncio.wrap_future(self._functions.submit(item)) if self._paths else None
+        item, functions = encode_request(msgspec.structs.replace(request, group=())), self._config.all_functions
+        calling = asyncio.wrap_future(self._functions.submit(item)) if self._singles else None
+        of_group = self._parts_of_group(request) if self._of_groups else None
         built_in = None
         if BUILT_IN in functions or not functions:
             built_in = await asyncio.wrap_future(self.pools.submit(request.task, item))
         if not functions:
             assert built_in is not None
             return grade_of(built_in, request.num_tokens, self._config)
-        parts = list(await calling) if calling else []
+        parts = dict(zip(self._singles, _for_each(await calling, self._singles), strict=True)) if calling else {}
+        parts |= dict(zip(self._of_groups, await of_group, strict=True)) if of_group else {}
         if built_in is not None:
-            parts.insert(functions.index(BUILT_IN), part_of(built_in))
-        outcome = combined(parts, self._config.all_weights, correct_from=self._config.correct_from)
+            parts[BUILT_IN] = part_of(built_in)
+        outcome = combined(
+            [parts[path] for path in functions], self._config.all_weights, correct_from=self._config.correct_from
+        )
         self._log(outcome)
         if built_in is not None and outcome.score is not None:
             outcome = msgspec.structs.replace(outcome, extracted=built_in.extracted)
         return grade_of(outcome, request.num_tokens, self._config)
 
-    def _parts_of_lost(self, lost: ItemLost) -> list[Part]:
-        error = lost.detail and f"{lost.reason}: {lost.detail}"
-        return [Part("reward function", trouble=lost.reason, error=error)] * len(self._paths)
+    async def _parts_of_group(self, request: GradeRequest) -> list[Part]:
+        """A part of each function of groups. They are called once for all responses of the group."""
+        request = request if request.group else in_group([request])[0]
+        size, key = len(request.group), (request.prompt or request.problem, request.group)
+        whole = msgspec.structs.replace(request, response="", place=0)
+        asked = self._called.pop(key, None) or (
+            asyncio.wrap_future(self._functions.submit(encode_request(whole))),
+            size,
+        )
+        if asked[1] > 1:
+            self._called[key] = asked[0], asked[1] - 1
+        parts = await asyncio.shield(asked[0])
+        return list(_for_each(parts, range(len(self._of_groups) * size)))[request.place :: size]
 
     def _log(self, outcome: Outcome) -> None:
         """Each traceback once: a run has thousands of responses."""

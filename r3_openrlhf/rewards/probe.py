@@ -14,7 +14,7 @@ from r3_openrlhf.method.errors import quoted, without_secrets
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
-from r3_openrlhf.rewards.exchange import Grade
+from r3_openrlhf.rewards.exchange import Grade, in_group
 
 WRONG = "-987654321.5"  # that no data set has as its answer
 MAX_WAIT_S = 10.0  # for a server; a run itself waits longer
@@ -48,8 +48,8 @@ def probe_rewards(
     responses = {"right": form % answers[0] if answers else "", "wrong": form % WRONG, "empty": ""}
     if answers:
         responses["alone"] = answers[0]
-    requests = {
-        name: GradeRequest(
+    requests = [
+        GradeRequest(
             response=text,
             references=references,
             task=task,
@@ -60,11 +60,11 @@ def probe_rewards(
             prompt=prompt,
             row=row,
         )
-        for name, text in responses.items()
-    }
+        for text in responses.values()
+    ]
     rewards, findings = [], []
     for who, one in _each(config).items():
-        grades = asyncio.run(_grades(one, requests))
+        grades = asyncio.run(_grades(one, dict(zip(responses, in_group(requests), strict=True))))
         alone = grades.pop("alone", grades["right"])
         if alone.verdict is Verdict.CORRECT and grades["right"].verdict is not Verdict.CORRECT:
             grades["right"] = alone
@@ -83,7 +83,8 @@ def _each(config: RewardConfig) -> dict[str, RewardConfig]:
         }
     if config.all_functions:
         key = "reward.function" if config.function else "reward.functions"
-        return {f"{key} {', '.join(config.all_functions)}": config}
+        whole = ", called with the whole group" if config.reads_groups else ""
+        return {f"{key} {', '.join(config.all_functions)}{whole}": config}
     return {"the built-in grader": config}
 
 

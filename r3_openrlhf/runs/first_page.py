@@ -26,6 +26,7 @@ from r3_openrlhf.problems.training_file import PreparedData
 from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import Grader, make_grader
+from r3_openrlhf.rewards.exchange import in_group
 from r3_openrlhf.rewards.probe import Probe, probe_rewards
 from r3_openrlhf.rewards.thinking import as_graded
 from r3_openrlhf.runs.models.checks import directory_findings, load_tokenizer, template_findings, tokenizer_findings
@@ -266,26 +267,28 @@ def _asked(
     ]
     wrong = others[0] if others else "-8675309"
 
-    async def ask(response: str) -> tuple[str, str]:
-        grade = await grader.grade(
-            GradeRequest(
-                response=as_graded(prompt, close + response),
-                references=tuple(label.references),
-                task=label.task,
-                num_tokens=len(response),
-                truncated=False,
-                metadata=label.metadata,
-                problem=label.problem,
-                prompt=prompt,
-                row=label.row,
-            )
+    def request(response: str) -> GradeRequest:
+        return GradeRequest(
+            response=as_graded(prompt, close + response),
+            references=tuple(label.references),
+            task=label.task,
+            num_tokens=len(response),
+            truncated=False,
+            metadata=label.metadata,
+            problem=label.problem,
+            prompt=prompt,
+            row=label.row,
         )
+
+    async def ask(response: str, request: GradeRequest) -> tuple[str, str]:
+        grade = await grader.grade(request)
         verdict = str(grade.verdict)
         return response, verdict if grade.reason == verdict else f"{verdict} ({grade.reason})"
 
+    responses = [*(text.format(reference) for text in _TRIES), _TRIES[0].format(wrong)]
     if TASKS[label.task].runs_programs:  # a right one is not known
-        return [ask(TASKS[label.task].answer_form % "pass")]
-    return [ask(text.format(reference)) for text in _TRIES] + [ask(_TRIES[0].format(wrong))]
+        responses = [TASKS[label.task].answer_form % "pass"]
+    return list(map(ask, responses, in_group(list(map(request, responses)))))
 
 
 def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Example]) -> list[Finding]:

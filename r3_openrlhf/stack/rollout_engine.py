@@ -85,6 +85,8 @@ class R3RolloutActor(UpstreamRolloutActor):
         found = await UpstreamRolloutActor.generate_responses(
             self, prompt, label, sampling_params, max_length, hf_tokenizer, num_samples, images
         )
+        if getattr(self.executor, "reads_groups", False):
+            found = await self.executor.graded(found)
         return [response for one in found for response in (one if isinstance(one, list) else [one])]
 
     async def set_policy_step(self, step: int) -> None:

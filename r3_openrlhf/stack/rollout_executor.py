@@ -10,6 +10,7 @@ The returned dict has the upstream keys; everything else is under "r3"."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ from r3_openrlhf.problems.stops import stop_at, stops_of
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.rewards.exchange import in_group
 from r3_openrlhf.rewards.thinking import as_graded, response_text
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD, Recording
@@ -61,6 +63,7 @@ class AgentExecutor(SamplingExecutor):
     def __init__(self) -> None:
         super().__init__()
         self.grader = make_grader(self.config.reward)
+        self.reads_groups = self.config.reward.reads_groups
         self.top_logprobs = top_logprobs_wanted(self.config)
         self.vocab_size: int | None = None
         self.record, self.playback = Recording.named_by(RECORD), Recording.named_by(PLAYBACK)
@@ -97,25 +100,23 @@ class AgentExecutor(SamplingExecutor):
         if self.record is not None:
             self.record.write(key, response_ids, logprobs_TK, output.finish_reason)
 
-        grade = await self.grader.grade(
-            GradeRequest(
-                response=as_graded(prompt, text),
-                references=tuple(record.references),
-                task=record.task,
-                num_tokens=len(given) + len(response_ids),
-                truncated=truncated,
-                metadata=record.metadata,
-                problem=record.problem,
-                prompt=prompt,
-                row=record.row,
-            )
+        request = GradeRequest(
+            response=as_graded(prompt, text),
+            references=tuple(record.references),
+            task=record.task,
+            num_tokens=len(given) + len(response_ids),
+            truncated=truncated,
+            metadata=record.metadata,
+            problem=record.problem,
+            prompt=prompt,
+            row=record.row,
         )
         # Arrays, not upstream's lists: they become tensors without a loop over tokens.
         observation_ids = [*prompt_ids, *given, *response_ids]
         start, length = len(prompt_ids) + len(given), len(observation_ids)
         rollout_logprobs = np.zeros(length, dtype=np.float32)
         rollout_logprobs[start:] = logprobs_TK[:, 0]
-        return {
+        response = {
             "prompt": prompt,
             "label": label,
             "images": None,
@@ -124,11 +125,9 @@ class AgentExecutor(SamplingExecutor):
             "action_ranges": [(start, length)],
             "rollout_log_probs": rollout_logprobs,
             "truncated": truncated,
-            "reward": grade.reward,
-            "scores": grade.score,
             "extra_logs": {},
             "r3": {
-                "grade": grade,
+                "grade": request,
                 "text": text,
                 "finish_reason": str(output.finish_reason),
                 "entropy_bounds": bounds,  # four numbers, not two for each token; or None
@@ -136,6 +135,17 @@ class AgentExecutor(SamplingExecutor):
                 "policy_step": policy_step,  # of its weights; None: of the asking step
             },
         }
+        return response if self.reads_groups else (await self.graded([response]))[0]
+
+    async def graded(self, responses: list[dict]) -> list[dict]:
+        """Replace the requests in the responses to one prompt by their grades; a reward function may
+        look at all of them."""
+        requests = in_group([response["r3"]["grade"] for response in responses])
+        grades = await asyncio.gather(*map(self.grader.grade, requests))
+        for response, grade in zip(responses, grades, strict=True):
+            response |= {"reward": grade.reward, "scores": grade.score}
+            response["r3"]["grade"] = grade
+        return responses
 
     async def _generate(self, llm_engine, prompt: str, prompt_ids: list[int], given: list[int], params):
         """(completion, key of its recording). From the engine, or from a recording."""

@@ -1,11 +1,15 @@
 """Rewards that users write as functions: ours, TRL's, OpenRLHF's, several with weights, and what may go wrong in them."""
 
 import sys
+from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.rewards.exchange import in_group
 from tests.rewards import graders
 from tests.tables import tables_beside
 
@@ -40,8 +44,33 @@ def odd(response):
     return values[response]
 
 def of_trl(completions, answer, **kwargs):
-    assert kwargs["prompts"] == ["Q?"]
+    assert kwargs["prompts"] == ["Q?"] * len(completions) and len(answer) == len(completions)
     return [1.0 if answer[0] in text else None for text in completions]
+
+def rank(responses, reference, num_tokens, truncated):
+    with open("calls", "a") as file:
+        file.write("x")
+    assert num_tokens == [5] * len(responses) and truncated == [False] * len(responses)
+    return [float(reference in one) + sorted(responses).index(one) / 10 for one in responses]
+
+def too_few(responses):
+    return numpy.ones(len(responses) - 1)
+
+def group_hangs(responses):
+    time.sleep(1000)
+
+def trl_ids(completions, completion_ids):
+    return [len(ids) for ids in completion_ids]
+
+class Tagged:
+    def __init__(self, tag):
+        self.tag = tag
+    def __call__(self, response, reference):
+        return f"<{self.tag}>{reference}</{self.tag}>" in response
+    def score(self, response, reference, *, factor=1.0):
+        return factor * self(response, reference)
+
+judge = Tagged("i")
 
 def of_trl_talk(prompts, completions, **kwargs):
     return [float(prompts[0][-1]["content"] in messages[0]["content"]) for messages in completions]
@@ -140,6 +169,42 @@ def test_trls_signature(user_files):
     # None of one among several is "not mine"
     results = grades(["4", "5"], functions=["my_rewards.py:of_trl", "my_rewards.py:short"])
     assert [grade.reward for grade in results] == [1.5, 0.5]
+
+
+def group_grades(responses, **settings):
+    config = RewardConfig(**{"num_workers": 1, "timeout_s": 3.0} | settings)
+    return graders.graded(config, in_group(list(map(request, responses))))
+
+
+@given(st.lists(st.text("45b", max_size=4), min_size=1, max_size=6))
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_function_of_a_group_gets_all_of_it_once(user_files, responses):
+    Path("calls").unlink(missing_ok=True)
+    results = group_grades(responses, functions=["my_rewards.py:short", "my_rewards.py:rank", "data.task"])
+    ranks = [float("4" in one) + sorted(responses).index(one) / 10 for one in responses]
+    assert [grade.extras["rank"] for grade in results] == pytest.approx(ranks)
+    assert {grade.extras["short"] for grade in results} == {0.5} and Path("calls").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("too_few", "raised ValueError"), ("group_hangs", "timeout"), ("of_trl", None)]
+)
+def test_a_group_without_values_is_ungraded_as_a_whole(user_files, name, reason):
+    results = group_grades(["4", "44", "444"], function=f"my_rewards.py:{name}")
+    assert {grade.reason for grade in results} == {reason or "correct"}
+
+
+@pytest.mark.parametrize(
+    ("response", "chosen", "reward"),
+    [
+        ("<b>4</b>", {"function": "my_rewards.py:Tagged", "function_args": {"tag": "b"}}, 1.0),
+        ("<i>4</i>", {"function": "my_rewards.py:judge"}, 1.0),
+        ("<i>4</i>", {"function": "my_rewards.py:judge.score", "function_args": {"factor": 0.5}}, 0.5),
+        ("<b>4</b>", {"functions": ["my_rewards.py:Tagged"], "function_args": {"Tagged": {"tag": "b"}}}, 1.0),
+    ],
+)
+def test_arguments_classes_and_attributes(user_files, response, chosen, reward):
+    assert grades([response], **chosen)[0].reward == reward
 
 
 def test_trls_messages_where_the_rows_own_prompt_is_messages(user_files):

@@ -32,7 +32,7 @@ from r3_openrlhf.stack import rollout_executor  # noqa: E402
 from r3_openrlhf.stack.convert import rollout_from_response  # noqa: E402
 from r3_openrlhf.stack.experience_maker import returns_to_go  # noqa: E402
 from r3_openrlhf.stack.experience_values import logprob_gap  # noqa: E402
-from r3_openrlhf.stack.rollout_engine import engine_limits, keep_files_in  # noqa: E402
+from r3_openrlhf.stack.rollout_engine import R3RolloutActor, engine_limits, keep_files_in  # noqa: E402
 from r3_openrlhf.stack.rollout_executor import AgentExecutor, logprobs_array  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -107,6 +107,24 @@ def test_a_continuation_may_end_at_once(executor, byte_tokenizer):
     made = asyncio.run(executor.execute("ab", label, params, 16, byte_tokenizer, engine))
     assert (engine.params.min_tokens, engine.params.max_tokens) == (0, 3) and params.min_tokens == 1
     assert made["action_ranges"] == [(4, 7)] and made["observation_tokens"].tolist()[2:] == [50, 51, 70, 71, 72]
+
+
+@pytest.mark.parametrize("num_samples", [1, 4])
+def test_a_function_of_a_group_gets_the_responses_to_one_prompt(
+    num_samples, in_a_job, byte_tokenizer, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(rollout_executor, "TOP_LOGPROBS", K)
+    (tmp_path / "own.py").write_text("def places(responses):\n    return list(range(len(responses)))\n")
+    in_a_job(load_config("cpu_smoke", ["run_dir=unused", f"reward.function={tmp_path}/own.py:places"]))
+    executor = AgentExecutor()
+    executor.vocab_size, actor = 100, SimpleNamespace(executor=executor, generate=Engine().generate)
+    ask = R3RolloutActor.generate_responses(
+        actor, "ab", LABEL, SamplingParams(max_tokens=3), 16, byte_tokenizer, num_samples
+    )
+    responses = asyncio.run(ask)
+    executor.grader.close()
+    assert [response["reward"] for response in responses] == list(range(num_samples))
+    assert all(response["r3"]["grade"].reward == response["scores"] == response["reward"] for response in responses)
 
 
 def test_the_record_of_a_response(response):

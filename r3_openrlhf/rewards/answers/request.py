@@ -35,11 +35,15 @@ class GradeRequest(Item, array_like=True, frozen=True, kw_only=True):
     answer. "" if unknown. prompt: what the model was asked, with its template. row: the problem's
     row of the data set, plain data. For reward
         functions of a user; "" and None if unknown.
+    group: response, tokens and truncated of each response of its group, for functions that look at
+    all of them; place: of this one among them.
     """
 
     num_tokens: int
     prompt: str = ""
     row: dict | None = None
+    group: tuple[tuple[str, int, bool], ...] = ()
+    place: int = 0
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
