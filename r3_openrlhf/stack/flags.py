@@ -29,6 +29,7 @@ VALUES: dict[str, tuple[tuple[str, ...], str]] = {
 }
 # Of an imported command line: flags that are read together with others, and why some have no counterpart
 TOGETHER, NO_COUNTERPART = frozenset(_TABLE["together"]), _TABLE["no_counterpart"]
+OLD_NAMES: dict[str, str] = _TABLE["old_names"]  # flag of OpenRLHF 0.5 to 0.9 -> that of today, with its value
 NEEDS: dict[str, dict[str, Any]] = {flag: need for need in _TABLE["needs"] for flag in need["flags"]}
 
 

@@ -1,4 +1,4 @@
-"""`r3 import-openrlhf`: a command line of OpenRLHF 0.11.2 as a configuration, and what is lost.
+"""`r3 import-openrlhf`: a command line of OpenRLHF as a configuration, and what is lost.
 
 OpenRLHF's own parser reads the flags, so its defaults count. Scripts are read, not run.
 """
@@ -6,7 +6,6 @@ OpenRLHF's own parser reads the flags, so its defaults count. Scripts are read, 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from r3_openrlhf.config.algorithms import ALGORITHMS
 from r3_openrlhf.config.loading import CONFIGS, flatten, with_overrides
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.stack.arguments import own_flags
-from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, NO_COUNTERPART, SAME, TOGETHER, fate
+from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, NO_COUNTERPART, OLD_NAMES, SAME, TOGETHER, fate
+from r3_openrlhf.stack.shell_words import words_after
 from r3_openrlhf.stack.upstream_parser import parsed_flags
 
 MODULE = re.compile(r"openrlhf[./]cli[./]train_ppo_ray(?:\.py)?")
@@ -108,38 +108,53 @@ def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, 
 
 
 def arguments_of(words: Sequence[str]) -> list[str]:
-    """The words after the module: of a script if `words` is its path, else the command.
-
-    Plain variables of the script are put in; redirections and later commands are left out.
-    """
+    """The flags by their names of today: of a script if `words` is its path, else of the command."""
     if len(words) == 1 and Path(words[0]).is_file():
-        text = Path(words[0]).read_text(encoding="utf-8").replace("\\\n", " ")
-        command = next((line for line in text.splitlines() if MODULE.search(line.partition("#")[0])), None)
-        if command is None:
+        found = words_after(Path(words[0]).read_text(encoding="utf-8"), MODULE)
+        if found is None:
             raise ConfigError(
                 f"{words[0]} does not call openrlhf.cli.train_ppo_ray; give its script, or the flags themselves"
             )
-        known = dict(re.findall(r"^\s*(?:export\s+)?(\w+)=[\"']?([^\s\"'$`]*)[\"']?\s*$", text, re.MULTILINE))
-        command = re.sub(
-            r"\$\{?(\w+)(?::-([^}]*))?\}?", lambda name: str(known.get(name[1], name[2] or name[0])), command
-        )
-        try:
-            lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|<>")
-            lexer.whitespace_split = True
-            words = list(lexer)
-        except ValueError as error:
-            raise ConfigError(f"{words[0]}: its command cannot be read as words of a shell: {error}") from error
-    place = next((number for number, word in enumerate(words) if MODULE.fullmatch(word)), -1)
-    found = list(words[place + 1 :])
-    end = next((number for number, word in enumerate(found) if word and set(word) <= set(";&|<>")), len(found))
-    return (
-        found[: end - 1] if end < len(found) and found[end - 1].isdecimal() and found[end][0] in "<>" else found[:end]
-    )
+    else:
+        place = next((number for number, word in enumerate(words) if MODULE.fullmatch(word)), -1)
+        found = list(words[place + 1 :])
+    return _by_new_names(found)
+
+
+def _by_new_names(words: list[str]) -> list[str]:
+    """The words with the flags of OpenRLHF 0.5 to 0.9 under the names of 0.11 (flags.toml)."""
+    found: list[str] = []
+    lengths: dict[str, int] = {}
+    for flag, *values in _with_values(words):
+        name = flag.removeprefix("--")
+        if name in ("prompt_max_len", "generate_max_len") and values[:1] and values[0].isdecimal():
+            lengths[name] = int(values[0])
+        if name == "prompt_max_len":
+            continue
+        new, _, value = OLD_NAMES.get(name, name).partition("=")
+        found += [f"--{new}", value] if value else [f"--{new}" if flag.startswith("--") else flag, *values]
+    return found + (["--data.max_len", str(sum(lengths.values()))] if len(lengths) == 2 else [])
+
+
+def _with_values(words: Sequence[str]) -> list[list[str]]:
+    """Each flag with the words up to the next one; "--flag=value" is two words."""
+    found: list[list[str]] = []
+    for word in words:
+        if word.startswith("--"):
+            flag, is_one_word, value = word.partition("=")
+            found.append([flag, value] if is_one_word else [flag])
+        elif found:
+            found[-1].append(word)
+        else:
+            found.append([word])
+    return found
 
 
 def page(arguments: Sequence[str]) -> tuple[str, str | None]:
     """(the YAML of an experiment with comments, why R³ would refuse it or None)."""
     found, reasons = configuration(arguments)
+    if any(flag == "data.image_key" for flag, _ in reasons):
+        raise ConfigError("the run trains on images (--data.image_key), and R³ trains on text only")
     nested: dict[str, Any] = {"run_dir": found.pop("run_dir", "runs/imported")}
     for key, value in sorted(found.items()):
         *section, name = key.split(".", maxsplit=1)

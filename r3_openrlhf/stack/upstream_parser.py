@@ -64,9 +64,10 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 def _check_names(parser: argparse.ArgumentParser, arguments: list[str]) -> list[str]:
     """The flags that `arguments` name. ConfigError: argparse would take the beginning of another."""
     named = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    for flag in named:
-        if flag not in _options(parser):
-            raise ConfigError(f"OpenRLHF has no flag {flag}; {nearest(flag, _options(parser))}")
+    if unknown := [flag for flag in dict.fromkeys(named) if flag not in _options(parser)]:
+        raise ConfigError(
+            "; ".join(f"OpenRLHF has no flag {flag}; {nearest(flag, _options(parser))}" for flag in unknown)
+        )
     return named
 
 

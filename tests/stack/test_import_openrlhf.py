@@ -1,9 +1,13 @@
 """A command line of OpenRLHF becomes an experiment that gives OpenRLHF the same values."""
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
@@ -11,8 +15,10 @@ from r3_openrlhf.config.loading import with_overrides
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.arguments import openrlhf_arguments
+from r3_openrlhf.stack.flags import OLD_NAMES
 from r3_openrlhf.stack.import_openrlhf import arguments_of, page
-from r3_openrlhf.stack.upstream_parser import parsed_flags
+from r3_openrlhf.stack.shell_words import words_after
+from r3_openrlhf.stack.upstream_parser import installed_flags, parsed_flags
 
 pytestmark = pytest.mark.stack
 SCRIPT = str(Path(__file__).with_name("openrlhf_command.sh"))
@@ -48,12 +54,66 @@ def test_what_has_no_counterpart_is_said_with_its_reason():
     ("words", "sentence"),
     [
         (["--actor.model_name_or_pat", "x"], "OpenRLHF has no flag --actor.model_name_or_pat; did you mean"),
+        (["--a", "1", "--b"], "OpenRLHF has no flag --a; .*; OpenRLHF has no flag --b; "),
+        (["--data.image_key", "images"], "trains on images .*, and R³ trains on text only"),
         (["--train.batch_size", "many"], "OpenRLHF does not accept the arguments: argument --train.batch_size"),
     ],
 )
 def test_flags_that_openrlhf_refuses(words, sentence):
     with pytest.raises(ConfigError, match=sentence):
         page(arguments_of(words))
+
+
+OLD = """--pretrain a/b --prompt_data x.jsonl --save_path out --bf16 --flash_attn --prompt_max_len 100 --generate_max_len 300
+--train_batch_size=64 --colocate_all_models --advantage_estimator group_norm --actor_learning_rate 1e-6 --use_wandb key"""
+NEW = """--actor.model_name_or_path a/b --data.prompt_dataset x.jsonl --ckpt.output_dir out --ds.param_dtype bf16
+--ds.attn_implementation flash_attention_2 --rollout.max_new_tokens 300 --data.max_len 400 --train.batch_size 64 --train.colocate_all
+--algo.advantage.estimator group_norm --actor.adam.lr 1e-6 --logger.wandb.key key"""
+
+
+def test_old_flags_become_those_of_today():
+    assert parsed_flags(arguments_of(OLD.split())) == parsed_flags(NEW.split())
+    assert {new.partition("=")[0] for new in OLD_NAMES.values()} <= set(installed_flags())
+    assert not set(OLD_NAMES) & set(installed_flags())
+
+
+LINES = ["A=1", 'B="x  y"', "C='$A'", "export D=${A:-7} F=$A$B", "E=${U:-${A}0}", 'ARGS=(--p $A\n  "--q=$B" # a note\n  --s)',
+         'ARGS+=(--r "z w")', "A+=5", 'if [ "$A" = 1 ]; then\n  G=g\nelse\n  H=h; fi', "# A=9"]  # fmt: skip
+WORDS = [
+    "$A",
+    '"$B"',
+    "$B",
+    "${U:-def}",
+    '"${ARGS[@]}"',
+    "'a b'",
+    r"x\ y",
+    r'"q\"r \$A"',
+    "a#b",
+    '--k=$D"$B"',
+    "'{\"j\": 1}'",
+    "\\\n",
+    "2>&1",
+]
+CALLS = ["python3 -m M {}", 'CALL="python3 -m M"\n$CALL {}', "f() {{\n  python3 -m M {} | tee log\n}}\nf", "cd / && python3 -m M {} # end",
+         "read -r -d '' TEXT <<EOF\nM --n $A \\\n  --m\nEOF\npython3 -m $TEXT {}"]  # fmt: skip
+
+
+@given(
+    st.lists(st.sampled_from(LINES), max_size=6), st.lists(st.sampled_from(WORDS), max_size=6), st.sampled_from(CALLS)
+)
+@settings(max_examples=150, deadline=None)
+def test_a_script_is_read_as_bash_reads_it(lines, words, call):
+    script = "\n".join(["A=0 B= D='d d'; ARGS=()", *lines, call.format(" ".join(words)), "exit"])
+    bash = 'python3() { shift 2; [ $# = 0 ] || printf "%s\\0" "$@" >&3; }\n' + script
+    done = subprocess.run(["bash", "-c", f"exec 3>&1\n{bash}"], capture_output=True, cwd="/proc")
+    assert words_after(script, re.compile("M")) == done.stdout.decode().split("\0")[:-1]
+
+
+def test_a_command_in_quotes_is_found(tmp_path):
+    (tmp_path / "s.sh").write_text(
+        "N='2 4'\nsrun --overlap bash -c \"cd x; ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --a '$N'\" &>> log\n"
+    )
+    assert arguments_of([str(tmp_path / "s.sh")]) == ["--a", "2 4"]
 
 
 def test_a_script_of_something_else_is_not_run(tmp_path):

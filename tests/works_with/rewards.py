@@ -24,6 +24,8 @@ REWARDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "partial credit and negative rewards, with the row's columns": ({"function": "my_rewards.py:partly", "correct_from": 0.5}, {}),
     "several with weights, the built-in grader among them": ({"functions": ["data.task", "my_rewards.py:tagged"], "weights": [1.0, 0.25]}, {}),
     "a judge behind an OpenAI-compatible server": ({"function": "my_rewards.py:judged"}, {}),
+    "a function of the whole group": ({"function": "my_rewards.py:ranked"}, {}),
+    "a class with arguments": ({"function": "my_rewards.py:Judge", "function_args": {"weight": 2}}, {}),
     "TRL `reward_funcs` of texts": ({"function": "my_rewards.py:accuracy_reward"}, {}),
     "TRL `reward_funcs` of messages": ({"function": "my_rewards.py:accuracy_of_messages"}, MESSAGES),
     "OpenRLHF file with `reward_func`": ({"function": "my_rewards.py"}, {}),
