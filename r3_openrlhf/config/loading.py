@@ -53,7 +53,7 @@ SYNONYMS, RETIRED = (
 RETIRED_VALUES = {"advantage.scope": "literal"}
 # Keys that hold a dictionary whose content is not ours to check here
 FREE: tuple[str, ...] = ("openrlhf", "data.chat_template_kwargs", "data.reasoning_gym", "held_out.reasoning_gym")
-FREE += ("agents.options", "reward.code.languages")
+FREE += ("agents.options", "reward.code.languages", "reward.function_args")
 CONFIGS = Path(__file__).parents[1] / "configs"  # in a checkout a link to the top-level configs/
 
 

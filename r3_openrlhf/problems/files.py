@@ -39,6 +39,10 @@ def load_table(data: DataConfig) -> Table:
     """The rows of data.path. DataError, also while they are read."""
     name = f"data.path {data.path}"
     path = Path(data.path).expanduser()
+    if data.revision is not None and not is_on_the_hub(data.path):
+        raise DataError(
+            f"data.revision is {quoted(data.revision)}, and {name} is no data set on the hub; leave it out"
+        )
     try:
         if is_import_path(data.path):
             return _generated(data, name)
@@ -113,12 +117,13 @@ def _directory(data: DataConfig, path: Path) -> Table:
                 raise DataError(f"{name} has the splits {', '.join(saved)} and no {quoted(data.split)} (data.split)")
             saved = saved[data.split]
         return _table_of(saved, name)
-    builder = datasets.load_dataset_builder(str(path), name=data.subset)
+    builder = datasets.load_dataset_builder(str(path), name=data.subset, revision=data.revision)
     if isinstance(builder, Json):
         return _text_files(data, builder, functools.partial(read_json, field=builder.config.field))
     if isinstance(builder, Csv):
         return _text_files(data, builder, functools.partial(read_separated, separator=builder.config.sep or ","))
-    return _table_of(datasets.load_dataset(str(path), name=data.subset, split=data.split), name)
+    found = datasets.load_dataset(str(path), name=data.subset, split=data.split, revision=data.revision)
+    return _table_of(found, name)
 
 
 def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row]]) -> Table:

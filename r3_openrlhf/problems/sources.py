@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,8 @@ MARKS = {AFTER_MARKS: "####", LAST_BOX: "\\boxed{}"}
 # reasoning-gym repeats problems of small tasks; so many draws per problem show the end.
 _DRAWS_PER_PROBLEM = 50
 MAX_GENERATED = 10_000_000
+ORDERS = ("shuffled", "file")  # of data.order; any other word is a column
+_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -265,12 +268,14 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
     shape = columns.shape
     counts.problem_key, counts.columns = columns.problem, table.columns
     counts.answer_key = shape.tests if shape else columns.answer or "none"
-    keys = [columns.problem, columns.answer, columns.uid, *columns_in(data.prompt_template)]
+    by = None if data.order in ORDERS else data.order
+    keys = [columns.problem, columns.answer, columns.uid, by, *columns_in(data.prompt_template)]
     # a column may have a dot in its name
     used = columns_of(keys) if shape else {name for key in keys if key for name in (key, root_of(key))}
     rows: list[tuple[str, Label | DataError]] = []
     forms: list[tuple[str, str]] = []
     whole: list[tuple[dict[str, Any], Label]] = []
+    ranks: list[str] = []
     for place, row in table.rows(None if with_rows else used):
         found, form = _found(columns, task, row)
         if isinstance(found, Label) and isinstance(row, dict):
@@ -278,9 +283,15 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
                 whole.append((row, found))
             if with_rows:
                 found = replace(found, row=plain_row(row))
+        if by is not None:
+            ranks.append(_rank(row, by, place))
         rows.append((place, found))
         forms.append(form)
     counts.findings = check_rows(whole, used, data=data)
+    if by is not None:
+        values = list(map(float, ranks)) if all(map(_NUMBER.fullmatch, ranks)) else ranks
+        order = sorted(range(len(rows)), key=values.__getitem__)
+        rows, forms = [rows[place] for place in order], [forms[place] for place in order]
     labels = [found for _, found in rows if isinstance(found, Label)]
     marked = [form for _, form in forms if form in MARKS]
     if len(marked) > len(labels) / 2:
@@ -304,7 +315,12 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
 def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Columns:
     """The columns that hold problem, answer and uid. DataError: one is not there."""
     template = data.prompt_template if columns_in(data.prompt_template) else ""
-    for option, key in [("uid_key", data.uid_key), *(("prompt_template", key) for key in columns_in(template))]:
+    by = None if data.order in ORDERS else data.order
+    for option, key in [
+        ("uid_key", data.uid_key),
+        ("order", by),
+        *(("prompt_template", key) for key in columns_in(template)),
+    ]:
         if key is not None:
             chosen_column(columns, key=key, groups=(), option=option, path=data.path)
     if TASKS[grader_of(data)].runs_programs:
@@ -388,6 +404,15 @@ def may_lack_answers(data: DataConfig, columns: Sequence[str]) -> bool:
     return data.answer_key is None and not known & set(columns)
 
 
+def _rank(row: dict[str, Any] | DataError, column: str, place: str) -> str:
+    """The text of the column that gives the order; of an unusable row a number. DataError: none."""
+    if isinstance(row, DataError):
+        return "0"
+    if text := text_of(value_at(row, column), key=column, what="column").strip():
+        return text
+    raise DataError(f"{place}: data.order is {column}, and the row has nothing there")
+
+
 def _is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
@@ -396,6 +421,8 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
     """data.reasoning_gym.size different problems; repeats of small tasks are not counted."""
     if names := columns_in(data.prompt_template):
         raise DataError(f"data.prompt_template names {names[0]}, and problems of reasoning-gym have no columns")
+    if data.order not in ORDERS:
+        raise DataError(f"data.order is {data.order}, and problems of reasoning-gym have no columns")
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
 

@@ -49,6 +49,7 @@ MAY_CHANGE = (
         "cluster.num_nodes",
         "cluster.gpus_per_node",
         "model.trust_remote_code",
+        "model.revision",  # the commit is compared (models/locate.py)
     ),
     *("reward.urls", "reward.timeout_s", "reward.deadline_s", "reward.num_workers"),
     # its memory: micro-batches change no gradient

@@ -67,7 +67,7 @@ def openrlhf_arguments(
     is set here."""
     flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume, universal=universal)
     set_here = {*flags, *ALSO_SET, *_critic_flags(config, "")} - MAY_BE_SET
-    given = dict(_flat(config.openrlhf))
+    given = given_flags(config)
     arguments: list[str] = []
     for name, value in flags.items():
         if not (name in MAY_BE_SET and name in given):
@@ -81,6 +81,11 @@ def openrlhf_arguments(
         arguments += _flag(name, value)
     check_together(given, config, platform=platform)
     return arguments
+
+
+def given_flags(config: R3Config) -> dict[str, Any]:
+    """The flags of OpenRLHF that a configuration gives (openrlhf.FLAG), with their values."""
+    return dict(_flat(config.openrlhf))
 
 
 def own_flags() -> frozenset[str]:

@@ -26,7 +26,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.phases import Phase
-from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator
+from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator, keep_order
 from r3_openrlhf.stack.trainer import RecordedSteps, wait_for_engines
 
 
@@ -63,6 +63,7 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
         keep_blocked()
         self.config = config_from_environment()
         transformers.set_seed(self.config.train.seed)
+        keep_order(strategy, self.config)
         super().__init__(pretrain, strategy, vllm_engines, **kwargs)
         r3 = r3_of(self.config, None)
         self.samples_generator = AheadGenerator.instead_of(self.samples_generator, self.config, r3)

@@ -47,13 +47,13 @@ from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.first_page import FirstPage, num_steps
 from r3_openrlhf.runs.kept_files import keep_functions
 from r3_openrlhf.runs.lock import held
-from r3_openrlhf.runs.models.locate import is_built, locate_model, resolve_model
+from r3_openrlhf.runs.models.locate import is_built, keep_commit, locate_model, resolve_model
 from r3_openrlhf.runs.planning.history_forecast import history_warnings
 from r3_openrlhf.runs.planning.shapes import published
 from r3_openrlhf.runs.planning.verdict import check_split
 from r3_openrlhf.runs.stop_request import GOES_ON, RunInterrupted, StopRequest
 from r3_openrlhf.stack import other_ranks
-from r3_openrlhf.stack.arguments import openrlhf_arguments, platform_of, ray_address
+from r3_openrlhf.stack.arguments import given_flags, openrlhf_arguments, platform_of, ray_address
 from r3_openrlhf.stack.console import Console
 from r3_openrlhf.stack.failures import lost_actor, memory_kills, r3_error
 from r3_openrlhf.stack.phases import Phase, under_way
@@ -88,7 +88,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         warnings = check_places(run, platform=platform)
         if is_built(config.model.path) and not Path(locate_model(config.model.path)).is_dir():
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
-        model = resolve_model(config.model.path)
+        model = resolve_model(config.model.path, revision=config.model.revision)
         given = config  # which the run keeps: without packing it is the same run
         config, changed = check_context(config, model, platform=platform)
         warnings += changed
@@ -110,6 +110,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             for line in page.lines():
                 console.say(line)
             page.check()
+            keep_commit(run.path / "model_commit.txt", model)
             for sentence in [*warnings, *history_warnings(config, num_problems=data.num_problems)]:
                 console.say(f"Warning: {sentence}")
             console.expect(num_steps(config, data), max_tokens=config.train.max_generated_tokens)
@@ -216,7 +217,7 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
         check_checkpoint(config, run, folder)
     universal = resume and other_ranks.must_convert(config, run)
     arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume, universal=universal)
-    check_arguments(arguments)
+    check_arguments(arguments, off=given_flags(config))
     return arguments
 
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from openrlhf.trainer.ppo_utils import samples_generator
@@ -44,6 +44,18 @@ COUNTS = (
     "r3/filter/left_over_groups",
     "r3/filter/left_over_tokens",
 )
+
+
+def keep_order(strategy: Any, config: R3Config) -> None:
+    """Ask the problems in the training file's order. ppo_trainer.py:42 always shuffles."""
+    if config.data.order == "shuffled":
+        return
+    make = strategy.setup_dataloader
+
+    def in_order(dataset: Any, batch_size: int, pin_memory: bool, _shuffle: bool, *more: Any, **others: Any) -> Any:
+        return make(dataset, batch_size, pin_memory, False, *more, **others)
+
+    strategy.setup_dataloader = in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +218,8 @@ class R3SamplesGenerator(SamplesGenerator):
         loader's sampler has a generator of its own, which would continue from epoch to epoch."""
         seed = stable_seed(self.config.train.seed, "epoch", self.epoch)
         torch.manual_seed(seed)
-        self.prompts_dataloader.sampler.generator.manual_seed(seed)
+        if self.config.data.order == "shuffled":
+            self.prompts_dataloader.sampler.generator.manual_seed(seed)
 
     def _dispatch_prompts_to_vllm(self, prompts, labels, *, images=None, **generate_kwargs):
         if self._training:

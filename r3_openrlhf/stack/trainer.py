@@ -34,7 +34,7 @@ from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
 from r3_openrlhf.stack.experience_values import values_of_prefixes
 from r3_openrlhf.stack.phases import Phase, announce
-from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator
+from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator, keep_order
 from r3_openrlhf.stack.step_warnings import kept, trend_warnings
 from r3_openrlhf.stack.work import work_of
 
@@ -59,6 +59,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self._saving: dict[str, float] = {}  # timing/save, for the next step's line
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
+        keep_order(strategy, self.config)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
         self.history = None
         if self.config.keeps_history:

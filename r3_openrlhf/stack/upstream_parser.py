@@ -13,7 +13,7 @@ import importlib.util
 import io
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -22,14 +22,15 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import nearest
 
 
-def check_arguments(arguments: list[str], *, source: Path | None = None) -> SimpleNamespace:
+def check_arguments(arguments: list[str], *, source: Path | None = None, off: Iterable[str] = ()) -> SimpleNamespace:
     """The nested namespace that the installed OpenRLHF makes of `arguments`, after its own checks.
 
+    off: flags whose names are checked; one that is false or null is in no argument.
     source: the file with the parser; None: openrlhf/cli/train_ppo_ray.py of the installed package.
     Raises ConfigError with the parser's or the check's own words, and with the nearest flag for one
     that does not exist."""
     parser, steps = _upstream(source or installed_source())
-    _check_names(parser, arguments)
+    _check_names(parser, [*arguments, *(f"--{flag}" for flag in off)])
     with _sentences() as output:
         checked = steps(arguments)
     if output.getvalue():

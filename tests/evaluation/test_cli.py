@@ -71,7 +71,7 @@ MISTAKES = {
     "lengths": (["tiny", "--benchmark", TASK, "--lengths", "5,x"], "--lengths is '5,x'; use whole numbers"),
     "too long": (["tiny", "--benchmark", TASK, "--lengths", "9000"], "--lengths holds 9000, but responses have 1 to 8192"),
     "step": (["tiny", "--benchmark", TASK, "--step", "4"], "--step is 4, but tiny is not a run directory"),
-    "setting": (["tiny", "--benchmark", TASK, "train.seed=4"], "takes keys of data, reward, cluster, model.trust_remote_code and rollout.stop after the model"),
+    "setting": (["tiny", "--benchmark", TASK, "train.seed=4"], "takes keys of data, reward, cluster, model.trust_remote_code, model.revision and rollout.stop after the model"),
     "key": (["tiny", "--benchmark", TASK, "data.sistem_prompt=x"], "did you mean data.system_prompt?"),
     "path": (["tiny", "--benchmark", TASK, "data.path=x"], "the problems come from --benchmark"),
     "experiment": (["tiny", "--benchmark", TASK, "--experiment", "cpu_smok"], "did you mean cpu_smoke?"),

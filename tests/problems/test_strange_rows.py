@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.method.errors import DataError
@@ -94,6 +94,35 @@ def test_another_column_is_filled_into_the_prompt(tmp_path, byte_tokenizer):
     assert json.loads(lines[7])["input"] == r"<user>Page 7. How many? In \boxed{x}, {y}.</user><assistant>"
     with refused(DataError, "has no column 'page' (data.prompt_template)"):
         load(tmp_path, ROWS, prompt_template="{page} {problem}")
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(-99, 99), st.floats(-9, 9), st.text("ab1", min_size=1, max_size=3)),
+        min_size=1,
+        max_size=8,
+    )
+)
+@settings(max_examples=30, deadline=None)
+def test_a_column_orders_the_rows(tmp_path_factory, values):
+    """Law: as Python sorts numbers, if all are; else texts; equal ones stay in their order."""
+    rows = [ROWS[n] | {"level": {"of": value}} for n, value in enumerate(values)]
+    labels = load(tmp_path_factory.mktemp("order"), rows, order="level.of").labels
+    try:
+        keys = list(map(float, values))
+    except ValueError:
+        keys = [json.dumps(value).strip('"') for value in values]
+    order = sorted(range(len(rows)), key=keys.__getitem__)
+    assert [label.problem for label in labels] == [rows[n]["problem"] for n in order]
+
+
+def test_a_row_without_the_columns_value_and_a_revision_of_a_file_are_refused(tmp_path):
+    with refused(DataError, "line 2: data.order is n, and the row has nothing there"):
+        load(tmp_path, [ROWS[0] | {"n": 1}, ROWS[1] | {"n": None}], order="n")
+    with refused(DataError, "has no column 'm' (data.order)"):
+        load(tmp_path, ROWS, order="m")
+    with refused(DataError, "data.revision is 'v1', and data.path"):
+        load(tmp_path, ROWS, revision="v1")
 
 
 def test_a_template_reads_parts_or_is_refused(tmp_path, byte_tokenizer, monkeypatch):

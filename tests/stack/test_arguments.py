@@ -12,7 +12,7 @@ from r3_openrlhf.machine import flash_attention
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack import flags, work
-from r3_openrlhf.stack.arguments import openrlhf_arguments, own_flags
+from r3_openrlhf.stack.arguments import given_flags, openrlhf_arguments, own_flags
 from r3_openrlhf.stack.upstream_parser import check_arguments, installed_flags, installed_source
 from tests.tables import rows_of
 from tests.test_boundaries import loaded_by
@@ -52,6 +52,16 @@ def test_openrlhf_accepts_every_experiment_as_it_is(experiment, platform, capsys
     assert len(flags) == len(set(flags))
     for flag in flags:
         value_of(args, flag)
+
+
+@pytest.mark.parametrize("value", ["false", "null"])
+def test_a_flag_that_does_not_exist_is_refused_when_it_is_off_too(value):
+    config = load_config("cpu_smoke", ["run_dir=/runs/x", f"openrlhf.train.shuffle_data={value}"])
+    with pytest.raises(ConfigError, match="OpenRLHF has no flag --train.shuffle_data"):
+        check_arguments(
+            openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir="/m", platform="cuda"),
+            off=given_flags(config),
+        )
 
 
 @pytest.mark.parametrize("experiment", experiments())

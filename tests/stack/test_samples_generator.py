@@ -4,6 +4,8 @@ Problem i is "p<i>"; its label holds the verdicts (C, W, w: wrong with partial c
 its responses.
 """
 
+import functools
+import json
 import signal
 from types import SimpleNamespace
 
@@ -19,7 +21,7 @@ from r3_openrlhf.machine.ray_start import patient_raylet  # noqa: E402
 from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
-from r3_openrlhf.stack.samples_generator import R3SamplesGenerator  # noqa: E402
+from r3_openrlhf.stack.samples_generator import R3SamplesGenerator, keep_order  # noqa: E402
 from tests.method.history.samples import make_rollout  # noqa: E402
 from tests.stack.test_experience_maker import arguments  # noqa: E402
 
@@ -123,6 +125,37 @@ def steps_of(generator, epochs=1):
 
 def filter_counts(counts):
     return tuple(counts[f"r3/filter/{key}"] for key in COUNTS)
+
+
+@pytest.mark.parametrize(("order", "in_order"), [("file", True), ("level", True), ("shuffled", False)])
+def test_upstreams_loader_keeps_the_order_of_the_file_or_shuffles_it(order, in_order, tmp_path, byte_tokenizer):
+    from openrlhf.trainer.ppo_trainer import prepare_datasets
+    from openrlhf.utils.deepspeed import DeepspeedStrategy
+
+    lines = [json.dumps({"input": f"p{n}", "label": f"{n}", "datasource": "x"}) + "\n" for n in range(30)]
+    (tmp_path / "p.jsonl").write_text("".join(lines))
+    args = arguments(1)
+    args.data = SimpleNamespace(
+        prompt_dataset=str(tmp_path / "p.jsonl"), prompt_probs=None, max_samples=99, prompt_split="train", input_template=None,
+        dataloader_num_workers=0, input_key="input", label_key="label", apply_chat_template=False, image_key="images",
+    )  # fmt: skip
+    args.eval, args.use_ms = SimpleNamespace(dataset=None), False
+    args.train.seed, args.train.num_episodes, args.train.max_epochs, args.train.batch_size = 1, 1, 1, 1
+    strategy = SimpleNamespace(args=args, print=print, is_rank_0=lambda: True)
+    strategy.setup_dataloader = functools.partial(DeepspeedStrategy.setup_dataloader, strategy)
+    config = load_config("cpu_smoke", ["run_dir=unused", f"data.order={order}"])
+    keep_order(strategy, config)
+    loader, _, _ = prepare_datasets(strategy, byte_tokenizer)
+    made = R3SamplesGenerator(strategy, loader, None, None, [], config=config, r3=R3(config))
+    epochs = []
+    for made.epoch in (1, 2):
+        made._seed_epoch()
+        epochs.append([prompts[0] for _, prompts, _, _ in loader])
+    asked = [f"p{n}" for n in range(30)]
+    assert [epoch == asked for epoch in epochs] == [in_order] * 2 and all(
+        sorted(epoch) == sorted(asked) for epoch in epochs
+    )
+    assert (epochs[0] == epochs[1]) == in_order
 
 
 def test_what_dynamic_sampling_drops_is_counted(engine):

@@ -21,6 +21,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.prompts import begin_of_text, end_of_turn, render
 from r3_openrlhf.rewards.thinking import opened_thinking
+from r3_openrlhf.runs.models.locate import adapter_alone
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -97,12 +98,8 @@ def _lacking(directory: Path) -> str | None:
     patterns = ("*.safetensors", "pytorch_model*.bin")
     weights = [file for pattern in patterns for file in sorted(directory.glob(pattern))]
     weights = [file for file in weights if not file.name.startswith("adapter_model")]
-    if not weights and (directory / "adapter_config.json").is_file():
-        base = _json(directory / "adapter_config.json").get("base_model_name_or_path")
-        return (
-            f"holds an adapter alone; merge it into its base model {quoted(str(base))} (PEFT: merge_and_unload, then save_pretrained) "
-            "and give the directory of that"
-        )
+    if not weights and (adapter := adapter_alone(directory)):
+        return adapter
     if not weights:
         return "has no weights (no .safetensors, no pytorch_model.bin); copy them there, or give the directory that has them"
     listed = _json(directory / "model.safetensors.index.json").get("weight_map") or {}

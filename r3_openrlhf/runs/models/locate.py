@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import os
 import re
 import sys
@@ -18,12 +19,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, load_object
 
 # name -> modules of this package that make the model, the one with build(directory) first
 BUILDERS = {"smollm2": ["smollm2"]} | {name: [name, "pretraining"] for name in ("tiny", "tiny_agent", "tiny_code")}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|\Z)")  # the hub's cache names directories so
 
 
 def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
@@ -40,7 +42,8 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     directory = Path(path).expanduser()
     if path and directory.is_dir():
         if not (directory / "config.json").is_file():
-            raise ConfigError(f"model.path is '{path}', a directory without config.json: not a Hugging Face model")
+            why = adapter_alone(directory) or "has no config.json: it is not a Hugging Face model"
+            raise ConfigError(f"model.path is '{path}', a directory that {why}")
         return str(directory.resolve())
     if _HUB_NAME.fullmatch(path) and not directory.parent.is_dir():
         return path
@@ -54,17 +57,61 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     )
 
 
-def resolve_model(path: str, *, cache_dir: Path | None = None) -> str:
+def adapter_alone(directory: Path) -> str | None:
+    """What to do with a directory that holds an adapter of PEFT and no model; None: it does not."""
+    if not (directory / "adapter_config.json").is_file():
+        return None
+    try:
+        base = json.loads((directory / "adapter_config.json").read_bytes())["base_model_name_or_path"]
+    except (ValueError, TypeError, KeyError):
+        base = None
+    return (
+        f"holds an adapter alone; merge it into its base model {quoted(str(base))} (PEFT: merge_and_unload, then save_pretrained) "
+        "and give the directory of that"
+    )
+
+
+def resolve_model(path: str, *, cache_dir: Path | None = None, revision: str | None = None) -> str:
     """`locate_model`, and build the model if it is built here and the cache does not have it yet.
+    With a `revision` of the hub: its snapshot's directory in the hub's cache.
 
     A build takes about 20 s on two cores. Raises ConfigError as `locate_model` does, and when the
     weights of "smollm2" are not installed, a builder of yours cannot be imported or the cache
     cannot be written."""
     located = locate_model(path, cache_dir=cache_dir)
+    if revision is not None:
+        if located != path:
+            raise ConfigError(f"model.revision is {quoted(revision)}, and model.path {path} is no name on the hub")
+        from huggingface_hub import snapshot_download
+
+        try:
+            return snapshot_download(path, revision=revision)
+        except Exception as error:  # the hub's errors have no common class
+            reason = str(error).strip().splitlines()[0][:200]
+            raise ConfigError(f"model.revision {quoted(revision)} of {path} cannot be had: {reason}") from error
     if is_built(path) and not Path(located).is_dir():
         own = f"r3_openrlhf.runs.models.{BUILDERS[path][0]}:build" if path in BUILDERS else path
         _build(load_object("model.path", own), Path(located))
     return located
+
+
+def keep_commit(file: Path, model: str) -> None:
+    """Keep the commit of the hub that a run's model is of, if it is of the hub.
+
+    ConfigError: the run was started with another one, as a branch of the hub may move."""
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(model, "config.json") if _HUB_NAME.fullmatch(model) else f"{model}/config.json"
+    commit = _SNAPSHOT.search(str(cached))
+    if commit is None:
+        return
+    if not file.is_file():
+        file.write_text(f"{commit[1]}\n", encoding="utf-8")
+    elif (before := file.read_text(encoding="utf-8").strip()) != commit[1]:
+        raise ConfigError(
+            f"model.path is {model}, which is commit {commit[1]} now, and the run was started with {before}; use model.revision={before}, "
+            "or another run_dir"
+        )
 
 
 def is_built(path: str) -> bool:

@@ -332,3 +332,39 @@ class TestTinyModel:
             right[num_terms] = sum(end in text for end, text in zip(ends, texts, strict=True)) / len(texts)
         assert 0.6 < right[2] < 0.98 and truncated[2] < 0.1
         assert 0.0 < right[3] < 0.4 and truncated[3] > 0.5
+
+
+def hub_cache(path, monkeypatch, **commits):
+    """A cache as the hub's client writes it, with a config.json in each snapshot of org/name."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for ref, commit in commits.items():
+        folder = path / "models--org--name"
+        (folder / "snapshots" / commit).mkdir(parents=True)
+        (folder / "snapshots" / commit / "config.json").write_text("{}")
+        (folder / "refs").mkdir(exist_ok=True)
+        (folder / "refs" / ref).write_text(commit)
+
+
+def test_a_revision_is_a_snapshot_and_a_run_keeps_its_commit(tmp_path, monkeypatch):
+    old, new = "0" * 39 + "1", "0" * 39 + "2"
+    hub_cache(tmp_path / "hub", monkeypatch, v1=old, main=new)
+    snapshot = resolve_model("org/name", revision="v1")
+    assert snapshot == str(tmp_path / "hub" / "models--org--name" / "snapshots" / old)
+    for model, commit in ((snapshot, old), ("org/name", new)):
+        kept = tmp_path / f"commit_{commit}"
+        for _ in range(2):
+            locate.keep_commit(kept, model)
+        assert kept.read_text() == f"{commit}\n"
+    with pytest.raises(
+        ConfigError, match=f"commit {new} now, and the run was started with {old}; use model.revision={old}"
+    ):
+        locate.keep_commit(tmp_path / f"commit_{old}", "org/name")
+    locate.keep_commit(tmp_path / "none", str(tmp_path))
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(ConfigError, match="model.revision 'v9' of org/name cannot be had"):
+        resolve_model("org/name", revision="v9")
+    with pytest.raises(ConfigError, match="model.path tiny is no name on the hub"):
+        resolve_model("tiny", revision="v1")
