@@ -42,6 +42,7 @@ IMPORT_KEYS = (
     "held_out.path",
     "model.path",
     "ranking.score",
+    "replay.imported.weight",
     "replay.order",
     "reward.code.languages",
     "reward.function",

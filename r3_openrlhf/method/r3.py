@@ -234,11 +234,11 @@ class R3:
                 failures=replay.recall_failures,
             )
             self._explain(batch, step=step)
+        if self.settings.replay.rehearse.share and batch.rows:
+            batch.rehearse(self._rehearsed(rollouts, step=step), coef=REHEARSAL_ADVANTAGE)
         for row in batch.rows:
             if self._uses_stored_logprobs(batch, row):
                 row.old_logprobs = row.rollout.response_logprobs
-        if self.settings.replay.rehearse.share and batch.rows:
-            batch.rehearse(self._rehearsed(rollouts, step=step), coef=REHEARSAL_ADVANTAGE)
         return batch
 
     def _rehearsed(self, rollouts: Sequence[Rollout], *, step: int) -> list[Rollout]:
@@ -246,8 +246,10 @@ class R3:
         if self.history is None:
             return []
         present = {rollout.uid for rollout in rollouts}
-        rates = self.history.means(HardBy.SUCCESS_RATE)
-        uids = [uid for uid, rate in rates.items() if 0.0 < rate <= REHEARSED_UP_TO and uid not in present]
+        rates, contexts = self.history.means(HardBy.SUCCESS_RATE), self._contexts_to("rehearse")
+        imported = set(self.history.imported()) if len(contexts) > 1 else set()
+        rare = {uid for uid in {*rates, *imported} - present if rates.get(uid, 0.0) <= REHEARSED_UP_TO}
+        uids = sorted(uid for uid in rare if rates.get(uid) or uid in imported)
         random.Random(f"{self.seed}/rehearse/{step}").shuffle(uids)
         lag = self.settings.replay.max_policy_lag
         found: list[StoredRollout] = []
@@ -255,7 +257,9 @@ class R3:
         for uid in uids:
             if len(found) >= most:
                 break
-            found += self.history.recall(uid, Verdict.CORRECT, k=1, step=step, max_policy_lag=lag, order="newest")
+            found += self.history.recall(
+                uid, Verdict.CORRECT, k=1, step=step, max_policy_lag=lag, order="newest", contexts=contexts
+            )
         return [one.rollout for one in found]
 
     def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
@@ -268,6 +272,9 @@ class R3:
         replay = self.settings.replay
         # a failure from a reflection prompt has no log-probs after the plain one: ratio 1, by choice alone
         is_bounded = verdict is Verdict.CORRECT or replay.old_logprobs == OldLogprobs.RECOMPUTE
+        contexts = self._contexts if is_bounded else (Context.PLAIN,)
+        if verdict is Verdict.CORRECT:
+            contexts = tuple(dict.fromkeys((*contexts, *self._contexts_to("recall"))))
         return RecallRequest(
             uid=uid,
             verdict=verdict,
@@ -275,8 +282,13 @@ class R3:
             step=step,
             max_policy_lag=replay.max_policy_lag,
             order=replay.order,
-            contexts=self._contexts if is_bounded else (Context.PLAIN,),
+            contexts=contexts,
         )
+
+    def _contexts_to(self, use: str) -> tuple[Context, ...]:
+        """The contexts of successes to "recall" or "rehearse", by replay.imported.use."""
+        is_used = self.settings.replay.imported.use in (use, "both")
+        return (Context.PLAIN, Context.IMPORTED) if is_used else (Context.PLAIN,)
 
     def _explain(self, batch: MixedBatch, *, step: int) -> None:
         """Count why nothing was recalled for groups, and what the store could have given."""
@@ -291,9 +303,13 @@ class R3:
 
     def _uses_stored_logprobs(self, batch: MixedBatch, row: Row) -> bool:
         """True if the row's ratio uses the log-probs from sampling (METHOD section 4). Only a
-        recalled row has a choice, and only if it was sampled from the prompt of its group."""
+        recalled row has a choice, and only if it was sampled from the prompt of its group. An imported
+        row's are the first policy's."""
         wanted = OldLogprobs.checked("replay.old_logprobs", self.settings.replay.old_logprobs)
-        return row.recalled and wanted is OldLogprobs.BEHAVIOUR and batch.has_own_prompt(row)
+        is_wanted = wanted is OldLogprobs.BEHAVIOUR and not row.rehearsed
+        if row.rollout.origin:
+            is_wanted = self.settings.replay.imported.weight == "clip"
+        return row.recalled and is_wanted and row.rollout.has_logprobs and batch.has_own_prompt(row)
 
     # ── SERR and eq. 3 ──
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from r3_openrlhf.method.checks import Section, number, word
 from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
+from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
 from r3_openrlhf.method.core.states import CUTS
@@ -62,6 +63,22 @@ class RehearsalSettings(Section, prefix="replay.rehearse."):
 
 
 @dataclass
+class ImportedSettings(Section, prefix="replay.imported."):
+    """Successes that history.start brings. They count in no rate and have no age limit."""
+
+    # recall: into all-wrong groups, as replay.enabled does; rehearse: as replay.rehearse does, where
+    # the policy's own rate is low or there is none; both
+    use: str = word("both", ("recall", "rehearse", "both"))
+    # clip: their ratio is against the first policy's log-probs, so that eps_clip bounds the update; ratio1;
+    # shaped: ratio 1, and a token's advantage is multiplied by c p / (p + c)^2, c = 0.1 (LUFFY); or
+    # package.module:function of p (method/core/losses.py)
+    weight: Name = word("clip", IMPORTED_WEIGHTS)
+    # mean log-prob of a row under the first policy, nats a token, below which it is set aside: a foreign
+    # style. null: none is
+    min_logprob: float | None = number(-4.0, max=0)
+
+
+@dataclass
 class ReplaySettings(Section, prefix="replay."):
     """CCR: a collapsed group is joined by the problem's past rollouts of the opposite verdict."""
 
@@ -86,6 +103,7 @@ class ReplaySettings(Section, prefix="replay."):
     # plain groups (failures only with recompute), decide which problem is hard, and are shown as errors
     include_reflection: bool = False
     rehearse: RehearsalSettings = field(default_factory=RehearsalSettings)
+    imported: ImportedSettings = field(default_factory=ImportedSettings)
 
 
 @dataclass
@@ -158,6 +176,8 @@ class ExplorationSettings(Section, prefix="exploration."):
 class HistorySettings(Section, prefix="history."):
     """The store of past rollouts (a SQLite file per run). Limits apply from the next commit on."""
 
+    # directory of `r3 history import`, whose successes the run's store begins with; null: empty
+    start: str | None = None
     # recallable rollouts of one problem with one verdict, contexts together
     max_per_problem_and_verdict: int = number(32, min=1)
     # further ones with a state of exploration.rrl; the newest leave first

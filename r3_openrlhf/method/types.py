@@ -38,11 +38,12 @@ class Verdict(Word):
 class Context(Word):
     """Where a rollout began: after the problem alone, after the problem with a stored attempt and
     guidance (ISR), or after the problem and the first tokens of a stored response
-    (method/core/states.py)."""
+    (method/core/states.py). IMPORTED: after the problem alone, and not sampled by this run."""
 
     PLAIN = "plain"
     REFLECTION = "reflection"
     PREFIX = "prefix"
+    IMPORTED = "imported"
 
 
 class HardBy(Word):
@@ -193,7 +194,8 @@ class Rollout:
     Attributes:
         uid: the problem, the same at every visit.
         prompt_ids: int32 [prompt tokens]; response_ids: int32 [response tokens].
-        response_logprobs: float32 [response tokens], natural log, under the policy that sampled it.
+        response_logprobs: float32 [response tokens], natural log, under the policy that sampled it;
+            empty where an imported rollout's are not known.
         truncated: the token limit ended it.
         policy_step: optimizer step of the weights that sampled it.
         epoch: pass over the data, from 1.
@@ -206,6 +208,7 @@ class Rollout:
         turns: of a whole trajectory, whose response_ids are those of all turns, and whose
             prompt_ids are the first turn's.
         extras: what the reward function returned with the reward; empty when recalled.
+        origin: of an imported rollout, where it is from.
 
     Raises:
         InvalidValue: the context or the verdict does not exist. The class R3 and the history check
@@ -232,6 +235,7 @@ class Rollout:
     turn: TurnFacts | None = None
     turns: tuple[PlayedTurn, ...] | None = None
     extras: dict[str, float | str] = field(default_factory=dict)
+    origin: str = ""
 
     def __post_init__(self) -> None:
         self.context = Context.checked("context", self.context)
@@ -243,6 +247,11 @@ class Rollout:
         if self.reward is None:
             raise ValueError(f"the rollout of problem {self.uid} is {self.verdict} and has no reward; grade it first")
         return float(self.reward)
+
+    @property
+    def has_logprobs(self) -> bool:
+        """True if the log-probs from sampling are known."""
+        return len(self.response_logprobs) == len(self.response_ids)
 
     @property
     def num_tokens(self) -> int:

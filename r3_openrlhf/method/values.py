@@ -63,12 +63,14 @@ def _contradictions(rollout: Rollout) -> Iterator[tuple[str, str]]:
         yield "uid", "valid Unicode"
     if graded and not length:
         yield "response_ids", "at least one token, the end mark, or the verdict ungraded"
-    if logprobs != length:
+    if not rollout.has_logprobs and (rollout.context is not Context.IMPORTED or logprobs):
         yield "response_logprobs", f"{length} values, one for each of the response_ids, not {logprobs}"
     if graded and (reward is None or abs(reward) > MAX_REWARD) or not graded and reward is not None:
         yield "reward", f"{'a number up to 1e6' if graded else 'None'}, because the verdict is {rollout.verdict}"
     if rollout.turns is not None and sum(turn.num_tokens for turn in rollout.turns) != max(1, length):
         yield "turns", f"turns whose num_tokens add up to the {length} response tokens"
+    if (rollout.context is Context.IMPORTED) != bool(rollout.origin):
+        yield "origin", "where an imported rollout is from, and no text for any other"
     given = length if rollout.context is Context.PREFIX else 0
     if rollout.prefix_tokens > given:
         yield "prefix_tokens", f"at most {given} with the context {rollout.context}"

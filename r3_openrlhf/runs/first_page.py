@@ -69,6 +69,7 @@ class FirstPage:
     sources: list[str] = field(default_factory=list)  # of each: rows, columns, form of answers
     rewards: list[str] = field(default_factory=list)  # the user's own rewards on one problem
     algorithm: list[str] = field(default_factory=list)  # of a training run: `algorithm_lines`
+    imported: list[str] = field(default_factory=list)  # of history.start: number, origin, three rows
 
     def check(self) -> None:
         """ConfigError: something is wrong for sure."""
@@ -97,6 +98,8 @@ class FirstPage:
                 [one if one == read else f"{one[: _LINE_CHARS // 2]} -> {read}" for one, read in readings],
             )
             found += _beside("  grader     ", [f"{response}: {verdict}" for response, verdict in example.said])
+        for text in self.imported:
+            found += _beside("Imported   ", text.split("\n"))
         found += _beside("Rewards    ", self.rewards)
         notes = [("Refused" if one.refuses else "Warning", one.sentence) for one in self.findings]
         return found + [f"{word}: {_clean(sentence)}" for word, sentence in notes]

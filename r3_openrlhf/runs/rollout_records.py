@@ -66,7 +66,7 @@ def records_of(
             record |= _measured(row, (entropies or {}).get(row.index))
             record["token_policy_logprob"] = _float16((policy_logprobs or {}).get(row.index))
         if wanted is TokenValues.ALL or (wanted is TokenValues.USED and row is not None and row.recalled):
-            record["token_logprob"] = _float16(rollout.response_logprobs)
+            record["token_logprob"] = _float16(rollout.response_logprobs if rollout.has_logprobs else None)
         has_values = any(record[name] is not None for name in VALUES)
         if token_chars is not None and has_values and rollout.text:
             record["token_chars"] = token_chars.of(rollout.response_ids.tolist(), rollout.text)
@@ -102,7 +102,8 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
             "reward": row.reward,
             "ranked": row.ranked,
             "advantage": row.advantage if row.trained else None,
-            "recalled_from": rollout.policy_step + 1 if row.recalled else None,  # sampling step
+            # sampling step; 0: imported
+            "recalled_from": rollout.policy_step + (not rollout.origin) if row.recalled else None,
         }
     if entropy is not None:
         record |= _entropy(entropy)

@@ -57,7 +57,8 @@ def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, siblin
     action_mask_A = torch.zeros(len(sequences_T) - 1, dtype=torch.long)
     action_mask_A[len(prompt_ids) - 1 :] = 1
     logprobs_A = torch.zeros(len(sequences_T) - 1, dtype=torch.float32)
-    logprobs_A[len(prompt_ids) - 1 :] = torch.from_numpy(rollout.response_logprobs.astype(np.float32))
+    if rollout.has_logprobs:  # else the ratio is 1 (experience_maker.py)
+        logprobs_A[len(prompt_ids) - 1 :] = torch.from_numpy(rollout.response_logprobs.astype(np.float32))
     reward = rollout.graded_reward
     values = {"reward": reward, "score": float(rollout.verdict is Verdict.CORRECT)}
     info = {key: torch.tensor([values.get(key, 0.0)], dtype=tensor.dtype) for key, tensor in sibling.info.items()}

@@ -24,6 +24,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
 from r3_openrlhf.method.core.estimators import EQ_3, ESTIMATORS, GroupEstimator
+from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
@@ -334,7 +335,7 @@ class R3ExperienceMaker(StockExperienceMaker):
                 continue
             row = rows[index]
             mask = experience.action_mask[position].bool()
-            if batch.has_own_prompt(row) and not row.rehearsed:
+            if batch.has_own_prompt(row) and not row.rehearsed and row.rollout.has_logprobs:
                 stored = experience.rollout_log_probs[position][mask].float()
                 gaps.append(experience.action_log_probs[position][mask].float() - stored)
                 if row.rollout.verdict is Verdict.CORRECT:
@@ -389,6 +390,11 @@ class R3ExperienceMaker(StockExperienceMaker):
             )  # no reward_clip_range: these are advantages
             experience.returns = returns_to_go(reward_BA, experience.action_mask)
             experience.advantages = experience.returns.clone()
+            if (weight := IMPORTED_WEIGHTS[self.config.replay.imported.weight]) is not None:
+                for position, index in enumerate(experience.index):
+                    if index < len(rows) and rows[index].rollout.origin:  # ratio 1: the policy's own log-probs
+                        probs_A = experience.action_log_probs[position].float().exp()
+                        experience.advantages[position] *= weight(probs_A)
             experience.info["return"] = reward_BA.sum(dim=-1)
             if "recalled" in self.config.loss.reads:
                 experience.info[RECALLED] = torch.tensor([rows[i].recalled for i in of_rows] + fillers).float()

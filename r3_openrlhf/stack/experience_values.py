@@ -68,19 +68,31 @@ def values_of_responses(experiences: list[Experience], rollouts: Sequence[Rollou
 def values_of_prefixes(critics, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> list[float]:
     """Today's value of the first `lengths[i]` tokens of response i, from the critic's ranks.
 
-    Each row has one token more: a value is read before a token (models/model.py:307). The first one
-    is repeated up to a multiple of the ranks, which need equal numbers of them."""
+    Each row has one token more: a value is read before a token (models/model.py:307)."""
     rows = [
         torch.from_numpy(np.concatenate([one.prompt_ids, one.response_ids[: length + 1]])).long()[None]
         for one, length in zip(rollouts, lengths, strict=True)
     ]
-    rows += rows[:1] * (-len(rows) % (len(critics._actor_handlers) // critics.duplicate_actors))
-    masks = [torch.ones_like(row) for row in rows]
-    passes = critics.async_run_method_batch(
-        method_name="forward", sequences=rows, attention_mask=masks, action_mask=[mask[:, 1:] for mask in masks]
+    return [values_A[-1].item() for values_A in _forward(critics, rows)]
+
+
+def logprobs_of(actors, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
+    """Log-probs of stored responses after their own prompts, from the policy's ranks: float32 [T]."""
+    rows = [torch.from_numpy(np.concatenate([one.prompt_ids, one.response_ids])).long()[None] for one in rollouts]
+    passes = zip(_forward(actors, rows), rollouts, strict=True)
+    return [found_A[-one.num_tokens :].float().numpy().copy() for found_A, one in passes]
+
+
+def _forward(group, rows: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A model's output at the action positions [A] of each row [1, T]. The ranks need equal numbers
+    of rows, so the first one is repeated up to a multiple."""
+    more = rows + rows[:1] * (-len(rows) % (len(group._actor_handlers) // group.duplicate_actors))
+    masks = [torch.ones_like(row) for row in more]
+    passes = group.async_run_method_batch(
+        method_name="forward", sequences=more, attention_mask=masks, action_mask=[mask[:, 1:] for mask in masks]
     )
-    values = [row for rank in ray.get(passes)[:: critics.duplicate_actors] for row in rank]
-    return [row[0, -1].item() for row in values[: len(lengths)]]
+    found = [row[0] for rank in ray.get(passes)[:: group.duplicate_actors] for row in rank]
+    return found[: len(rows)]
 
 
 EXPLAINED = "r3/critic/explained_variance"

@@ -47,6 +47,7 @@ from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.first_page import FirstPage, num_steps
 from r3_openrlhf.runs.kept_files import keep_functions
 from r3_openrlhf.runs.lock import held
+from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.runs.models.locate import is_built, keep_commit, locate_model, resolve_model
 from r3_openrlhf.runs.planning.history_forecast import history_warnings
 from r3_openrlhf.runs.planning.shapes import published
@@ -56,6 +57,7 @@ from r3_openrlhf.stack import other_ranks
 from r3_openrlhf.stack.arguments import given_flags, openrlhf_arguments, platform_of, ray_address
 from r3_openrlhf.stack.console import Console
 from r3_openrlhf.stack.failures import lost_actor, memory_kills, r3_error
+from r3_openrlhf.stack.imported import check_start
 from r3_openrlhf.stack.phases import Phase, under_way
 from r3_openrlhf.stack.ray_cluster import check_devices, hidden_gpus, ray_options, running_ray
 from r3_openrlhf.stack.start_checks import (
@@ -106,6 +108,9 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             console.attach(run, first_phase=Phase.DATA)
             config = with_template_date(config, run)
             data, page = work_of(config).prepare(config, model, run)
+            if config.keeps_history and config.history.start is not None:
+                tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
+                page = replace(page, imported=check_start(config, run, tokenizer))
             write_whole(run.first_page, json.dumps(page.as_dict(), ensure_ascii=False) + "\n")
             for line in page.lines():
                 console.say(line)

@@ -32,7 +32,8 @@ from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.completions import log_completions
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
-from r3_openrlhf.stack.experience_values import values_of_prefixes
+from r3_openrlhf.stack.experience_values import logprobs_of, values_of_prefixes
+from r3_openrlhf.stack.imported import measured, rows_to_begin_with
 from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator, keep_order
 from r3_openrlhf.stack.step_warnings import kept, trend_warnings
@@ -90,8 +91,10 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         states = super().init_checkpoint_states()
         other_ranks.forget(self.run)  # every rank has loaded it
         step = states["global_step"]
-        self.r3.roll_back(step)
+        self.r3.roll_back(step or -1)
         self.run.roll_back(step)
+        if self.history is not None and self.config.history.start is not None and not step:
+            self._begin_history(self.history)
         self._at(step)
         self.samples_generator.epoch = states["episode"] + 1
         if step:  # a line is on disk before its checkpoint
@@ -107,6 +110,13 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             raise RunInterrupted(f"asked to end ({why}) before step {step + 1}; nothing was lost")
         self.clock.next_step()
         return states
+
+    def _begin_history(self, history: HistoryStore) -> None:
+        """Commit the imported successes as step 0, with their log-probs under the first policy."""
+        rows = rows_to_begin_with(self.config, self.run)
+        kept, sentence = measured(self.config, self.run, rows, logprobs_of(self.actor_model_group, rows))
+        history.commit_step(0, 1, kept)
+        announce(self.run, Phase.LOADING, warning=sentence)
 
     def _at(self, step: int) -> None:
         self.samples_generator.step = self.experience_maker.step = step

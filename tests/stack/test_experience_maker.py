@@ -18,7 +18,7 @@ from r3_openrlhf.config import R3Config  # noqa: E402
 from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
-from r3_openrlhf.method.settings import RehearsalSettings  # noqa: E402
+from r3_openrlhf.method.settings import ImportedSettings, RehearsalSettings  # noqa: E402
 from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict  # noqa: E402
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker  # noqa: E402
 from tests.stack.mixed_rows import experience_of  # noqa: E402
@@ -163,6 +163,32 @@ def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_
     assert values[:4] == pytest.approx([-0.4472] * 4, abs=1e-3) and values[4] == pytest.approx(1.789, abs=1e-3)
     assert (made.metrics["r3/replay/recalled"], made.metrics["r3/replay/ratio_max"]) == (1, 0)
     assert [r["context"] for r in made.records if r["recalled_from"] == 3] == ["reflection"]
+
+
+@pytest.mark.parametrize(
+    ("weight", "old", "factor"),
+    [
+        ("clip", -0.9, 1.0),  # of the first policy
+        ("ratio1", -0.85, 1.0),  # of this step's
+        ("shaped", -0.85, 0.153657),  # p = e^-0.85 = .427415: .0427415 / .527415^2
+        (lambda probs: 1 - probs, -0.85, 0.572585),
+    ],
+)
+@pytest.mark.parametrize("rehearsed", [False, True])
+def test_the_weight_of_an_imported_success_by_hand(weight, old, factor, rehearsed):
+    """Rewards 0 0 0 0 1.5: advantage 1.788854; a rehearsed row's is 1. The policy's own rows keep theirs."""
+    stored = sample(C, prompt="z" if rehearsed else "p", tokens=(9, 9), step=0).r3_rollout
+    stored.context, stored.origin = Context.IMPORTED, "teacher T"
+    config = config_with(
+        replay={"rehearse": RehearsalSettings(share=0.25), "imported": ImportedSettings(weight=weight)}
+    )
+    made = maker(Ours, history=history_with(stored), config=config)
+    made.gap = 0.05
+    experiences = made.make_experience_batch(group(W, W, W, W))
+    assert by_row(experiences, "action_log_probs")[4].tolist() == pytest.approx([old] * 2)
+    *fresh, last = by_row(experiences, "advantages")
+    assert last.tolist() == pytest.approx([factor * (1.0 if rehearsed else 1.788854)] * 2, abs=1e-5)
+    assert all(row.tolist() == pytest.approx([0.0 if rehearsed else -0.447214] * len(row), abs=1e-5) for row in fresh)
 
 
 def test_a_rehearsed_success_of_another_problem_is_counted_apart_and_has_no_record():

@@ -14,7 +14,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     """The counts of METHOD section 7 that follow from the rows alone."""
     groups, rows = batch.groups, batch.rows
     recalled = [row for row in rows if row.recalled and not row.rehearsed]
-    lags = [step - row.rollout.policy_step for row in recalled]
+    lags = [step - row.rollout.policy_step for row in recalled if not row.rollout.origin]
     wanted = [group for group in groups if group.wanted]
     ranked = [row.ranking_reward for row in rows if row.ranking_reward is not None]
     mass = sum(abs(row.advantage) for row in rows if row.trained)
@@ -42,6 +42,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/groups/collapsed_after": count(g.collapsed_after for g in groups),
         **{f"r3/tokens/{kind}": float(number) for kind, number in tokens.items()},
         "r3/replay/recalled": float(len(recalled)),
+        "r3/replay/imported": count(bool(row.rollout.origin) for row in rows),
         "r3/replay/rehearsed": count(row.rehearsed for row in rows),
         "r3/replay/hits": count(bool(g.recalled) for g in wanted),
         "r3/replay/hits_correct": count(bool(g.recalled) and g.state is GroupState.NONE_CORRECT for g in wanted),

@@ -184,3 +184,31 @@ LOSSES: OpenTable[TokenLoss] = OpenTable(
     },
     of_user=lambda path, function: loss_of_user("train.loss", path, function),
 )
+
+
+# ── imported rows ──
+
+
+def shaped(probs: Tensor) -> Tensor:
+    """c p / (p + c)^2: with ratio 1 the gradient of LUFFY's p / (p + c), arXiv 2504.14945. [A] -> [A]"""
+    return SHAPING * probs / (probs + SHAPING) ** 2
+
+
+def _weight_of_user(path: str, function: Any) -> Callable[[Tensor], Tensor]:
+    """ConfigError: it cannot be called, or does not give a finite number for each probability."""
+
+    def call() -> None:
+        import torch
+
+        weights = function(torch.tensor([0.0, 0.1, 1.0]))
+        if tuple(weights.shape) != (3,) or not torch.isfinite(weights).all():
+            raise ValueError(f"the weights of three tokens are {weights}")
+
+    tried("replay.imported.weight", path, call, on="the probabilities 0, 0.1 and 1")
+    return function
+
+
+# probability of each token of an imported row, float [A] -> factor on its advantage [A]; None: 1
+IMPORTED_WEIGHTS: OpenTable[Callable[[Tensor], Tensor] | None] = OpenTable(
+    "replay.imported.weight", {"clip": None, "ratio1": None, "shaped": shaped}, of_user=_weight_of_user
+)

@@ -168,8 +168,9 @@ class StepWriter:
     def _insert(self, draft: Draft, *, problem: int, copies: int, earlier: Candidate | None) -> bool:
         """Writes a row; False when the file has no room for it."""
         rollout, entropy = draft.rollout, draft.rollout.entropy
-        logprobs, tokens = self._codec.pack(rollout.response_logprobs), self._codec.pack(rollout.response_ids)
-        size = row_bytes(len(logprobs), len(tokens))
+        tokens = self._codec.pack(rollout.response_ids)
+        logprobs = self._codec.pack(rollout.response_logprobs) if rollout.has_logprobs else None
+        size = row_bytes(len(logprobs or b""), len(tokens))
         if draft.turns is not None:
             prompts = self._codec.pack(draft.turns.prompt_ids)
             turns = self._codec.pack_json({"turns": draft.turns.turns})
@@ -212,6 +213,7 @@ class StepWriter:
             copies,
             size,
             None,
+            rollout.origin,
         )
         self._put("logprobs", self._ids.rollout, logprobs)
         if draft.turns is not None:

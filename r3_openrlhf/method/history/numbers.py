@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from r3_openrlhf.method.history.records import StoredRollout
 from r3_openrlhf.method.history.store import lock_of
 from r3_openrlhf.method.history.usage import Usage
 from r3_openrlhf.method.open_table import nearest
-from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.method.types import Rollout, Verdict
 
 
 def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
@@ -47,12 +47,17 @@ def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         "SELECT context, verdict, sum(count) AS count, CASE WHEN verdict < 2 THEN sum(reward_sum) / sum(count) END "
         "AS mean_reward FROM counters GROUP BY context, verdict ORDER BY context, verdict"  # 2: ungraded
     )
+    imported = connection.execute(
+        "SELECT origin, count(*) AS recallable, count(DISTINCT problem) AS problems FROM rollouts "
+        "WHERE evicted_at IS NULL AND origin != '' GROUP BY origin ORDER BY origin"
+    )
     holder, lives = last_holder(lock_of(path))
     return {
         "store": str(path),
         "writer": {"state": "running" if lives else "gone", "holder": str(holder)} if holder else None,
         "steps": {"count": steps, "first": first, "last": last, "epoch": epoch, "rollback_floor": floor and floor[0]},
         "rollouts": _named(sampled),
+        "imported": _named(imported),
         "problems": dict(zip(("graded", "never_correct", "both", "always_correct"), solved, strict=True)),
         "rows": {
             "recallable": live,
@@ -82,7 +87,7 @@ def attempts(path: Path, uid: str) -> dict[str, Any]:
             raise HistoryError(f"{path} has no problem '{uid}'; {nearest(uid, known) if known else 'it is empty'}")
         rows = connection.execute(
             "SELECT id AS row, step, epoch, policy_step, context, verdict, reward, num_tokens, truncated, finish_reason, "
-            "reason, entropy_peak, entropy_global, entropy_source, copies, evicted_at FROM rollouts "
+            "reason, origin, entropy_peak, entropy_global, entropy_source, copies, evicted_at FROM rollouts "
             "WHERE problem = ? ORDER BY step, id",
             problem,
         )
@@ -106,6 +111,15 @@ def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
             (uid, step),
         ).fetchall()
         return read(connection, Codec(), [row for (row,) in rows])
+
+
+def successes(path: Path) -> Iterator[Rollout]:
+    """All recallable right rollouts of a store, in the order in which they came."""
+    with reading(path) as connection, snapshot(connection):
+        wanted = VERDICT_CODES[Verdict.CORRECT]
+        sql = "SELECT id FROM rollouts WHERE verdict = ? AND evicted_at IS NULL ORDER BY id"
+        for (row,) in connection.execute(sql, (wanted,)).fetchall():
+            yield from (one.rollout for one in read(connection, Codec(), [row]))
 
 
 def _named(rows: sqlite3.Cursor) -> list[dict[str, Any]]:

@@ -22,9 +22,10 @@ from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.history.trajectories import read_turns
 from r3_openrlhf.method.types import EntropyStatistics, Rollout
 
+_AGE = "iif(r.context = 3, 9007199254740992, r.policy_step)"  # imported rows have no age limit
 _ROW = (
     "SELECT r.id, r.step, r.copies, r.evicted_at, p.uid, r.reward, r.finish_reason, r.reason, r.epoch, r.policy_step, "
-    "r.context, r.verdict, r.truncated, r.entropy_peak, r.entropy_global, r.entropy_source, r.num_tokens, a.ids, l.data, "
+    "r.origin, r.context, r.verdict, r.truncated, r.entropy_peak, r.entropy_global, r.entropy_source, r.num_tokens, a.ids, l.data, "
     "q.id, q.num_tokens, q.ids "
     "FROM rollouts r JOIN problems p ON p.id = r.problem JOIN responses a ON a.id = r.response "
     "JOIN prompts q ON q.id = r.prompt JOIN logprobs l ON l.rollout = r.id WHERE r.id = ?"
@@ -41,7 +42,7 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
     rows = connection.execute(
         "SELECT r.response, t.digest, r.id, r.policy_step, r.reward, r.num_tokens, r.content FROM rollouts r "
         "LEFT JOIN trajectories t ON t.rollout = r.id "
-        f"WHERE {of_request} AND r.evicted_at IS NULL AND r.policy_step >= ? "
+        f"WHERE {of_request} AND r.evicted_at IS NULL AND {_AGE} >= ? "
         "ORDER BY r.context DESC, r.policy_step, r.content",  # the last of equal ones stays
         (*values, oldest),
     )
@@ -74,7 +75,7 @@ def absence(connection: sqlite3.Connection, request: RecallRequest) -> RecallFat
     """Why no row answers a request, for any k; None: some row does."""
     of_request, values = _matching(request)
     (newest,) = connection.execute(
-        f"SELECT max(policy_step) FROM rollouts WHERE {of_request} AND evicted_at IS NULL", values
+        f"SELECT max({_AGE}) FROM rollouts r WHERE {of_request} AND evicted_at IS NULL", values
     ).fetchone()
     if newest is not None:
         return RecallFate.TOO_OLD if newest < int(request.step) - int(request.max_policy_lag) else None
@@ -92,9 +93,9 @@ def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> l
 def _stored(
     connection: sqlite3.Connection, codec: Codec, found: tuple[Any, ...], prompts: dict[int, np.ndarray]
 ) -> StoredRollout:
-    row, step, copies, evicted_at, uid, reward, finish_reason, reason, epoch, policy_step = found[:10]
-    context, verdict, truncated, peak, global_, source, num_tokens, ids, logprobs = found[10:19]
-    prompt, prompt_tokens, prompt_ids = found[19:]
+    row, step, copies, evicted_at, uid, reward, finish_reason, reason, epoch, policy_step, origin = found[:11]
+    context, verdict, truncated, peak, global_, source, num_tokens, ids, logprobs = found[11:20]
+    prompt, prompt_tokens, prompt_ids = found[20:]
     if prompt not in prompts:
         prompts[prompt] = codec.unpack(prompt_ids, np.int32, length=prompt_tokens)
     rollout = Rollout(
@@ -102,7 +103,9 @@ def _stored(
         context=CONTEXTS[context],
         prompt_ids=prompts[prompt],
         response_ids=codec.unpack(ids, np.int32, length=num_tokens),
-        response_logprobs=codec.unpack(logprobs, np.float32, length=num_tokens),
+        response_logprobs=np.zeros(0, np.float32)
+        if logprobs is None
+        else codec.unpack(logprobs, np.float32, length=num_tokens),
         verdict=VERDICTS[verdict],
         reward=reward,
         truncated=bool(truncated),
@@ -112,5 +115,6 @@ def _stored(
         entropy=None if source is None else EntropyStatistics(peak=peak, global_=global_, source=source),
         reason=reason,
         turns=read_turns(connection, codec, row),
+        origin=origin,
     )
     return StoredRollout(row=row, step=step, copies=copies, evicted_at=evicted_at, rollout=rollout)

@@ -17,7 +17,7 @@ from contextlib import closing
 from r3_openrlhf.method.history.codec import DIGEST_BYTES
 
 APPLICATION_ID = 0x52334853  # "R3HS", in the file's header
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 MAX_WHOLE = 2**53  # what every reader of the file, JSON included, takes for the number that it is
 
 
@@ -34,7 +34,7 @@ def _digest(name: str) -> str:
 
 
 _PROBLEM = "problem INTEGER NOT NULL REFERENCES problems"
-_KEY = f"{_PROBLEM}, {_whole('context', 'verdict', high=2)}"
+_KEY = f"{_PROBLEM}, {_whole('context', high=3)}, {_whole('verdict', high=2)}"
 _ARRAY = f"id INTEGER PRIMARY KEY, {_PROBLEM}, {_digest('digest')}, {_whole('num_tokens')}, ids BLOB NOT NULL"
 _REWARDS = f"{_number('reward_sum')}, CHECK (verdict < 2 OR reward_sum = 0)"  # verdict 2: ungraded
 
@@ -73,7 +73,7 @@ CREATE TABLE continuations (
 CREATE TABLE prompts ({_ARRAY}, UNIQUE (problem, digest)) STRICT;
 CREATE TABLE responses ({_ARRAY}, UNIQUE (problem, digest)) STRICT;
 CREATE TABLE rollouts (
-    id INTEGER PRIMARY KEY, {_PROBLEM}, {_whole("context", high=2)}, {_whole("verdict", high=1)},
+    id INTEGER PRIMARY KEY, {_PROBLEM}, {_whole("context", high=3)}, {_whole("verdict", high=1)},
     prompt INTEGER NOT NULL REFERENCES prompts, response INTEGER NOT NULL REFERENCES responses,
     {_whole("num_tokens")},
     {_digest("content")},        -- of context, prompt, response, verdict: what makes a duplicate
@@ -85,12 +85,14 @@ CREATE TABLE rollouts (
     {_whole("copies", low=1)},      -- samples of this and of the rows that it replaced
     {_whole("bytes")},       -- towards the byte cap
     evicted_at INTEGER,
+    origin TEXT NOT NULL,    -- of an imported row (context 3), else ''
+    CHECK ((context = 3) = (origin != '')),
     CHECK (copies >= samples AND (samples > 1 OR reward = reward_sum)),
     CHECK ((entropy_peak IS NULL) + (entropy_global IS NULL) + (entropy_source IS NULL) IN (0, 3)),
     CHECK (entropy_peak IS NULL OR (abs(entropy_peak) < 1e308 AND abs(entropy_global) < 1e308)),
     CHECK (evicted_at IS NULL OR evicted_at BETWEEN step AND {MAX_WHOLE})) STRICT;
--- Apart from `rollouts`, so that a walk over the rows reads no log-probs.
-CREATE TABLE logprobs (rollout INTEGER PRIMARY KEY REFERENCES rollouts, data BLOB NOT NULL) STRICT;
+-- Apart from `rollouts`, so that a walk over the rows reads no log-probs. NULL: an imported row's are not known.
+CREATE TABLE logprobs (rollout INTEGER PRIMARY KEY REFERENCES rollouts, data BLOB) STRICT;
 -- The turns of the rows that are whole trajectories. Their responses, in a row, are the row's.
 CREATE TABLE trajectories (
     rollout INTEGER PRIMARY KEY REFERENCES rollouts, {_digest("digest")},

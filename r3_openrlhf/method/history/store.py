@@ -225,6 +225,16 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
             ).fetchall()
         return dict(rows)
 
+    def imported(self) -> list[str]:
+        """Return the uids of problems with a recallable imported success, ordered."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT DISTINCT p.uid FROM rollouts r JOIN problems p ON p.id = r.problem "
+                "WHERE r.context = ? AND r.verdict = ? AND r.evicted_at IS NULL ORDER BY p.uid",
+                (CONTEXT_CODES[Context.IMPORTED], VERDICT_CODES[Verdict.CORRECT]),
+            ).fetchall()
+        return [uid for (uid,) in rows]
+
     def counts(self, uid: str) -> dict[tuple[Context, Verdict], tuple[int, float]]:
         """Return a problem's number of rollouts, evicted ones included, and sum of rewards, by
         context and verdict. The sum of ungraded rollouts is 0.0, because they have no reward."""

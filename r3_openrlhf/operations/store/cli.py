@@ -1,4 +1,4 @@
-"""`r3 history`: look into a run's history store, check it. Only `compact` changes it."""
+"""`r3 history`: look into a run's history store, check it, begin one. Only `compact` changes it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from r3_openrlhf.config.loading import load_config, split_settings
 from r3_openrlhf.config.shell_completion import complete_runs
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history.connection import CONTENT_ERRORS, reading, snapshot
@@ -73,6 +74,33 @@ def show(store: Path, uid: str) -> dict[str, Any]:
     Rows with a step under `evicted_at` cannot be recalled any more; they wait until no checkpoint
     needs them."""
     return attempts(store, uid)
+
+
+@history.command("import")
+@click.argument("source")
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
+@click.option(
+    "--into", required=True, type=click.Path(path_type=Path), help="A new directory: history.start of the run."
+)
+@click.option("--problem", default="problem", show_default=True, help="The column with the problem's text.")
+@click.option("--solution", default="solution", show_default=True, help="The column with the response.")
+@click.option(
+    "--origin", help="What every row says of its origin, such as 'teacher NAME'. Default: the name of SOURCE."
+)
+def import_(source: str, settings: tuple[str, ...], into: Path, **options: Any) -> None:
+    """Verified successes of an earlier run or a file, as the beginning of a run's history.
+
+    The settings are those of the run to come: its prompts, its tokenizer, its grader.
+
+    \b
+    r3 history import runs/earlier --into runs/start experiment=quickstart
+    r3 history import solved.jsonl --into runs/start --solution answer_text experiment=quickstart
+    r3 train experiment=quickstart history.start=runs/start
+    """
+    from r3_openrlhf.operations.store.importing import import_successes
+
+    config = load_config(*split_settings(settings, command="history import"))
+    click.echo("\n".join(_lines(import_successes(source, into, config, **options))))
 
 
 @_command

@@ -35,6 +35,7 @@ def make_rollout(
     if logprobs is None:
         logprobs = [-0.125 * (place + 1) for place in range(len(ids))]
     return Rollout(
+        origin="file x" if context is Context.IMPORTED else "",
         uid=uid,
         context=context,
         prompt_ids=np.array(prompt, dtype=np.int32),
@@ -81,6 +82,7 @@ def values(rollout):
     """A rollout as something that can be hashed, and that == compares bit for bit."""
     return (
         rollout.uid,
+        rollout.origin,
         rollout.context,
         rollout.prompt_ids.dtype.str,
         rollout.prompt_ids.tobytes(),

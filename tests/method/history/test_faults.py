@@ -97,8 +97,8 @@ DAMAGE = {  # to a sound store -> the sentence for a reader, a writer and `r3 hi
     "a beginning": (lambda path: os.truncate(path, path.stat().st_size // 20), "is damaged or is no history store"),
     "garbage": (lambda path: path.write_bytes(rng.bytes(20_000)), "is damaged or is no history store"),
     "another program's": (another_program, "is an SQLite file of another program"),
-    "an older schema": (sql("PRAGMA user_version = 3"), "has schema 3, and this r3_openrlhf reads schema 7 alone: use the"),
-    "a newer schema": (sql("PRAGMA user_version = 99"), "has schema 99, and this r3_openrlhf reads schema 7 alone: use the"),
+    "an older schema": (sql("PRAGMA user_version = 3"), "has schema 3, and this r3_openrlhf reads schema 8 alone: use the"),
+    "a newer schema": (sql("PRAGMA user_version = 99"), "has schema 99, and this r3_openrlhf reads schema 8 alone: use the"),
     "a directory": (no_file, "cannot open|there is no history store at"),
 }  # fmt: skip
 

@@ -35,7 +35,10 @@ def rollout_of(*arguments, context, ids, played, **options):
     given = max(0, len(ids) - 1) if context is Context.PREFIX else 0
     turns = [1] * len(ids) if played and ids else None
     state = (1, 0.5 + ids[0]) if len(ids) == 2 and ids[1] and options["verdict"] is Verdict.WRONG else None
-    return make_rollout(*arguments, context=context, ids=ids, prefix_tokens=given, turns=turns, state=state, **options)
+    made = make_rollout(*arguments, context=context, ids=ids, prefix_tokens=given, turns=turns, state=state, **options)
+    if context is Context.IMPORTED:
+        made.response_logprobs = made.response_logprobs[: len(ids) * ids[0]]  # some unknown
+    return made
 
 
 rollouts_ = st.lists(
@@ -187,7 +190,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             if rollout.uid == uid
             and rollout.verdict is verdict
             and rollout.context in contexts
-            and step - rollout.policy_step <= lag
+            and (step - rollout.policy_step <= lag or rollout.context is Context.IMPORTED)
         ]
         answers = [values(stored.rollout) for stored in found]
         kept = {}  # of equal responses and turns one: the newest of a plain prompt, else the newest

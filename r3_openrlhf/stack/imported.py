@@ -1,0 +1,97 @@
+"""Begin a run's store with the successes of `r3 history import` (history.start)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.errors import DataError, TrainingStopped
+from r3_openrlhf.method.history.numbers import successes
+from r3_openrlhf.method.history.witness import record_of
+from r3_openrlhf.method.types import Rollout
+from r3_openrlhf.problems.held_out import read_prompts
+from r3_openrlhf.problems.label import Label
+from r3_openrlhf.runs import checkpoint_record
+from r3_openrlhf.runs.directory import RunDirectory, write_whole
+
+
+def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str]:
+    """Lines of the first page about the successes that the run begins, or began, with: their number and
+    three of them.
+
+    DataError: the directory is not what the import wrote, or not that with which the run began; its
+    rows are of other prompts or another tokenizer than the run's."""
+    began = run.path / "imported.json"
+    if checkpoint_record.newest(run.checkpoints) is not None and began.is_file():
+        if json.loads(began.read_text(encoding="utf-8"))["digest"] != _record(config)["digest"]:
+            raise DataError(
+                f"history.start {config.history.start} is another import than the run began with; restore it, or start with "
+                "an empty run_dir"
+            )
+    record, prompts = _record(config), _prompts(run)
+    rows = rows_to_begin_with(config, run)
+    for one in rows:
+        if tokenizer(text=prompts[one.uid], add_special_tokens=False)["input_ids"] != one.prompt_ids.tolist():
+            raise DataError(
+                f"history.start {config.history.start} has another prompt of problem {one.uid} than this run; import again "
+                "with the run's settings (a template with a date needs data.template_date)"
+            )
+    problems = len({one.uid for one in rows})
+    shown = [tokenizer.decode([*one.prompt_ids, *one.response_ids]) for one in rows[:3]]
+    return [
+        f"{len(rows):,} successes ({record['origin']}) of {problems:,} of {len(prompts):,} problems",
+        *(f"{one.verdict}: {text}" for one, text in zip(rows, shown, strict=False)),
+    ]
+
+
+def _record(config: R3Config) -> dict[str, Any]:
+    begin = RunDirectory(config.history.start or "")
+    try:
+        record = json.loads((begin.path / "import.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"history.start {begin.path} is no import: {error}; see r3 history import --help") from error
+    if not isinstance(record, dict) or record.get("digest") != record_of(begin.history, 0).digest:
+        raise DataError(f"the store of history.start {begin.path} is not what the import wrote; import again")
+    return record
+
+
+def _prompts(run: RunDirectory) -> dict[str, str]:
+    return {Label.from_json(label).uid: prompt for prompt, label in zip(*read_prompts(run.data), strict=True)}
+
+
+def rows_to_begin_with(config: R3Config, run: RunDirectory) -> list[Rollout]:
+    """The imported successes of problems that the run trains on."""
+    prompts = _prompts(run)
+    return [one for one in successes(RunDirectory(config.history.start or "").history) if one.uid in prompts]
+
+
+def measured(
+    config: R3Config, run: RunDirectory, rows: Sequence[Rollout], logprobs: Sequence[np.ndarray]
+) -> tuple[list[Rollout], str]:
+    """The rows with their log-probs under the first policy, float32 [response tokens] each, but for those
+    that it finds too unlikely (replay.imported.min_logprob), and a sentence for the first page. Kept in
+    imported.json.
+
+    TrainingStopped: none is left."""
+    limit = config.replay.imported.min_logprob
+    means = [float(found_T.mean(dtype=np.float64)) for found_T in logprobs]
+    kept = [i for i, mean in enumerate(means) if limit is None or mean >= limit]
+    aside = {rows[i].uid: round(mean, 3) for i, mean in enumerate(means) if i not in set(kept)}
+    sentence = (
+        f"imported successes have {np.mean(means):.2f} nats a token under the first policy, those shown "
+        f"{', '.join(f'{mean:.2f}' for mean in means[:3])} (its own rows: minus fresh/entropy); {len(means) - len(kept)} of "
+        f"{len(means)} are below replay.imported.min_logprob={limit} and set aside"
+    )
+    if not kept:
+        raise TrainingStopped(f"{sentence}: none is left; use others, or a lower limit on your own responsibility")
+    facts = {"digest": _record(config)["digest"], "kept": len(kept), "set_aside": aside, "sentence": sentence}
+    write_whole(run.path / "imported.json", json.dumps(facts) + "\n")
+    page = json.loads(run.first_page.read_text(encoding="utf-8"))
+    page["imported"].append(sentence)
+    write_whole(run.first_page, json.dumps(page, ensure_ascii=False) + "\n")
+    return [replace(rows[i], response_logprobs=logprobs[i]) for i in kept], sentence

@@ -1,0 +1,94 @@
+"""Imported successes: when they join, what their ratio is taken against, and what they never count in."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r3_openrlhf.method.core.batch_metrics import batch_metrics
+from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
+from r3_openrlhf.method.errors import InvalidValue
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.types import Context, HardBy
+from tests.method.test_r3 import C, W, rollout, settings_of
+
+
+def imported(uid="a", *, number=50, known=False):
+    made = rollout(C, uid=uid, number=number, context=Context.IMPORTED)
+    logprobs = made.response_logprobs if known else np.zeros(0, np.float32)
+    return replace(made, origin="teacher T", response_logprobs=logprobs)
+
+
+def begun(*rows):
+    store = HistoryStore.open(":memory:")
+    store.commit_step(0, 1, rows)
+    return store
+
+
+@pytest.mark.parametrize(("use", "joins"), [("recall", [1, 0]), ("rehearse", [0, 1]), ("both", [1, 1])])
+def test_they_join_all_wrong_groups_and_rehearsal_however_old(use, joins):
+    r3 = R3(
+        settings_of(replay__imported__use=use, replay__rehearse__share=1.0), history=begun(imported(), imported("b"))
+    )
+    batch = r3.mix([rollout(W, number=i, step=10**6) for i in range(4)], step=10**6)
+    rows = [row for row in batch.rows if row.recalled]
+    assert [sum(row.rehearsed is place for row in rows) for place in (False, True)] == joins
+    assert all(row.old_logprobs is None for row in rows)  # ratio 1: nothing is known
+    numbers = batch_metrics(batch, step=10**6)
+    assert numbers["r3/replay/imported"] == sum(joins) and numbers["r3/replay/max_lag"] == 0.0
+    if use != "rehearse":  # rewards 0 0 0 0 1: mean .2, std .4472
+        assert batch.rows[4].advantage == pytest.approx(1.788854, abs=1e-6)
+    right = r3.mix([rollout(C, number=i) for i in range(4)], step=5)
+    assert not any(row.recalled and not row.rehearsed for row in right.rows)
+
+
+@pytest.mark.parametrize(("weight", "old"), [("clip", [-0.5, -0.5]), ("ratio1", None), ("shaped", None)])
+def test_the_weight_says_what_the_ratio_is_against(weight, old):
+    """Recalled or rehearsed, and whatever replay.old_logprobs says of the policy's own."""
+    settings = settings_of(
+        replay__imported__weight=weight, replay__rehearse__share=1.0, replay__old_logprobs="recompute"
+    )
+    r3 = R3(settings, history=begun(imported(known=True), imported("b", known=True)))
+    batch = r3.recall([rollout(W, number=i) for i in range(2)], step=9)
+    found = [row.old_logprobs for row in batch.rows if row.recalled]
+    assert [None if one is None else one.tolist() for one in found] == [old, old]
+
+
+def test_a_shaped_weight_by_hand():
+    """c p / (p + c)^2 with c = .1: .01 / .04 at p = .1, .09 / 1 at p = .9, 0 at 0; LUFFY's own gradient."""
+    weight = IMPORTED_WEIGHTS["shaped"]
+    assert weight(torch.tensor([0.1, 0.9, 0.0])).tolist() == pytest.approx([0.25, 0.09, 0.0])
+    logprobs = torch.tensor([-0.1, -2.0, -6.0], requires_grad=True)
+    (logprobs.exp() / (logprobs.exp() + 0.1)).sum().backward()
+    assert weight(logprobs.detach().exp()).tolist() == pytest.approx(logprobs.grad.tolist())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([C, W]), st.integers(0, 5)), max_size=12), st.booleans()
+)
+def test_no_rate_knows_them(own, same):
+    """Law: whatever the run samples, every rate is that of a store without imports (test_model.py: eviction and roll-back)."""
+    rows = [rollout(verdict, uid=uid, number=number) for uid, verdict, number in own]
+    with begun(imported(number=0 if same else 50)) as store, begun() as plain:
+        for one in (store, plain):
+            one.commit_step(1, 1, rows)
+        assert all(store.means(by) == plain.means(by) for by in HardBy) and store.imported() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("made", "field"),
+    [
+        (replace(imported(), origin=""), "origin"),
+        (replace(rollout(C), origin="run x"), "origin"),
+        (replace(rollout(C), response_logprobs=np.zeros(0, np.float32)), "response_logprobs"),
+        (replace(imported(), response_logprobs=np.zeros(1, np.float32)), "response_logprobs"),
+        (replace(imported(), response_logprobs=np.full(2, np.nan)), r"response_logprobs\[0\] is nan"),
+    ],
+)
+def test_absence_is_no_number(made, field):
+    with begun() as store, pytest.raises(InvalidValue, match=field):
+        store.commit_step(1, 1, [made])
