@@ -20,6 +20,7 @@ _WITH_AN_ENVIRONMENT: dict[str, tuple[Any, str]] = {
     "replay.mode": ("add", "a recalled trajectory joins its task and replaces nothing"),
     "replay.include_reflection": (False, "a reflected trajectory never joins the plain group"),
     "replay.rehearse.share": (0, "it trains single responses, not trajectories"),
+    "reflection.hint": (False, "a task has no reference answer"),
     "history.start": (None, "it stores trajectories, and an import has single responses"),
     "ranking.enabled": (False, "it ranks whole responses, not trajectories"),
     "reward.urls": ([], _REWARDS),

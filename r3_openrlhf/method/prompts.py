@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from r3_openrlhf.method.core.reflection import fit_attempt, reflection_message
+from r3_openrlhf.method.core.reflection import fit_attempt, hint_message, reflection_message
 from r3_openrlhf.method.core.states import StoredState
 from r3_openrlhf.method.open_table import Name, loaded
 from r3_openrlhf.method.types import Context, Rollout, Word
@@ -105,8 +105,9 @@ class PromptMaker(Protocol):
     def plain(self, problem: Any) -> Any:
         """The prompt that asks the problem."""
 
-    def reflection(self, problem: Any, error: Rollout) -> Any | None:
-        """The prompt that shows a wrong answer and asks again; None: there is no room for it."""
+    def reflection(self, problem: Any, error: Rollout | None) -> Any | None:
+        """The prompt that shows a wrong answer and asks again, or without one shows the reference
+        answer (reflection.hint); None: there is no room for it."""
 
 
 class ChatPrompts:
@@ -140,9 +141,14 @@ class ChatPrompts:
         """The problem as a prompt."""
         return self.render(self.message(problem))
 
-    def reflection(self, problem: Any, error: Rollout) -> Any | None:
-        """The problem with a stored error and guidance, in the context. None: no space for it."""
+    def reflection(self, problem: Any, error: Rollout | None) -> Any | None:
+        """The problem with a stored error and guidance, in the context; without an error, with the first
+        of its `references`. None: no space for it, or no reference."""
         message = self.message(problem)
+        if error is None:
+            answers = getattr(problem, "references", None) or []
+            prompts = [self.render(hint_message(message, answer)) for answer in answers[:1]]
+            return next((one for one in prompts if self.count(one) <= self.max_prompt_tokens), None)
         attempt = self.tokenizer.decode(error.response_ids.tolist(), skip_special_tokens=True)
         shortened = self.fit(attempt, lambda text: self.count(self.render(reflection_message(message, text))))
         return None if shortened is None else self.render(reflection_message(message, shortened))

@@ -16,6 +16,8 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.states import CUTS, by_value, choose_states, state_of
 from r3_openrlhf.method.errors import TrainingStopped
-from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
+from r3_openrlhf.method.history.records import RecallRequest
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import ChosenStates, Prefix, PromptMaker, ReflectionFate, StepPrompt, StepPrompts
 from r3_openrlhf.method.settings import R3Settings
@@ -148,15 +150,15 @@ class R3:
         uids = [read(f"problems[{i}].uid", str, getattr(problem, "uid", None)) for i, problem in enumerate(problems)]
         asked = [StepPrompt(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
         fates, places = self._hard_problems(uids, step=step, epoch=epoch)
+        hint = self.settings.reflection.hint
         for i in places:
-            error = self._stored_error(uids[i], step=step)
-            prompt = None if error is None else render.reflection(problems[i], error)
-            if error is None:
+            error = None if hint else self._stored_error(uids[i], step=step)
+            if error is None and not hint:
                 fates[i] = ReflectionFate.WITHOUT_ERROR
-            elif prompt is None:
+            elif (prompt := render.reflection(problems[i], error)) is None:
                 fates[i] = ReflectionFate.WITHOUT_ROOM
             else:
-                asked.append(StepPrompt(problems[i], i, Context.REFLECTION, prompt))
+                asked.append(StepPrompt(problems[i], i, Context.HINT if hint else Context.REFLECTION, prompt))
         chosen = states or ChosenStates([], {})
         for i, (problem, prefix) in enumerate(zip(of_states, chosen.prefixes, strict=True), start=len(problems)):
             asked.append(StepPrompt(problem, i, Context.PREFIX, render.plain(problem), prefix))
@@ -247,20 +249,23 @@ class R3:
             return []
         present = {rollout.uid for rollout in rollouts}
         rates, contexts = self.history.means(HardBy.SUCCESS_RATE), self._contexts_to("rehearse")
-        imported = set(self.history.imported()) if len(contexts) > 1 else set()
-        rare = {uid for uid in {*rates, *imported} - present if rates.get(uid, 0.0) <= REHEARSED_UP_TO}
-        uids = sorted(uid for uid in rare if rates.get(uid) or uid in imported)
+        solved = set(self.history.solved(contexts))
+        uids = sorted(uid for uid in solved - present if rates.get(uid, 0.0) <= REHEARSED_UP_TO)
         random.Random(f"{self.seed}/rehearse/{step}").shuffle(uids)
         lag = self.settings.replay.max_policy_lag
-        found: list[StoredRollout] = []
+        found: list[Rollout] = []
         most = round(self.settings.replay.rehearse.share * len(rollouts))
         for uid in uids:
             if len(found) >= most:
                 break
-            found += self.history.recall(
-                uid, Verdict.CORRECT, k=1, step=step, max_policy_lag=lag, order="newest", contexts=contexts
-            )
-        return [one.rollout for one in found]
+            recall = partial(self.history.recall, uid, k=1, step=step, max_policy_lag=lag)
+            for one in recall(verdict=Verdict.CORRECT, order="newest", contexts=contexts):
+                failures = recall(verdict=Verdict.WRONG) if one.rollout.context is Context.HINT else []
+                if failures:  # a hint's success is trained after the plain prompt
+                    found.append(replace(one.rollout, prompt_ids=failures[0].rollout.prompt_ids))
+                elif one.rollout.context is not Context.HINT:
+                    found.append(one.rollout)
+        return found
 
     def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
         """Return the rollouts that replay recalls for a problem and verdict, without texts."""
@@ -287,8 +292,8 @@ class R3:
 
     def _contexts_to(self, use: str) -> tuple[Context, ...]:
         """The contexts of successes to "recall" or "rehearse", by replay.imported.use."""
-        is_used = self.settings.replay.imported.use in (use, "both")
-        return (Context.PLAIN, Context.IMPORTED) if is_used else (Context.PLAIN,)
+        imported = (Context.IMPORTED,) if self.settings.replay.imported.use in (use, "both") else ()
+        return (Context.PLAIN, *imported, *((Context.HINT,) if self.settings.reflection.hint else ()))
 
     def _explain(self, batch: MixedBatch, *, step: int) -> None:
         """Count why nothing was recalled for groups, and what the store could have given."""

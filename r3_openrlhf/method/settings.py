@@ -119,6 +119,9 @@ class ReflectionSettings(Section, prefix="reflection."):
     # reflection groups of a step, at most, as a share of its problems (one group is always
     # allowed). They cost tokens that plain groups need (docs/RESULTS.md)
     max_share: float = number(0.03125, above=0, max=1)
+    # show the reference answer instead of a stored error. A success is recalled and rehearsed after the
+    # plain prompt, and counts in no rate
+    hint: bool = False
     # tokens of the stored attempt, at most; fewer if the context is too long
     max_attempt_tokens: int = number(2048, min=1)
 

@@ -38,12 +38,14 @@ class Verdict(Word):
 class Context(Word):
     """Where a rollout began: after the problem alone, after the problem with a stored attempt and
     guidance (ISR), or after the problem and the first tokens of a stored response
-    (method/core/states.py). IMPORTED: after the problem alone, and not sampled by this run."""
+    (method/core/states.py). IMPORTED: after the problem alone, and not sampled by this run. HINT: after
+    the problem with its reference answer."""
 
     PLAIN = "plain"
     REFLECTION = "reflection"
     PREFIX = "prefix"
     IMPORTED = "imported"
+    HINT = "hint"
 
 
 class HardBy(Word):

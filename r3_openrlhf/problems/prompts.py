@@ -163,8 +163,8 @@ class RunPrompts:
         """The problem as a prompt."""
         return self._of(problem).plain(problem)
 
-    def reflection(self, problem: Label, error: Rollout) -> str | None:
-        """The problem with a stored error and guidance, in the context. None: no space for it."""
+    def reflection(self, problem: Label, error: Rollout | None) -> str | None:
+        """As ChatPrompts does."""
         return self._of(problem).reflection(problem, error)
 
     def _of(self, label: Label) -> ChatPrompts:

@@ -84,7 +84,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self.prompts = NO_PROMPTS
         self.seconds = 0.0  # of this step, on what R³ adds
         self.states = NO_STATES  # those that this step's batch starts from
-        self._reflection_prompts: set[str] = set()
+        self._contexts: dict[str, Context] = {}  # of this step's reflection prompts
         self._prefixes: dict[str, Prefix] = {}  # of this step, by the label that carries its ids
         self.before_sampling: Callable[[], None] = lambda: None
         self.values_of_prefixes: Callable | None = None  # by today's critic (experience_values.py)
@@ -120,7 +120,7 @@ class R3SamplesGenerator(SamplesGenerator):
         )
         self.seconds = time.perf_counter() - started
         self.epoch_of_batch = self.epoch
-        self._reflection_prompts.clear()
+        self._contexts.clear()
         self._prefixes.clear()
         self._order.clear()
         max_steps = self.config.train.max_steps
@@ -269,8 +269,8 @@ class R3SamplesGenerator(SamplesGenerator):
             if asked.prefix is not None:  # the label carries the ids to the executor
                 label = dataclasses.replace(records[asked.place], prefix=asked.prefix.ids.tolist()).to_json()
                 self._prefixes[label] = asked.prefix
-            if asked.context is Context.REFLECTION:
-                self._reflection_prompts.add(asked.prompt)
+            if asked.context in (Context.REFLECTION, Context.HINT):
+                self._contexts[asked.prompt] = asked.context
             if asked.context is not Context.PLAIN:
                 further.append((asked.prompt, label))
         return further
@@ -293,10 +293,9 @@ class R3SamplesGenerator(SamplesGenerator):
     def _process_response_into_experience(self, response, **generate_kwargs) -> Experience:
         experience = super()._process_response_into_experience(response, **generate_kwargs)
         prefix = self._prefixes.get(response["label"])
-        reflection = response["prompt"] in self._reflection_prompts
         experience.r3_rollout = rollout_from_response(
             response,
-            context=Context.PREFIX if prefix else Context.REFLECTION if reflection else Context.PLAIN,
+            context=Context.PREFIX if prefix else self._contexts.get(response["prompt"], Context.PLAIN),
             step=self.step if (sampled_by := response["r3"].get("policy_step")) is None else sampled_by,
             epoch=self.epoch,
             prefix_logprobs=prefix.logprobs if prefix else None,

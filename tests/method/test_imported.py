@@ -1,6 +1,7 @@
 """Imported successes: when they join, what their ratio is taken against, and what they never count in."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
 from r3_openrlhf.method.errors import InvalidValue
 from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, HardBy
 from tests.method.test_r3 import C, W, rollout, settings_of
@@ -76,7 +78,7 @@ def test_no_rate_knows_them(own, same):
     with begun(imported(number=0 if same else 50)) as store, begun() as plain:
         for one in (store, plain):
             one.commit_step(1, 1, rows)
-        assert all(store.means(by) == plain.means(by) for by in HardBy) and store.imported() == ["a"]
+        assert all(store.means(by) == plain.means(by) for by in HardBy) and store.solved([Context.IMPORTED]) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -92,3 +94,38 @@ def test_no_rate_knows_them(own, same):
 def test_absence_is_no_number(made, field):
     with begun() as store, pytest.raises(InvalidValue, match=field):
         store.commit_step(1, 1, [made])
+
+
+def test_a_success_after_a_hint_is_the_problem_s_and_no_rate_s():
+    """Step 0: three failures of a plain prompt, and after the answer one success. It is recalled into the all-wrong group, and
+    rehearsed, both after the plain prompt; the hint's own group is no part of a pass rate."""
+    told = replace(rollout(C, number=7, context=Context.HINT), prompt_ids=np.array([1, 9, 9], np.int32))
+    plain = [rollout(W, number=i) for i in range(3)]
+    r3 = R3(settings_of(reflection__hint=True, replay__rehearse__share=1.0), history=HistoryStore.open(":memory:"))
+    r3.remember([*plain, told], step=0, epoch=1)
+    assert [r3.history.means(by) for by in HardBy] == [{"a": 0.0}] * 2
+    for uid, joins in (("a", [1, 0]), ("b", [0, 1])):
+        batch = r3.mix([rollout(W, uid=uid, number=i) for i in range(3)], step=1)
+        rows = [row for row in batch.rows if row.recalled]
+        assert [sum(row.rehearsed is place for row in rows) for place in (False, True)] == joins
+        assert rows[0].old_logprobs is None and rows[0].rollout.response_ids.tolist() == told.response_ids.tolist()
+        assert batch.prompt_ids_of(rows[0]).tolist() == plain[0].prompt_ids.tolist()
+    numbers = batch_metrics(r3.mix([*plain, told, told], step=1), step=1)
+    assert (numbers["fresh/accuracy"], numbers["fresh/score"], numbers["r3/hint/accuracy"]) == (0.0, 0.0, 1.0)
+    assert (numbers["r3/hint/groups"], numbers["r3/hint/recalled"]) == (1.0, 1.0)
+
+
+def test_a_hint_shows_the_reference_to_hard_problems_alone(byte_tokenizer):
+    problems = [
+        SimpleNamespace(uid=uid, problem=f"What is {uid}?", references=refs)
+        for uid, refs in (("a", ["42"]), ("b", []))
+    ]
+    r3 = R3(settings_of(reflection__hint=True, reflection__max_share=1.0), history=HistoryStore.open(":memory:"))
+    r3.remember([rollout(W, uid=one.uid) for one in problems], step=0, epoch=1)
+    render = ChatPrompts(byte_tokenizer, max_prompt_tokens=2000, render=str)
+    *plain, told = r3.prompts(problems, step=1, epoch=2, render=render)
+    assert [one.context for one in plain] == [Context.PLAIN] * 2 and (told.context, told.place) == (Context.HINT, 0)
+    assert told.prompt.startswith("What is a?\n\nThe final answer of this problem is known: 42\n\nSolve the problem")
+    assert [len(list(r3.prompts(problems, step=1, epoch=epoch, render=render))) for epoch in (1, 2)] == [2, 3]
+    render.max_prompt_tokens = 40
+    assert r3.prompts(problems, step=1, epoch=2, render=render).metrics()["r3/reflection/without_room"] == 2.0

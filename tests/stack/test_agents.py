@@ -193,7 +193,8 @@ class Maker(of_responses.Given, AgentExperienceMaker):
 def samples_of(responses, *, step=5, attempts=()):
     """Upstream's tensors and our records of these responses, as the generator makes them."""
     generator = object.__new__(R3SamplesGenerator)
-    generator._prefixes, generator._reflection_prompts, generator._training = {}, set(attempts), False
+    generator._prefixes, generator._training = {}, False
+    generator._contexts = dict.fromkeys(attempts, Context.REFLECTION)
     generator.step, generator.epoch = step, 1
     return [generator._process_response_into_experience(response, max_len=256) for response in responses]
 
@@ -464,7 +465,7 @@ def reflecting(config, tokenizer, history, *, epoch):
     generator.config, generator.tokenizer = config, tokenizer
     generator.r3 = R3(config, history=history, seed=config.train.seed)
     generator.step, generator.epoch, generator.states = 1, epoch, NO_STATES
-    generator._prefixes, generator._reflection_prompts = {}, set()
+    generator._prefixes, generator._contexts = {}, {}
     return generator
 
 
@@ -489,7 +490,7 @@ def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_
     ]
     rows += found + play(other, byte_tokenizer, *["hop"] * 5, prompt=attempt, max_len=WIDE)[0]
     made = replaying(played, byte_tokenizer, history, step=1)
-    made.make_experience_batch(samples_of(rows, step=1, attempts=generator._reflection_prompts))
+    made.make_experience_batch(samples_of(rows, step=1, attempts=generator._contexts))
     records = made.records
     assert [row["context"] for row in records] == ["plain"] * 10 + ["reflection"] * 8
     s = 2**-0.5  # of two sums that differ

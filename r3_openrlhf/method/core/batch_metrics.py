@@ -27,11 +27,12 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     )
     graded = [r for r in batch.rollouts if r.verdict is not Verdict.UNGRADED]
     num_rollouts = max(1, len(batch.rollouts))
-    tokens = dict.fromkeys(("mixed", "all_correct", "none_correct", "reflection", "prefix"), 0)
+    tokens = dict.fromkeys(("mixed", "all_correct", "none_correct", "reflection", "prefix", "hint"), 0)
     for group in groups:
         kind = str(group.state if group.context is Context.PLAIN else group.context)
         tokens[kind] += sum(rows[i].rollout.num_sampled_tokens for i in group.rows if not rows[i].recalled)
     reflection_uids = {g.uid for g in groups if g.context is Context.REFLECTION}
+    hinted = [r.verdict is Verdict.CORRECT for r in graded if r.context is Context.HINT]
     prefixed = [r for r in graded if r.context is Context.PREFIX]
     return {
         "r3/groups/all_correct": count(g.state is GroupState.ALL_CORRECT for g in groups),
@@ -59,6 +60,9 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/prefix/mixed": count(g.context is Context.PREFIX and g.state is GroupState.MIXED for g in groups),
         "r3/prefix/accuracy": mean_or_zero([r.verdict is Verdict.CORRECT for r in prefixed]),
         "r3/prefix/tokens_given": mean_or_zero([r.prefix_tokens for r in prefixed]),
+        "r3/hint/groups": count(g.context is Context.HINT for g in groups),
+        "r3/hint/accuracy": mean_or_zero(hinted),
+        "r3/hint/recalled": count(row.recalled and row.rollout.context is Context.HINT for row in rows),
         "r3/ranking/groups": count(g.ranked for g in groups),
         "r3/ranking/groups_exact": count(g.ranked and g.entropy_source == "exact" for g in groups),
         "r3/ranking/rows": float(len(ranked)),
@@ -88,11 +92,12 @@ def fresh_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
     `entropy`: mean of -ln p(sampled token), unbiased for the mean token entropy, in nats."""
     graded = [r for r in rollouts if r.verdict is not Verdict.UNGRADED]
-    correct = [(r.verdict is Verdict.CORRECT, r.context is Context.PLAIN) for r in graded]
+    unaided = [r for r in graded if r.context is not Context.HINT]
+    correct = [(r.verdict is Verdict.CORRECT, r.context is Context.PLAIN) for r in unaided]
     logprob = sum(float(r.response_logprobs[r.prefix_tokens :].sum()) for r in rollouts)
     numbers = {
         "fresh/reward": mean_or_zero([r.graded_reward for r in graded]),
-        "fresh/score": mean_or_zero([right for right, _ in correct]),
+        "fresh/score": mean_or_zero([right for right, _ in correct]),  # not of a hint
         "fresh/accuracy": mean_or_zero([right for right, plain in correct if plain]),
         "fresh/response_length": mean_or_zero([r.num_tokens for r in rollouts]),
         "fresh/truncated": mean_or_zero([r.truncated for r in rollouts]),

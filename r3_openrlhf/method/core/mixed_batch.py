@@ -252,7 +252,7 @@ class MixedBatch:
                 self.rows[row].trained = False
 
     def _takes(self, group: Group, verdict: Verdict) -> bool:
-        if group.context is Context.REFLECTION:
+        if group.context in (Context.REFLECTION, Context.HINT):
             return verdict is Verdict.CORRECT and self.rows[group.rows[0]].rollout.turn is None
         return group.context is not Context.PREFIX
 

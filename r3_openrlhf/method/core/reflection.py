@@ -20,6 +20,11 @@ two sentences why it fails.
 2. Solve again: forget its result and solve the problem from the start, avoiding that error. Check your result.
 Give the final answer in the same format that the problem asks for."""
 
+HINT = "The final answer of this problem is known:"
+HINT_GUIDANCE = """\
+Solve the problem from the start as if you did not know it, each step with its reason, and check that you arrive there. \
+Do not mention that the answer was given. Give the final answer in the same format that the problem asks for."""
+
 CUT = "\n[... the middle of the attempt is left out ...]\n"
 MIN_VISIBLE_CHARACTERS = 64  # an attempt of which less is left cannot be diagnosed
 
@@ -35,6 +40,11 @@ def reflection_message(problem: str, attempt: str) -> str:
         raise ValueError(f"problem is {quoted(problem)}; a reflection prompt needs the text of the problem")
     attempt = attempt.strip() or "(the attempt is empty)"
     return f"{problem}\n\n{ATTEMPT_INTRODUCTION}\n{ATTEMPT_BEGINS}\n{attempt}\n{ATTEMPT_ENDS}\n\n{GUIDANCE}"
+
+
+def hint_message(problem: str, answer: str) -> str:
+    """The user turn of a prompt that shows the reference answer: problem + answer + guidance."""
+    return f"{problem}\n\n{HINT} {answer}\n\n{HINT_GUIDANCE}"
 
 
 def fit_attempt(

@@ -16,7 +16,7 @@ from r3_openrlhf.method.history.trajectories import TurnsDraft, draft_turns
 from r3_openrlhf.method.types import Context, PromisingState, Rollout, Verdict
 
 # What the file holds instead of the names.
-CONTEXT_CODES = {Context.PLAIN: 0, Context.REFLECTION: 1, Context.PREFIX: 2, Context.IMPORTED: 3}
+CONTEXT_CODES = {Context.PLAIN: 0, Context.REFLECTION: 1, Context.PREFIX: 2, Context.IMPORTED: 3, Context.HINT: 4}
 VERDICT_CODES = {Verdict.CORRECT: 0, Verdict.WRONG: 1, Verdict.UNGRADED: 2}
 CONTEXTS = {code: context for context, code in CONTEXT_CODES.items()}
 VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}

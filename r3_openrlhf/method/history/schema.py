@@ -34,7 +34,7 @@ def _digest(name: str) -> str:
 
 
 _PROBLEM = "problem INTEGER NOT NULL REFERENCES problems"
-_KEY = f"{_PROBLEM}, {_whole('context', high=3)}, {_whole('verdict', high=2)}"
+_KEY = f"{_PROBLEM}, {_whole('context', high=4)}, {_whole('verdict', high=2)}"
 _ARRAY = f"id INTEGER PRIMARY KEY, {_PROBLEM}, {_digest('digest')}, {_whole('num_tokens')}, ids BLOB NOT NULL"
 _REWARDS = f"{_number('reward_sum')}, CHECK (verdict < 2 OR reward_sum = 0)"  # verdict 2: ungraded
 
@@ -73,7 +73,7 @@ CREATE TABLE continuations (
 CREATE TABLE prompts ({_ARRAY}, UNIQUE (problem, digest)) STRICT;
 CREATE TABLE responses ({_ARRAY}, UNIQUE (problem, digest)) STRICT;
 CREATE TABLE rollouts (
-    id INTEGER PRIMARY KEY, {_PROBLEM}, {_whole("context", high=3)}, {_whole("verdict", high=1)},
+    id INTEGER PRIMARY KEY, {_PROBLEM}, {_whole("context", high=4)}, {_whole("verdict", high=1)},
     prompt INTEGER NOT NULL REFERENCES prompts, response INTEGER NOT NULL REFERENCES responses,
     {_whole("num_tokens")},
     {_digest("content")},        -- of context, prompt, response, verdict: what makes a duplicate

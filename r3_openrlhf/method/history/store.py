@@ -225,13 +225,14 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
             ).fetchall()
         return dict(rows)
 
-    def imported(self) -> list[str]:
-        """Return the uids of problems with a recallable imported success, ordered."""
+    def solved(self, contexts: Sequence[Context]) -> list[str]:
+        """Return the uids of problems with a recallable success from these prompts, ordered."""
+        codes = [CONTEXT_CODES[context] for context in contexts]
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT DISTINCT p.uid FROM rollouts r JOIN problems p ON p.id = r.problem "
-                "WHERE r.context = ? AND r.verdict = ? AND r.evicted_at IS NULL ORDER BY p.uid",
-                (CONTEXT_CODES[Context.IMPORTED], VERDICT_CODES[Verdict.CORRECT]),
+                "SELECT DISTINCT uid FROM rollouts JOIN problems p ON p.id = problem WHERE verdict = ? "
+                f"AND context IN ({', '.join('?' * len(codes))}) AND evicted_at IS NULL ORDER BY uid",
+                (VERDICT_CODES[Verdict.CORRECT], *codes),
             ).fetchall()
         return [uid for (uid,) in rows]
 
