@@ -26,14 +26,16 @@ def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str
 
     DataError: the directory is not what the import wrote, or not that with which the run began; its
     rows are of other prompts or another tokenizer than the run's."""
+    record, prompts, measured_then = _record(config), _prompts(run), []
     began = run.path / "imported.json"
     if checkpoint_record.newest(run.checkpoints) is not None and began.is_file():
-        if json.loads(began.read_text(encoding="utf-8"))["digest"] != _record(config)["digest"]:
+        facts = json.loads(began.read_text(encoding="utf-8"))
+        if facts["digest"] != record["digest"]:
             raise DataError(
                 f"history.start {config.history.start} is another import than the run began with; restore it, or start with "
                 "an empty run_dir"
             )
-    record, prompts = _record(config), _prompts(run)
+        measured_then = [facts["sentence"]]
     rows = rows_to_begin_with(config, run)
     for one in rows:
         if tokenizer(text=prompts[one.uid], add_special_tokens=False)["input_ids"] != one.prompt_ids.tolist():
@@ -46,6 +48,7 @@ def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str
     return [
         f"{len(rows):,} successes ({record['origin']}) of {problems:,} of {len(prompts):,} problems",
         *(f"{one.verdict}: {text}" for one, text in zip(rows, shown, strict=False)),
+        *measured_then,
     ]
 
 

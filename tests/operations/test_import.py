@@ -118,7 +118,7 @@ def test_another_prompt_or_another_import_is_refused(config, tmp_path):
     run.data.write_text(text)
     (run.checkpoints / "_actor" / "global_step2").mkdir(parents=True)
     (run.checkpoints / "_actor" / "latest").write_text("global_step2")
-    check_start(config, run, tokenizer)
+    assert "-1.00 nats a token" in check_start(config, run, tokenizer)[-1]  # a resumed run's page says it again
     shutil.rmtree(tmp_path / "start")
     imported(config, [RIGHT], tmp_path)
     with pytest.raises(DataError, match="is another import than the run began with"):
