@@ -376,7 +376,7 @@ class RowPrompts:
         """The row's own prompt."""
         return problem.prompt
 
-    def reflection(self, problem: Any, error: Rollout) -> Any:
+    def reflection(self, problem: Any, error: Rollout | None) -> Any:
         """The same with a wrong answer and guidance in its last message; None: no space for it."""
         prompt = problem.prompt
         if isinstance(prompt, str):

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from r3_openrlhf.config.words import AgentEstimator
-from r3_openrlhf.method.checks import check_fields, number, word
+from r3_openrlhf.method.checks import Section, number, word
 
 
 @dataclass
-class AgentsConfig:
+class AgentsConfig(Section, prefix="agents."):
     """Tasks of many turns (docs/agents.md): a step plays n_samples_per_prompt trajectories of each
     of rollout.batch_size tasks; each turn is a response of at most rollout.max_new_tokens."""
 
@@ -34,6 +34,3 @@ class AgentsConfig:
     invalid_penalty: float = number(0.1, min=0)
     # seconds for a step or the start of an environment, which is then killed: its trajectory is lost
     timeout_s: float = number(60.0, above=0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "agents.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from r3_openrlhf.method.checks import check_fields, number
+from r3_openrlhf.method.checks import Section, check_fields, number
 
 
 @dataclass
-class HeldOutConfig:
+class HeldOutConfig(Section, prefix="held_out."):
     """Held-out problems for the policy in training (evaluations.jsonl). `r3 eval`: afterwards."""
 
     # held-out problems, as data.path; null: no evaluation. Columns, task and prompt are those of `data`
@@ -24,9 +24,6 @@ class HeldOutConfig:
     every_steps: int = number(20, min=1)
     # responses per problem
     n_samples: int = number(4, min=1)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "held_out.")
 
 
 @dataclass

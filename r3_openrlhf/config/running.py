@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from r3_openrlhf.config.words import Device, TokenValues
-from r3_openrlhf.method.checks import check_fields, number, word
+from r3_openrlhf.method.checks import Section, check_fields, number, word
 from r3_openrlhf.method.errors import ConfigError
 
 
@@ -65,18 +65,15 @@ class CheckpointConfig:
 
 
 @dataclass
-class StopConfig:
+class StopConfig(Section, prefix="stop."):
     """Conditions that stop a run."""
 
     # largest mean |actor - engine| log-prob on fresh rollouts, in nats; ten times as much for the 99th percentile over tokens
     max_abs_logprob_gap: float = number(0.1, above=0)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "stop.")
-
 
 @dataclass
-class LoggingConfig:
+class LoggingConfig(Section, prefix="logging."):
     """Numbers and texts besides the run directory."""
 
     # project of Weights & Biases to log to; null: none
@@ -84,6 +81,3 @@ class LoggingConfig:
     # values per token in rollouts/, 2 bytes each. used: entropies of rows that a ranking measured exactly, and log-probs of recalled
     # rows (engine and actor); takes no time. all: log-probs of every row, and with algo=r3 entropies of every trained row. none: nothing
     token_values: str = word("used", TokenValues)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "logging.")

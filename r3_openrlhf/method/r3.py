@@ -249,8 +249,9 @@ class R3:
             return []
         present = {rollout.uid for rollout in rollouts}
         rates, contexts = self.history.means(HardBy.SUCCESS_RATE), self._contexts_to("rehearse")
-        solved = set(self.history.solved(contexts))
-        uids = sorted(uid for uid in solved - present if rates.get(uid, 0.0) <= REHEARSED_UP_TO)
+        solved = self.history.means(HardBy.SUCCESS_RATE, contexts=contexts)
+        rare = (uid for uid, rate in solved.items() if rate and rates.get(uid, 0.0) <= REHEARSED_UP_TO)
+        uids = [uid for uid in rare if uid not in present]
         random.Random(f"{self.seed}/rehearse/{step}").shuffle(uids)
         lag = self.settings.replay.max_policy_lag
         found: list[Rollout] = []

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from r3_openrlhf.method.open_table import OpenTable, named_by, tried
+from r3_openrlhf.method.open_table import OpenTable, check_signature, named_by, tried
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -195,16 +195,8 @@ def shaped(probs: Tensor) -> Tensor:
 
 
 def _weight_of_user(path: str, function: Any) -> Callable[[Tensor], Tensor]:
-    """ConfigError: it cannot be called, or does not give a finite number for each probability."""
-
-    def call() -> None:
-        import torch
-
-        weights = function(torch.tensor([0.0, 0.1, 1.0]))
-        if tuple(weights.shape) != (3,) or not torch.isfinite(weights).all():
-            raise ValueError(f"the weights of three tokens are {weights}")
-
-    tried("replay.imported.weight", path, call, on="the probabilities 0, 0.1 and 1")
+    """ConfigError: it is no function of the probabilities."""
+    check_signature("replay.imported.weight", path, function, None)
     return function
 
 

@@ -9,8 +9,6 @@ log-probs beyond -16."""
 from __future__ import annotations
 
 import hashlib
-import json
-from typing import Any
 
 import numpy as np
 import zstandard
@@ -35,22 +33,19 @@ class Codec:
 
     def unpack(self, data: bytes, dtype: type, *, length: int) -> np.ndarray:
         """Inverse of pack, for an array of `length` values. HistoryError: damaged bytes."""
-        raw = self._decompress(data, length=4 * length)
+        raw = self.decompress(data, length=4 * length)
         lower, upper = np.frombuffer(raw, dtype="<u2").reshape(2, -1)
         array = upper.astype("<u4")
         array <<= 16
         array |= lower
         return array.view(dtype)
 
-    def pack_json(self, value: dict[str, Any]) -> bytes:
-        """Compressed JSON. Raises TypeError for a value that JSON has no word for."""
-        return self._compressor.compress(json.dumps(value, separators=(",", ":")).encode())
+    def compress(self, data: bytes) -> bytes:
+        """One zstd frame, with a checksum."""
+        return self._compressor.compress(data)
 
-    def unpack_json(self, data: bytes) -> dict[str, Any]:
-        """Inverse of pack_json. Raises HistoryError when the bytes are damaged."""
-        return json.loads(self._decompress(data))
-
-    def _decompress(self, data: bytes, *, length: int | None = None) -> bytes:
+    def decompress(self, data: bytes, *, length: int | None = None) -> bytes:
+        """Inverse of compress, of `length` bytes if given. HistoryError: damaged bytes."""
         try:
             claimed = zstandard.frame_content_size(data)  # allocated before the checksum
             if length is not None and claimed != length:

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from itertools import groupby
 from typing import Any
 
-from r3_openrlhf.method.history.codec import Codec, state_digest
+from r3_openrlhf.method.history.codec import Codec, digest, state_digest
 from r3_openrlhf.method.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, Draft
 from r3_openrlhf.method.history.eviction import Candidate, richest_first, rows_over
 from r3_openrlhf.method.history.usage import (
@@ -171,10 +171,8 @@ class StepWriter:
         tokens = self._codec.pack(rollout.response_ids)
         logprobs = self._codec.pack(rollout.response_logprobs) if rollout.has_logprobs else None
         size = row_bytes(len(logprobs or b""), len(tokens))
-        if draft.turns is not None:
-            prompts = self._codec.pack(draft.turns.prompt_ids)
-            turns = self._codec.pack_json({"turns": draft.turns.turns})
-            size += blob_bytes(len(prompts)) + blob_bytes(len(turns))
+        turns = None if draft.turns is None else self._codec.compress(draft.turns)
+        size += 0 if turns is None else blob_bytes(len(turns))
         had_state = earlier is not None and earlier.first_step is not None
         if had_state or draft.state is not None:
             size += STATE_BYTES
@@ -217,9 +215,7 @@ class StepWriter:
         )
         self._put("logprobs", self._ids.rollout, logprobs)
         if draft.turns is not None:
-            self._put(
-                "trajectories", self._ids.rollout, draft.turns.digest, len(draft.turns.prompt_ids), prompts, turns
-            )
+            self._put("trajectories", self._ids.rollout, digest(draft.turns), turns)
         if earlier is not None and had_state:  # the same response: it keeps its first state
             self._connection.execute(
                 "INSERT INTO states SELECT ?, num_tokens, state, value, first_step FROM states WHERE rollout = ?",

@@ -7,12 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from r3_openrlhf.method.errors import HistoryError, quoted
 from r3_openrlhf.method.history.codec import digest
-from r3_openrlhf.method.history.schema import MAX_WHOLE
-from r3_openrlhf.method.history.trajectories import TurnsDraft, draft_turns
+from r3_openrlhf.method.history.trajectories import encoded_turns
 from r3_openrlhf.method.types import Context, PromisingState, Rollout, Verdict
 
 # What the file holds instead of the names.
@@ -32,7 +28,7 @@ class Draft:
     content: bytes
     samples: int
     reward_sum: float
-    turns: TurnsDraft | None = None  # of a whole trajectory
+    turns: bytes | None = None  # of a whole trajectory
     state: PromisingState | None = None
 
 
@@ -51,24 +47,16 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     return [_merge(same[key]) for key in ordered]
 
 
-def whole_number(value: object, *, name: str, low: int = 0) -> int:
-    """`value` as an int. HistoryError: no whole number from `low` to MAX_WHOLE."""
-    if isinstance(value, int | np.integer) or isinstance(value, float | np.floating) and float(value).is_integer():
-        if low <= value <= MAX_WHOLE:
-            return int(value)
-    raise HistoryError(f"{name} is {quoted(value)}; the history store takes whole numbers from {low} to 2**53")
-
-
 def _read(rollout: Rollout) -> Draft:
     prompt_digest = digest(rollout.prompt_ids.tobytes())
     response_digest = digest(rollout.response_ids.tobytes())
-    turns = draft_turns(rollout)
+    turns = encoded_turns(rollout)
     context, verdict = rollout.context.value.encode(), rollout.verdict.value.encode()
     return Draft(
         rollout=rollout,
         prompt_digest=prompt_digest,
         response_digest=response_digest,
-        content=digest(context, prompt_digest, response_digest, verdict, *([turns.digest] if turns else [])),
+        content=digest(context, prompt_digest, response_digest, verdict, *([turns] if turns else [])),
         samples=1,
         reward_sum=rollout.graded_reward,
         turns=turns,

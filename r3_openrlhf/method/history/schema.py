@@ -95,9 +95,7 @@ CREATE TABLE rollouts (
 CREATE TABLE logprobs (rollout INTEGER PRIMARY KEY REFERENCES rollouts, data BLOB) STRICT;
 -- The turns of the rows that are whole trajectories. Their responses, in a row, are the row's.
 CREATE TABLE trajectories (
-    rollout INTEGER PRIMARY KEY REFERENCES rollouts, {_digest("digest")},
-    {_whole("num_tokens")},  -- of the prompts of all turns
-    prompts BLOB NOT NULL, turns BLOB NOT NULL) STRICT;
+    rollout INTEGER PRIMARY KEY REFERENCES rollouts, {_digest("digest")}, turns BLOB NOT NULL) STRICT;
 -- Where a critic's values say that a failed response may be continued, since which step.
 CREATE TABLE states (
     rollout INTEGER NOT NULL REFERENCES rollouts, {_whole("num_tokens", low=1)},

@@ -24,13 +24,12 @@ from r3_openrlhf.method.history.drafts import (
     VERDICT_CODES,
     VERDICTS,
     merge_duplicates,
-    whole_number,
 )
 from r3_openrlhf.method.history.lease import Lease, last_holder
 from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, HardBy, Rollout, Verdict
-from r3_openrlhf.method.values import read_rollouts
+from r3_openrlhf.method.values import read, read_rollouts
 
 
 @dataclass(eq=False, repr=False)
@@ -93,7 +92,7 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
 
         When it returns, the step survives a power failure; before, nothing of it is visible.
         Ungraded rollouts are counted but not stored."""
-        step, epoch = whole_number(step, name="the step"), whole_number(epoch, name="the epoch")
+        step, epoch = read("the step", int, step), read("the epoch", int, epoch)
         rollouts = read_rollouts(rollouts)
         drafts = merge_duplicates(rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED)
         ungraded = [rollout for rollout in rollouts if rollout.verdict is Verdict.UNGRADED]
@@ -113,7 +112,7 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
 
         Rows that later steps evicted return; counters are those of `step`. HistoryError if `step`
         is before the rollback floor, unless nothing would remain (then the store is emptied)."""
-        step = whole_number(step, name="the step", low=-1)
+        step = -1 if step == -1 else read("the step", int, step)
         with self._transaction(f"roll back to step {step} in") as connection:
             floor = self.rollback_floor
             (first,) = connection.execute("SELECT min(step) FROM steps").fetchone()
@@ -131,7 +130,7 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
 
         Call it with the oldest checkpoint that is kept, or, without any, with every step.
         """
-        step = whole_number(step, name="the rollback floor", low=-1)
+        step = -1 if step == -1 else read("the rollback floor", int, step)
         with self._transaction(f"set the rollback floor {step} of") as connection:
             last, floor = self.last_step, self.rollback_floor
             if last is None:
@@ -141,13 +140,6 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
             if floor is None or step > floor:
                 connection.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?)", (step,))
                 rollback.purge_below(connection, floor=step)
-
-    def compact(self) -> None:
-        """Rewrite the file without free pages. Needs free disk space for the result."""
-        if not self._writer:
-            raise HistoryError(f"cannot compact {self.path}: it was opened for reading")
-        with self._reading() as connection:
-            connection.execute("VACUUM")
 
     # ---- reading
 
@@ -224,17 +216,6 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
                 (*codes, VERDICT_CODES[Verdict.UNGRADED]),
             ).fetchall()
         return dict(rows)
-
-    def solved(self, contexts: Sequence[Context]) -> list[str]:
-        """Return the uids of problems with a recallable success from these prompts, ordered."""
-        codes = [CONTEXT_CODES[context] for context in contexts]
-        with self._reading() as connection:
-            rows = connection.execute(
-                "SELECT DISTINCT uid FROM rollouts JOIN problems p ON p.id = problem WHERE verdict = ? "
-                f"AND context IN ({', '.join('?' * len(codes))}) AND evicted_at IS NULL ORDER BY uid",
-                (VERDICT_CODES[Verdict.CORRECT], *codes),
-            ).fetchall()
-        return [uid for (uid,) in rows]
 
     def counts(self, uid: str) -> dict[tuple[Context, Verdict], tuple[int, float]]:
         """Return a problem's number of rollouts, evicted ones included, and sum of rewards, by

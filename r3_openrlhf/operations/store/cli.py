@@ -1,4 +1,4 @@
-"""`r3 history`: look into a run's history store, check it, begin one. Only `compact` changes it."""
+"""`r3 history`: look into a run's history store, check it, begin one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from r3_openrlhf.config.shell_completion import complete_runs
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history.connection import CONTENT_ERRORS, reading, snapshot
 from r3_openrlhf.method.history.numbers import attempts, statistics
-from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.operations.store.verification import verify as verified
 
 STORE_NAME = "history.sqlite"
@@ -27,7 +26,7 @@ LEFT_OUT = {"row", "epoch", "reason", "entropy_source"}
 def history() -> None:
     """Inspect and check the history store of a run.
 
-    RUN is a run directory, or the store itself. All but `compact` are safe while it runs.
+    RUN is a run directory, or the store itself. All are safe while it runs.
 
     \b
     Example:
@@ -108,15 +107,6 @@ def verify(store: Path) -> dict[str, Any]:
     """Check pages, references, counters and stored arrays; exit code 1 if one is wrong."""
     result = verified(store)
     return {"ok": not result.findings, **result._asdict()}
-
-
-@_command
-def compact(store: Path) -> dict[str, Any]:
-    """Give free pages back to the file system. Refused while a run is writing."""
-    before = store.stat().st_size
-    with HistoryStore.open(store) as opened:
-        opened.compact()
-    return {"bytes_before": before, "bytes_after": store.stat().st_size}
 
 
 def _lines(result: Mapping[str, Any], indent: str = "") -> Iterator[str]:

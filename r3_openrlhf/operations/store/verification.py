@@ -34,14 +34,6 @@ _RULES = [
         "{0}{1} refers to {2} that are not there",
     ),
     (
-        # Above the floor nothing was removed for good: rows and rows-less samples are all there.
-        "SELECT s.step, num_rollouts, total(n) FROM steps s LEFT JOIN (SELECT step, samples AS n FROM rollouts "
-        "UNION ALL SELECT step, count FROM gone) USING (step) "
-        "WHERE s.step > coalesce((SELECT value FROM meta WHERE key = 'floor'), -1) "
-        "GROUP BY s.step HAVING total(n) != num_rollouts",
-        "step {0} had {1} rollouts, {2:.0f} are accounted for",
-    ),
-    (
         # counters = rows + gone; sums of rewards have another order: equal up to rounding
         f"SELECT coalesce(uid, problem), {_in_words('context', CONTEXTS)}, {_in_words('verdict', VERDICTS)}, "
         "sum(a), sum(b), sum(c), sum(d) FROM ("

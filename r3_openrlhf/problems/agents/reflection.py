@@ -30,10 +30,10 @@ def attempt_section(attempt: str) -> str:
 class TurnPrompts(ChatPrompts):
     """A reflection on many turns: lines for its turns' prompts (stack/agents/executor.py)."""
 
-    def reflection(self, _problem: Any, error: Rollout) -> str | None:
+    def reflection(self, _problem: Any, error: Rollout | None) -> str | None:
         """Short enough for the longest prompt of that attempt, so that a memory seldom gives way to
         them. None: not even a shortened attempt is."""
-        turns = error.turns or ()
+        turns = (error.turns if error is not None else None) or ()
         longest = max((len(turn.prompt_ids) for turn in turns), default=0)
         shortened = self.fit(attempt_text(turns), lambda text: longest + self.count(attempt_section(text)))
         return None if shortened is None else attempt_section(shortened)

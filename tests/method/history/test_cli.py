@@ -4,7 +4,6 @@ import json
 import os
 import select
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -85,27 +84,12 @@ def test_show(run_dir):
     assert sorted(row["evicted_at"] or 0 for row in first) == [0, 2]
 
 
-def test_compact_gives_space_back(tmp_path):
-    rng = np.random.default_rng(0)
-    with HistoryStore.open(
-        tmp_path / "history.sqlite", limits=HistorySettings(max_per_problem_and_verdict=1)
-    ) as store:
-        for step in range(20):
-            store.commit_step(step, 1, [make_rollout(ids=rng.integers(0, 10**6, 5000))])
-        store.set_rollback_floor(19)
-    sizes = as_json("compact", tmp_path)
-    assert sizes["bytes_after"] < sizes["bytes_before"] / 2
-    assert as_json("verify", tmp_path)["ok"] is True
-
-
-def test_all_but_compact_work_while_a_run_writes(run_dir, tmp_path):
+def test_all_work_while_a_run_writes(run_dir, tmp_path):
     with HistoryStore.open(run_dir / "history.sqlite") as store:
         numbers = as_json("stats", run_dir)
         assert numbers["writer"]["state"] == "running" and f"process {os.getpid()}" in numbers["writer"]["holder"]
         as_json("show", run_dir, "p")
         as_json("verify", run_dir)
-        refused = r3_history("compact", run_dir)
-        assert refused.exit_code == 1 and f"is being written by process {os.getpid()}" in refused.output
         store.commit_step(4, 2, [make_rollout(ids=[6])])
     assert as_json("verify", run_dir)["ok"] is True
 
@@ -171,6 +155,6 @@ def test_an_unsound_store_is_exit_code_1(run_dir):
 
 
 def test_every_command_has_help():
-    for command in ("stats", "show", "verify", "compact"):
+    for command in ("stats", "show", "verify", "import"):
         assert "RUN" in r3_history(command, "--help").output
     assert "r3 history stats" in r3_history("--help").output

@@ -42,9 +42,3 @@ def test_every_flipped_payload_bit_is_noticed():
 def test_a_digest_knows_where_a_part_ends():
     assert digest(b"ab", b"c") != digest(b"a", b"bc")
     assert digest(b"a") != digest(b"a", b"")
-
-
-def test_json_is_packed_and_nothing_else():
-    assert Codec().unpack_json(Codec().pack_json({"a": [1, None, "ü"]})) == {"a": [1, None, "ü"]}
-    with pytest.raises(TypeError):
-        Codec().pack_json({"a": object()})

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.errors import HistoryError, InvalidValue
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.history.witness import check_checkpoint, record_of
 from r3_openrlhf.method.settings import HistorySettings
@@ -169,7 +169,7 @@ def test_a_commit_takes_no_step_that_it_could_not_give_back(field, value, quick_
     """Fields of rollouts: tests/method/test_handed_over.py."""
     with HistoryStore.open(quick_path / "history.sqlite") as store:
         store.commit_step(1, 1, [make_rollout()])
-        with pytest.raises(HistoryError, match="takes whole numbers"):
+        with pytest.raises(InvalidValue, match="use a whole number from 0 to 2..53"):
             store.commit_step(**{"step": 2, "epoch": 1, field: value}, rollouts=[make_rollout(ids=[8])])
         assert store.last_step == 1  # nothing of it is there
     assert verify(quick_path / "history.sqlite").findings == []
@@ -180,7 +180,7 @@ def test_no_step_that_is_no_number_is_taken(value, quick_path):
     with HistoryStore.open(quick_path / "history.sqlite") as store:
         store.commit_step(1, 1, [make_rollout()])
         for method in (store.roll_back, store.set_rollback_floor):
-            with pytest.raises(HistoryError, match="takes whole numbers"):
+            with pytest.raises(InvalidValue, match="use a whole number from 0 to 2..53"):
                 method(value)
         far = store.recall("p", Verdict.WRONG, k=10**23, step=5, max_policy_lag=10**23)
         assert len(far) == 1

@@ -17,7 +17,7 @@ from r3_openrlhf.method.history import HistoryStore, RecallRequest
 from r3_openrlhf.method.history.codec import digest
 from r3_openrlhf.method.history.drafts import CONTEXT_CODES, merge_duplicates
 from r3_openrlhf.method.history.recall import read
-from r3_openrlhf.method.history.trajectories import draft_turns
+from r3_openrlhf.method.history.trajectories import encoded_turns
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
@@ -195,7 +195,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         answers = [values(stored.rollout) for stored in found]
         kept = {}  # of equal responses and turns one: the newest of a plain prompt, else the newest
         for rollout in sorted(allowed, key=lambda r: (-CONTEXT_CODES[r.context], r.policy_step, content(r))):
-            turns = None if rollout.turns is None else draft_turns(rollout).digest
+            turns = None if rollout.turns is None else encoded_turns(rollout)
             kept[rollout.response_ids.tobytes(), turns] = rollout
         assert len(answers) == min(k, len(kept))
         assert len(set(answers)) == len(answers)
