@@ -26,7 +26,8 @@ def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str
 
     DataError: the directory is not what the import wrote, or not that with which the run began; its
     rows are of other prompts or another tokenizer than the run's."""
-    record, prompts, measured_then = _record(config), _prompts(run), []
+    record, measured_then = _record(config), []
+    rows, prompts = rows_to_begin_with(config, run)
     began = run.path / "imported.json"
     if checkpoint_record.newest(run.checkpoints) is not None and began.is_file():
         facts = json.loads(began.read_text(encoding="utf-8"))
@@ -36,7 +37,6 @@ def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str
                 "an empty run_dir"
             )
         measured_then = [facts["sentence"]]
-    rows = rows_to_begin_with(config, run)
     for one in rows:
         if tokenizer(text=prompts[one.uid], add_special_tokens=False)["input_ids"] != one.prompt_ids.tolist():
             raise DataError(
@@ -63,14 +63,11 @@ def _record(config: R3Config) -> dict[str, Any]:
     return record
 
 
-def _prompts(run: RunDirectory) -> dict[str, str]:
-    return {Label.from_json(label).uid: prompt for prompt, label in zip(*read_prompts(run.data), strict=True)}
-
-
-def rows_to_begin_with(config: R3Config, run: RunDirectory) -> list[Rollout]:
-    """The imported successes of problems that the run trains on."""
-    prompts = _prompts(run)
-    return [one for one in successes(RunDirectory(config.history.start or "").history) if one.uid in prompts]
+def rows_to_begin_with(config: R3Config, run: RunDirectory) -> tuple[list[Rollout], dict[str, str]]:
+    """The imported successes of problems that the run trains on, and the prompts of all these by uid."""
+    prompts = {Label.from_json(label).uid: prompt for prompt, label in zip(*read_prompts(run.data), strict=True)}
+    rows = successes(RunDirectory(config.history.start or "").history)
+    return [one for one in rows if one.uid in prompts], prompts
 
 
 def measured(

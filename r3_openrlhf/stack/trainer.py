@@ -113,7 +113,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
 
     def _begin_history(self, history: HistoryStore) -> None:
         """Commit the imported successes as step 0, with their log-probs under the first policy."""
-        rows = rows_to_begin_with(self.config, self.run)
+        rows, _ = rows_to_begin_with(self.config, self.run)
         kept, sentence = measured(self.config, self.run, rows, logprobs_of(self.actor_model_group, rows))
         history.commit_step(0, 1, kept)
         announce(self.run, Phase.LOADING, warning=sentence)

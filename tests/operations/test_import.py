@@ -84,7 +84,7 @@ def begin(config, run, tokenizer, mean=-1.0):
     """As launch and trainer do; the first policy gives every token `mean` nats."""
     lines = check_start(config, run, tokenizer)
     run.first_page.write_text(json.dumps({"imported": lines}))
-    rows = rows_to_begin_with(config, run)
+    rows, _ = rows_to_begin_with(config, run)
     return measured(config, run, rows, [np.full(one.num_tokens, mean, np.float32) for one in rows])
 
 

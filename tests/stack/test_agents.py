@@ -30,6 +30,7 @@ from r3_openrlhf.stack.agents.turns import whole_trajectories  # noqa: E402
 from r3_openrlhf.stack.rollout_engine import R3RolloutActor  # noqa: E402
 from r3_openrlhf.stack.samples_generator import NO_STATES, R3SamplesGenerator  # noqa: E402
 from r3_openrlhf.stack.work import work_of  # noqa: E402
+from tests.method.history.samples import counts as counts_of  # noqa: E402
 from tests.stack import test_experience_maker as of_responses  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -435,8 +436,8 @@ def test_lost_trajectories_are_counted_in_the_history_and_never_recalled(executo
     played = executor("replay.enabled=true", "reward.max_ungraded_rate=1")
     made = replaying(played, byte_tokenizer, history, step=0)
     stepped(made, byte_tokenizer, played, [("up", "jump"), *FAILURES], step=0)
-    assert history.counts(TASK)[Context.PLAIN, Verdict.UNGRADED][0] == 1
-    assert history.counts(TASK)[Context.PLAIN, Verdict.WRONG][0] == 2
+    assert counts_of(history, TASK)[Context.PLAIN, Verdict.UNGRADED][0] == 1
+    assert counts_of(history, TASK)[Context.PLAIN, Verdict.WRONG][0] == 2
     assert history.recall(TASK, Verdict.UNGRADED, k=4, step=5, max_policy_lag=9) == []
 
 
@@ -501,7 +502,7 @@ def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_
     assert metrics_of(made, counts) == counts
     assert made.metrics["r3/reflection/groups"] == 1 and made.metrics["accuracy"] == 0
     history.commit_step(2, 2, made.kept_rollouts())
-    counts = history.counts(TASK)
+    counts = counts_of(history, TASK)
     assert [counts.get((context, verdict), (0,))[0] for context in (Context.PLAIN, Context.REFLECTION) for verdict in (Verdict.CORRECT, Verdict.WRONG)] == [0, 4, 1, 1]  # fmt: skip
 
 

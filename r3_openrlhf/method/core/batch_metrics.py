@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean, pstdev
 
-from r3_openrlhf.method.core.groups import GroupState, RecallFate
+from r3_openrlhf.method.core.groups import GroupState, RankingFate, RecallFate
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 
@@ -16,6 +16,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     recalled = [row for row in rows if row.recalled and not row.rehearsed]
     lags = [step - row.rollout.policy_step for row in recalled if not row.rollout.origin]
     wanted = [group for group in groups if group.wanted]
+    ranked_groups = [group for group in groups if group.ranking is RankingFate.RANKED]
     ranked = [row.ranking_reward for row in rows if row.ranking_reward is not None]
     mass = sum(abs(row.advantage) for row in rows if row.trained)
     unverified = sum(
@@ -63,8 +64,8 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/hint/groups": count(g.context is Context.HINT for g in groups),
         "r3/hint/accuracy": mean_or_zero(hinted),
         "r3/hint/recalled": count(row.recalled and row.rollout.context is Context.HINT for row in rows),
-        "r3/ranking/groups": count(g.ranked for g in groups),
-        "r3/ranking/groups_exact": count(g.ranked and g.entropy_source == "exact" for g in groups),
+        "r3/ranking/groups": float(len(ranked_groups)),
+        "r3/ranking/groups_exact": count(g.entropy_source == "exact" for g in ranked_groups),
         "r3/ranking/rows": float(len(ranked)),
         "r3/ranking/reward_mean": mean_or_zero(ranked),
         "r3/ranking/reward_std": pstdev(ranked) if ranked else 0.0,

@@ -117,11 +117,6 @@ class Group:
         return self.replay not in UNASKED
 
     @property
-    def ranked(self) -> bool:
-        """True if some of its rows were ranked."""
-        return self.ranking is RankingFate.RANKED
-
-    @property
     def collapsed_before(self) -> bool:
         """True if all its fresh rows have one verdict."""
         return self.state in (GroupState.ALL_CORRECT, GroupState.NONE_CORRECT)
@@ -347,7 +342,7 @@ class MixedBatch:
             rows = [self.rows[i] for i in group.rows]
             rewards = [row.reward for row in rows]
             correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
-            if guard is not RankingGuard.NONE and group.ranked and not any(correct):
+            if guard is not RankingGuard.NONE and group.ranking is RankingFate.RANKED and not any(correct):
                 values = mean_baseline(rewards)
             else:
                 values = estimator.of(
@@ -361,7 +356,9 @@ class MixedBatch:
                     off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
                 )
             values = amplify_successes(values, correct, factor=success_scale)
-            if group.ranked:  # alpha, the weight or an estimator may value a success below its reward
+            if (
+                group.ranking is RankingFate.RANKED
+            ):  # alpha, the weight or an estimator may value a success below its reward
                 values = below_successes(values, [row.ranked for row in rows], correct)
             for row, value in zip(rows, values, strict=True):
                 row.advantage = value
@@ -370,7 +367,7 @@ class MixedBatch:
     def _set_rewards(self, group: Group, *, centred: bool) -> None:
         rows = [self.rows[i] for i in group.rows]
         rewards = [row.outcome_reward for row in rows]
-        if group.ranked:
+        if group.ranking is RankingFate.RANKED:
             correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
             rewards = ranked_rewards(rewards, [row.ranking_reward for row in rows], correct, centred=centred)
         for row, reward in zip(rows, rewards, strict=True):

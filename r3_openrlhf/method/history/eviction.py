@@ -5,14 +5,9 @@ a set leave first, by sampling step; but rows of a reflection prompt or a prefix
 plain: recall into a plain group prefers these, and a hard problem's further groups would push them
 out.
 
-When the file is full, the richest sets give first. A row has a place in its set, 1 for the one that
-stays longest. The last place of the largest set leaves first, among equals the oldest row. So no
-set is emptied while another has two rows: a problem's only success, or error, goes last. Among
-these errors leave first: replay waits for a success on a hard problem. Rows that leave by age alone
-are those of the problems not asked for longest, which an epoch asks next.
-
-Rows with a state (exploration.rrl) have a number of their own per problem; in a full file they leave
-after all others. RRL returns to early states: the newest leave first.
+When the file is full, the richest sets give first (docs/history.md, Bounds). Of problems' last rows
+errors leave first: replay waits for a success on a hard problem. Rows that leave by age alone would
+be those of the problems not asked for longest, which an epoch asks next.
 
 It looks at content, not row ids or arrival: every rank order evicts the same rows."""
 

@@ -20,9 +20,7 @@ from r3_openrlhf.method.history.commit import StepWriter
 from r3_openrlhf.method.history.connection import MEMORY, open_for_reading, open_for_writing, sentences, snapshot
 from r3_openrlhf.method.history.drafts import (
     CONTEXT_CODES,
-    CONTEXTS,
     VERDICT_CODES,
-    VERDICTS,
     merge_duplicates,
 )
 from r3_openrlhf.method.history.lease import Lease, last_holder
@@ -216,17 +214,6 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
                 (*codes, VERDICT_CODES[Verdict.UNGRADED]),
             ).fetchall()
         return dict(rows)
-
-    def counts(self, uid: str) -> dict[tuple[Context, Verdict], tuple[int, float]]:
-        """Return a problem's number of rollouts, evicted ones included, and sum of rewards, by
-        context and verdict. The sum of ungraded rollouts is 0.0, because they have no reward."""
-        with self._reading() as connection:
-            rows = connection.execute(
-                "SELECT c.context, c.verdict, c.count, c.reward_sum FROM counters c "
-                "JOIN problems p ON p.id = c.problem WHERE p.uid = ? ORDER BY c.context, c.verdict",
-                (uid,),
-            ).fetchall()
-        return {(CONTEXTS[context], VERDICTS[verdict]): (count, total) for context, verdict, count, total in rows}
 
     def close(self) -> None:
         """Close the connection and release the lease. A second call does nothing."""

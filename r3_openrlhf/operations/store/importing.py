@@ -43,8 +43,8 @@ Solutions = Iterator[tuple[str | None, str | None]]
 def import_successes(
     source: str, into: Path, config: R3Config, *, problem: str, solution: str, origin: str | None
 ) -> dict[str, Any]:
-    """Write the store of `into`, which is new, and its record. Returns what was imported, what was left
-    out and why, and three rows. problem, solution: columns of a file.
+    """Write the store of `into`, which is new, and its record. Returns what was imported, and what was
+    left out and why. problem, solution: columns of a file.
 
     DataError: no success, a problem of held_out.path, no such column, a store that is there."""
     run, path = RunDirectory(into), Path(source)
@@ -79,8 +79,7 @@ def import_successes(
         "digest": record.digest,
     }
     write_whole(run.path / "import.json", json.dumps({"source": source, **result}) + "\n")
-    texts = [tokenizer.decode([*one.prompt_ids, *one.response_ids]) for one in kept[:3]]
-    return {**result, "first": [quoted(text, most=600) for text in texts]}
+    return result
 
 
 def _tokenizer_of(config: R3Config) -> Any:

@@ -32,16 +32,6 @@ def test_statistics_of_given_vectors(vectors):
         assert found == (approx(case["peak"]), approx(case["global"])), case
 
 
-def test_lists_arrays_and_tensors_give_the_same():
-    values = [0.5, 0.25, 2.0, 1.0]
-    expected = entropy_statistics(values, peak_fraction=0.5)
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        assert entropy_statistics(torch.tensor(values, dtype=dtype), peak_fraction=0.5) == expected
-    for dtype in (np.float16, np.float32, np.float64):
-        assert entropy_statistics(np.array(values, dtype), peak_fraction=0.5) == expected
-    assert all(type(value) is float for value in expected)
-
-
 @given(ENTROPIES, floats(0.01, 1), integers(0, 99))
 def test_the_order_of_tokens_changes_not_even_the_last_bit(entropies, fraction, seed):
     shuffled = random.Random(seed).sample(entropies, len(entropies))
@@ -146,19 +136,6 @@ def test_the_tail_of_a_nearly_certain_token_keeps_its_digits(tail):
     lower = -(1 - tail) * math.log1p(-tail) - tail * math.log(tail)
     assert lower_T == approx(lower, rel=1e-5)
     assert upper_T == approx(lower + tail * math.log(100_000), rel=1e-5)
-
-
-def test_lists_arrays_and_tensors_give_the_same_bounds():
-    logprobs_Tk = np.log(np.array([[0.5, 0.25], [0.75, 0.125]]))
-    expected = topk_entropy_bounds(logprobs_Tk, vocab_size=9)
-    for same in (logprobs_Tk.tolist(), torch.tensor(logprobs_Tk), np.asfortranarray(logprobs_Tk)):
-        found = topk_entropy_bounds(same, vocab_size=9)
-        assert all(isinstance(bound_T, np.ndarray) and bound_T.dtype == np.float64 for bound_T in found)
-        assert (np.stack(found) == np.stack(expected)).all()
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        found = topk_entropy_bounds(torch.tensor(logprobs_Tk).to(dtype), vocab_size=9)
-        assert all(bound_T.dtype == np.float32 for bound_T in found)
-        assert np.allclose(np.stack(found), np.stack(expected), atol=0.03)
 
 
 # ── logits -> exact log-probs and entropy ──

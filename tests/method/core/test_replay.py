@@ -17,11 +17,6 @@ CANDIDATES = lists(integers(0, 3), max_size=10).map(
 )
 
 
-def test_newest_first_by_hand():
-    stored = [Stored(3, (7,)), Stored(9, (5,)), Stored(9, (4,)), Stored(1, (1,))]
-    assert choose(stored, k=3, order="newest", rng=random.Random(0)) == [stored[2], stored[1], stored[0]]
-
-
 @given(CANDIDATES, integers(1, 12), sampled_from(["uniform", "newest"]), integers(0, 99))
 def test_distinct_candidates_and_never_more_than_k(stored, k, order, seed):
     chosen = choose(stored, k=k, order=order, rng=random.Random(seed))
@@ -36,24 +31,12 @@ def test_the_order_of_storing_changes_nothing(stored, k, order, seed):
     assert choose(shuffled, k=k, order=order, rng=random.Random(seed)) == chosen
 
 
-@given(CANDIDATES, integers(1, 5))
-def test_newest_leaves_none_behind_that_is_newer(stored, k):
-    chosen = choose(stored, k=k, order="newest", rng=random.Random(0))
-    left = set(stored) - set(chosen)
-    assert all(old.policy_step <= new.policy_step for old in left for new in chosen)
-
-
 def test_uniform_is_uniform():
     stored = [Stored(step, (step,)) for step in range(5)]
     rng = random.Random(0)
     drawn = Counter(row for _ in range(5000) for row in choose(stored, k=2, order="uniform", rng=rng))
     # each row is drawn in 2/5 of 5000 draws, standard deviation 35
     assert all(abs(drawn[row] - 2000) < 5 * 35 for row in stored)
-
-
-def test_equal_rows_do_not_need_an_order():
-    twins = [Stored(1, (2,)), Stored(1, (2,))]
-    assert choose(twins, k=2, order="newest", rng=random.Random(0)) == twins
 
 
 def twice(candidates, k, rng):

@@ -4,6 +4,7 @@ import sqlite3
 
 import numpy as np
 
+from r3_openrlhf.method.history.drafts import CONTEXTS, VERDICTS
 from r3_openrlhf.method.types import Context, EntropyStatistics, PlayedTurn, PromisingState, Rollout, Verdict
 
 noise = np.random.default_rng(0)
@@ -119,3 +120,13 @@ def dump(path):
         return content
     finally:
         connection.close()
+
+
+def counts(store, uid):
+    """A problem's numbers of rollouts and sums of rewards, by context and verdict."""
+    with store._reading() as connection:
+        rows = connection.execute(
+            "SELECT context, verdict, count, reward_sum FROM counters JOIN problems p ON p.id = problem WHERE uid = ?",
+            (uid,),
+        )
+        return {(CONTEXTS[context], VERDICTS[verdict]): (count, total) for context, verdict, count, total in rows}

@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 
 import pytest
 from click.testing import CliRunner
@@ -94,41 +93,6 @@ def test_all_work_while_a_run_writes(run_dir, tmp_path):
     assert as_json("verify", run_dir)["ok"] is True
 
 
-def test_reading_again_and_again_while_another_process_commits(quick_path):
-    """The reader sees whole steps only, and never makes the writer fail."""
-    path = quick_path / "history.sqlite"
-    HistoryStore.open(path).close()
-    stop_reader, stop_writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(stop_writer)
-        step, status = 0, 1
-        try:
-            store = HistoryStore.open(path)
-            while not select.select([stop_reader], [], [], 0.005)[0]:  # a step takes time
-                step += 1
-                store.commit_step(step, 1, [make_rollout(f"p{n}", ids=[step, n]) for n in range(20)])
-                if step % 7 == 0:
-                    store.set_rollback_floor(step)
-            store.close()
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(stop_reader)
-    try:
-        seen = set()
-        while len(seen) < 6:
-            numbers = as_json("stats", quick_path)
-            last = numbers["steps"]["last"] or 0
-            seen.add(last)
-            assert sum(row["count"] for row in numbers["rollouts"]) == 20 * last
-            assert as_json("verify", quick_path)["ok"] is True
-    finally:
-        os.close(stop_writer)
-        assert os.waitpid(child, 0)[1] == 0
-    assert as_json("verify", quick_path)["ok"] is True
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -152,9 +116,3 @@ def test_an_unsound_store_is_exit_code_1(run_dir):
     result = r3_history("verify", run_dir)
     assert result.exit_code == 1 and "NOT SOUND" in result.output and "problem p counts (5, 0.0)" in result.output
     assert json.loads(r3_history("verify", run_dir, "--json").stdout)["ok"] is False
-
-
-def test_every_command_has_help():
-    for command in ("stats", "show", "verify", "import"):
-        assert "RUN" in r3_history(command, "--help").output
-    assert "r3 history stats" in r3_history("--help").output

@@ -14,7 +14,7 @@ from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
 
-from .samples import make_rollout, values
+from .samples import counts, make_rollout, values
 
 LIMITS = HistorySettings(max_per_problem_and_verdict=3)
 LAST_STEP = 60  # then a new store is begun
@@ -50,7 +50,7 @@ def contents(store):
     ]
     return (
         store.last_step,
-        [store.counts(uid) for uid in "abcdef"],
+        [counts(store, uid) for uid in "abcdef"],
         store.continuations(),
         store.states(step=0),
         sorted(found, key=repr),

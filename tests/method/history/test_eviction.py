@@ -15,7 +15,7 @@ from r3_openrlhf.method.settings import ExplorationSettings, HistorySettings, R3
 from r3_openrlhf.method.types import Context, PromisingState, Verdict
 from r3_openrlhf.operations.store.verification import verify
 
-from .samples import dump, make_rollout, noisy_rollout
+from .samples import counts, dump, make_rollout, noisy_rollout
 
 GRADED = (Verdict.CORRECT, Verdict.WRONG)
 CAP = 1_000_000
@@ -28,15 +28,6 @@ def open_store(path):
 
 def kept(store, uid, verdict=Verdict.WRONG):
     return len(store.recall(uid, verdict, k=99, step=10**6, max_policy_lag=10**6, contexts=tuple(Context)))
-
-
-def test_in_a_set_rows_of_other_prompts_leave_first_then_the_oldest():
-    plain = [Candidate(None, Context.PLAIN, step, bytes([step])) for step in (3, 5, 9)]
-    others = [Candidate(None, context, 9, b"9") for context in (Context.REFLECTION, Context.PREFIX)]
-    assert rows_over([*plain, *others], cap=5, max_states=1) == []
-    assert rows_over([plain[2], *others, plain[0], plain[1]], cap=1, max_states=1) == [*others, plain[0], plain[1]]
-    states = [Candidate(None, Context.PLAIN, 9, bytes([step]), step) for step in (7, 1, 2)]
-    assert rows_over([*plain, *states], cap=3, max_states=1) == [states[0], states[2]]
 
 
 def leaving(rollouts, *, surplus_share):
@@ -122,7 +113,7 @@ def test_the_file_stays_below_the_cap(quick_path, sizes, problems, rows, every, 
             if step % every == 0:
                 store.set_rollback_floor(step)
             assert path.stat().st_size <= CAP
-        assert sum(sum(count for count, _ in store.counts(f"p{n}").values()) for n in range(problems)) == sampled
+        assert sum(sum(count for count, _ in counts(store, f"p{n}").values()) for n in range(problems)) == sampled
     assert verify(path).findings == []
 
 
@@ -148,7 +139,7 @@ def test_without_room_the_newest_rows_are_counted_but_not_kept(quick_path):
         for step in range(1, 60):
             store.commit_step(step, 1, [noisy_rollout(f"p{step}", 5000)])
         assert path.stat().st_size <= CAP
-        assert store.counts("p59")[Context.PLAIN, Verdict.WRONG][0] == 1
+        assert counts(store, "p59")[Context.PLAIN, Verdict.WRONG][0] == 1
         assert store.recall("p59", Verdict.WRONG, k=1, step=60, max_policy_lag=99) == []
         assert len(store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)) == 1  # half is kept
         store.roll_back(0)
@@ -177,7 +168,7 @@ def test_without_room_for_a_newer_sample_the_older_one_stays(quick_path):
         store.commit_step(60, 1, [old.rollout])
         (still,) = store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)
         assert still.row == old.row
-        assert sum(count for count, _ in store.counts("p20").values()) == 2
+        assert sum(count for count, _ in counts(store, "p20").values()) == 2
     assert verify(quick_path / "history.sqlite").findings == []
 
 

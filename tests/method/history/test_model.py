@@ -23,7 +23,7 @@ from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
 
 from .conftest import SHARED_MEMORY
-from .samples import dump, make_rollout, values
+from .samples import counts, dump, make_rollout, values
 
 UIDS = "abc"
 GRADED = (Verdict.CORRECT, Verdict.WRONG)
@@ -208,7 +208,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def everything_is_what_the_model_says(self):
         assert self.store.last_step == self.newest()
         for uid in UIDS:
-            assert {(uid, *key): found for key, found in self.store.counts(uid).items()} == {
+            assert {(uid, *key): found for key, found in counts(self.store, uid).items()} == {
                 key: value for key, value in self.model.tallies.items() if key[0] == uid
             }
             known = {state: one for (of, state), one in self.store.continuations().items() if of == uid}
