@@ -154,8 +154,8 @@ def numbers_agree(a: Number, b: Number) -> bool:
         return True
     for exact, decimal in ((a, b), (b, a)):
         precision = stated_precision(decimal.text)
-        if precision is not None and is_rounded(precision) and exact.percent == decimal.percent:
-            error = abs(exact.value - decimal.value)
+        if precision is not None and is_rounded(precision):
+            error = abs(exact.value * (100 if decimal.percent else 1) / (100 if exact.percent else 1) - decimal.value)
             if precision[0] >= FLOAT_DIGITS and not exact.value and error < FLOAT_ERROR:
                 return True  # 6.1e-17 is what a computation with floating-point numbers makes of 0
             if precision[0] >= FLOAT_DIGITS and error <= FLOAT_ERROR * abs(exact.value):

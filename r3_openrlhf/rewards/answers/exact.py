@@ -17,7 +17,7 @@ _SPACES = re.compile(r"(?:\s|\\[,;! ]|(?<!\\)~(?!\s*[a-zA-Z(]))+")
 _LETTER_IN_BRACKETS = re.compile(r"\([a-j]\)")
 _AROUND_MARKS = re.compile(r"\s*([,;:()\[\]{}=<>|])\s*")
 _SAME_SIGN = FULL_WIDTH | str.maketrans(
-    dict(zip("‘’“”", "''\"\"", strict=True)) | dict.fromkeys("\u200b\u200c\u200d\ufeff")
+    dict(zip("‘’“”。", "''\"\".", strict=True)) | dict.fromkeys("\u200b\u200c\u200d\ufeff")
 )
 _QUOTES = (("**", "**"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ('"', '"'), ("'", "'"), ("`", "`"))
 

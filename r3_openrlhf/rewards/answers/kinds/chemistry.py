@@ -14,12 +14,12 @@ _TOKEN = re.compile(
 )
 _CHEMISTRY = phrases("chemistry")
 _ARROW = re.compile(r"\\(?:long)?rightarrow|\\to|\\rightleftharpoons|-+>|→|⇌|=")
-_BRACES = re.compile(r"(?<=_)\{(\d+)\}|\\ce\s*\{")
+_FONTS = re.compile(r"\\(?:ce|mathrm|mathbf|text|textrm|textbf|rm|operatorname)(?![a-zA-Z])")
 Species = tuple[int, tuple[str, ...], str]
 
 
 def _read(text: str, problem: str) -> list[list[Species]] | None:
-    text = re.sub(r"\\(?:cdot|bullet)", "·", plain(_BRACES.sub(r"\1", text).replace("\\mathrm", "\\text")))
+    text = re.sub(r"\\(?:cdot|bullet)", "·", plain(_FONTS.sub("", text)))
     sides = [_side(side) for side in _ARROW.split(text.replace("{", "").replace("}", ""))]
     return None if len(text) > 200 or None in sides else [side for side in sides if side is not None]
 
