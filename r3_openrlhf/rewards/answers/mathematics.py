@@ -25,7 +25,7 @@ from r3_openrlhf.rewards.answers.extraction import (
     final_answer,
     why_no_guess,
 )
-from r3_openrlhf.rewards.answers.form import is_copied, is_other_amount, is_plain, is_single, objection
+from r3_openrlhf.rewards.answers.form import is_copied, is_literal, is_other_amount, is_plain, is_single, objection
 from r3_openrlhf.rewards.answers.kinds import is_right, kind_of
 from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
 from r3_openrlhf.rewards.answers.parameters import renamed
@@ -40,6 +40,9 @@ _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 # signs at the end after which something is missing: 7\cdots, 7'', 7+; not the dots of 0.333...
 _UNFINISHED = re.compile(
     r"(?<![.\d'])\d+\s*(?:\\ldots|\.{2,}|'+|\\cdots|[-+/=^_<>?]|\\(?:times|cdot|div|pm|prime)(?![a-zA-Z]))\s*$"
+)
+_FUNCTION_OF_NUMBER = re.compile(
+    r"\\(?:log|ln|exp|sin|cos|tan|cot|sec|csc)(?![a-zA-Z])[^a-zA-Z]*$|^\s*(?:\|[-\d./]+\||\[[-\d./]+\])\s*$"
 )
 _NO_DIGIT = re.compile(r"[^0-9]+")
 
@@ -114,10 +117,11 @@ def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result
 
 
 def _leaves_the_computing(answer: str, golds: list[str]) -> bool:
-    """Tell whether it has an integral, a sum or the like that no reference has."""
-    return not set(UNEVALUATED.findall(answer)) <= {
-        operator for gold in golds for operator in UNEVALUATED.findall(gold)
-    }
+    """Tell whether it has an integral, a sum or the like that no reference has; where these are numbers, a function."""
+    known = {operator for gold in golds for operator in UNEVALUATED.findall(gold)}
+    return not set(UNEVALUATED.findall(answer)) <= known or (
+        _FUNCTION_OF_NUMBER.search(answer) is not None and all(map(is_literal, golds))
+    )
 
 
 def _compare_long_text(answer: str, golds: list[str]) -> Result:

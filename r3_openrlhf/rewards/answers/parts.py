@@ -140,9 +140,10 @@ def split_parts(text: str) -> tuple[str, list[str]] | None:
         return f"matrix of {list(map(len, rows))}", [cell for row in rows for cell in row]
     if signs := _BOTH_SIGNS.fullmatch(text):
         return "", [signs[1].strip(), f"-({signs[1].strip()})"]
+    is_group = text[:1] == "{"  # of LaTeX, which nobody sees: no set
     text = text.replace("\\{", "{").replace("\\}", "}")
     if text[:1] in (*_OPENING,) and text[-1:] in (*_CLOSING,) and (inside := top_level(text[1:-1])):
-        return text[0] + text[-1], inside  # intervals may mix their kinds
+        return "" if is_group else text[0] + text[-1], inside  # intervals may mix their kinds
     parts = top_level(text)
     return ("", parts) if parts else None
 

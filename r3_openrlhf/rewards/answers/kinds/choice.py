@@ -56,10 +56,10 @@ def _read(text: str, problem: str) -> frozenset[str] | None:
 
 def _find(sentence: str, problem: str) -> list[str]:
     """The last sentence that names a letter, or what the last one says of an option's text."""
-    sentences = [text for text in _SENTENCES.split(sentence.removeprefix("Answer: ").strip()) if text]
+    sentences = [text for text in _SENTENCES.split(sentence.strip()) if text]
     if named := next((text for text in reversed(sentences) if _read(text, problem)), None):
         return [named]
-    return re.findall(r"\b(?:is|be|:) (\S.*)$", sentences[-1]) if sentences and options_of(problem) else sentences[-1:]
+    return re.findall(r"\b(?:is|be|:) (\S.*)$", sentences[-1]) if sentences else []
 
 
 KIND = Kind(

@@ -7,7 +7,7 @@ import re
 from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.parts import split_parts
 from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND, plain
 
 _ORDER = phrases("order")
 _CHAIN = re.compile(r"\s*(?:<|>|\\(?:lt|gt|le|ge|leq|geq)(?![a-zA-Z])|≤|≥)\s*")
@@ -17,7 +17,7 @@ _SEPARATOR = re.compile(
 
 
 def _read(text: str, problem: str) -> list[str] | None:
-    text = text.strip().strip("$").rstrip(".")
+    text = TEXT_COMMAND.sub(r"\1", text.strip().strip("$").rstrip("."))
     if (links := _CHAIN.split(text))[1:]:
         falls = re.search(r">|\\g|≥", text) is not None
         return links if falls == (_ORDER["down"].search(problem) is not None) else links[::-1]
