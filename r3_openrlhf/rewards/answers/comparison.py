@@ -51,7 +51,6 @@ _SAYS_OR = re.compile(r"\bor\b|\\(?:lor|vee|cup)(?![a-zA-Z])")
 _SAYS_AND = re.compile(r"\band\b|\\(?:land|wedge|cap)(?![a-zA-Z])")
 _PRIME = re.compile(r"([a-zA-Z])\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 _TRANSPOSED = re.compile(r"([A-Z])\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?(?![a-zA-Z])")
-_ROMAN = re.compile(r"(?=[XL]*[IV])[IVXL]{2,}")
 _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
 _PERMUTATION = re.compile(r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+|(?:\(\s*[a-z](?:\s+[a-z]){1,25}\s*\)\s*)+")
 _FEET = re.compile(r"\d\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
@@ -61,9 +60,7 @@ _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}|-?\d+,\d{4,20}|-?0,\d{1,20}")
 _NAMED = re.compile(r"\s*(m?\s*\\(?:angle|measuredangle|widehat|overrightarrow|vec)\s*\{?\s*[A-Z]{2,4}\s*\}?)\s*=")
 _POINTS = re.compile(r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
 _ARROWS = ("\\overrightarrow", "\\vec")
-_SHORT_WORDS = frozenset("an am as at be by do go he if in is it me my no of on or so to up us we".split())
 _ASSIGNMENT = re.compile(r"^\s*[a-zA-Z](?:_\{?\w+\}?)?\s*=(?!.*=)")
-_WORD = re.compile(r"[A-Za-z]{4,}|[A-Z]{3,}")
 
 
 @lru_cache(maxsize=4096)
@@ -271,7 +268,7 @@ def _is_text(answer: str) -> bool:
 
 def _compare_names(left: str, right: str) -> bool | None:
     """Choices, words, other bases' numerals: not products or plain numbers."""
-    for compare in (_compare_points, _compare_figures, _compare_words):
+    for compare in (_compare_points, _compare_figures):
         decided = compare(left, right)
         if decided is not None:
             return decided
@@ -295,26 +292,6 @@ def _compare_figures(left: str, right: str) -> bool | None:
     wanted = set(zip(there[1], there[3], strict=False))
     pairs = (here[1], here[3]), (here[3], here[1])
     return here[2] == there[2] and any(set(zip(*pair, strict=False)) == wanted for pair in pairs)
-
-
-def _compare_words(left: str, right: str) -> bool | None:
-    """ "east" is not the product "seat", nor are Roman numerals; repeated names make a sequence."""
-    if _is_word(left) and _is_word(right) or _ROMAN.fullmatch(left) and _ROMAN.fullmatch(right):
-        return left.lower() == right.lower()
-    names, wanted = left.lower().split(","), right.lower().split(",")
-    if len(names) == len(wanted) > len(set(wanted)) and all(map(str.isalpha, names + wanted)):
-        return names == wanted
-    return None
-
-
-def _is_word(text: str) -> bool:
-    """A name or word, no product: four letters, three capitals, or short with a vowel ("cat")."""
-    if _WORD.fullmatch(text):
-        return True
-    short = text.lower()
-    if len(short) == 2:
-        return short in _SHORT_WORDS
-    return len(short) == 3 and short.isalpha() and not set(short).isdisjoint("aeiou") and not set(short) <= set("abcd")
 
 
 def _is_decimal_comma(comma: str, point: str, *, min_decimals: int = 1) -> bool:

@@ -48,10 +48,12 @@ def _read(text: str, problem: str) -> frozenset[str] | None:
     words = _SAYS["article"].sub(lambda said: said[0].lower(), words)
     named = [match for pattern in (_MARKED, _BARE) if (match := pattern.search(words))]
     first = min(named, key=re.Match.start, default=None)
-    if first is None or words[: first.start()].strip(" (*_") and not _SAYS["announced"].search(words[: first.start()]):
+    before = words[: first.start()] if first else ""
+    if first is None or before[-1:] == "{" or before.strip(" (*_") and not _SAYS["announced"].search(before):
         return None
     letters = {letter for match in first.re.finditer(words) for letter in match.groups() if letter}
-    return frozenset(letters | ({"or"} if len(letters) > 1 and _OR.search(words) else set()))
+    is_open = _OR.search(words) if len(letters) > 1 else _OR.match(words[first.end() :].lstrip(") "))
+    return frozenset(letters | ({"or"} if is_open else set()))
 
 
 def _find(sentence: str, problem: str) -> list[str]:

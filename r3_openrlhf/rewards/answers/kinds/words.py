@@ -15,10 +15,18 @@ _MEANINGS = frozenset(word for words in table("spelling.toml")["words"].values()
 _CONNECTIVES = frozenset(("and", "the", "only", "one", "all"))
 _IN_DOLLARS = re.compile(r"\$[a-zA-Z]\$")
 _IS_WORD = re.compile(r"[^\W\d_]{4,}|(?=[^\W\d_]*[aeiou])(?![abcd]{3}$)[^\W\d_]{3}", re.IGNORECASE)
+# no products of letters: "HTH", "ABDC", "XI", "on"; "T, F, T" is a sequence, as a letter comes again
+_NAME = re.compile(
+    r"[A-Z]{3,}|(?=[XL]*[IV])[IVXL]{2,}|(?=.*([a-zA-Z]),.*\1)[a-zA-Z](?:, ?[a-zA-Z])+"
+    r"|(?:an|am|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)"
+)
+_AROUND_A_NAME = re.compile(r"\\triangle(?![a-zA-Z])|(?<=[IVX]) only(?=\}?$)")
 
 
 def _recognise(reference: str, problem: str) -> bool:
     text = plain(reference)
+    if _NAME.fullmatch(text) and text.lower() not in _MEANINGS:
+        return True
     if (
         not _LETTERS.fullmatch(text)
         or _SAYS["formula"].search(text)
@@ -33,7 +41,7 @@ def _recognise(reference: str, problem: str) -> bool:
 
 
 def _read(text: str, problem: str) -> str | None:
-    return normal_words(text) or None if len(text) < 400 else None
+    return normal_words(_AROUND_A_NAME.sub("", text)) or None if len(text) < 400 else None
 
 
 def word_f1(said: str, wanted: str) -> float:
