@@ -57,7 +57,7 @@ def _same_parts(brackets: str, parts: list[str], other: str, wanted: list[str], 
         parts, wanted = (list({"".join(part.split()): part for part in some}.values()) for some in (parts, wanted))
     if len(parts) != len(wanted) or len(parts) > MAX_PARTS and not all(map(_LITERAL.fullmatch, parts)):
         return False
-    if brackets != other and ("" not in (brackets, other) or not {brackets, other} <= _LOOSE):
+    if brackets != other and ((brackets, other) == ("{}", "()") or not {brackets, other} <= _LOOSE):
         return False
     if other == "()" or brackets == other and brackets not in _LOOSE:
         return all(map(agree, parts, wanted))
