@@ -115,16 +115,6 @@ def test_bounds_contain_the_exact_entropy(distribution, dtype, seed):
         assert (lower_T == upper_T).all()
 
 
-@given(distributions())
-def test_more_returned_tokens_never_loosen_the_bounds(distribution):
-    probs_TV, _ = distribution
-    top_TV = log(-np.sort(-probs_TV, axis=1))
-    vocab_size = probs_TV.shape[1]
-    bounds = [topk_entropy_bounds(top_TV[:, :k], vocab_size=vocab_size) for k in range(1, vocab_size + 1)]
-    for (lower_T, upper_T), (next_lower_T, next_upper_T) in zip(bounds, bounds[1:], strict=False):
-        assert (next_lower_T >= lower_T - 1e-9).all() and (next_upper_T <= upper_T + 1e-9).all()
-
-
 @given(floats(1e-12, 0.5))
 @example(1e-9)
 def test_the_tail_of_a_nearly_certain_token_keeps_its_digits(tail):

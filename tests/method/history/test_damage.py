@@ -251,23 +251,6 @@ def test_a_lost_or_older_store_is_noticed(run_with_checkpoints):
         check(run, 10)
 
 
-def test_another_run_s_store_is_noticed(run_with_checkpoints, tmp_path):
-    run, store = run_with_checkpoints
-    store.close()
-    with HistoryStore.open(
-        tmp_path / "history.sqlite", limits=HistorySettings(max_per_problem_and_verdict=3)
-    ) as other:
-        for step in range(1, 11):
-            other.commit_step(
-                step, 1, [make_rollout(uid, ids=[step, 7, n], policy_step=step) for uid in "pq" for n in range(2)]
-            )
-    shutil.copy(tmp_path / "history.sqlite", run)
-    with pytest.raises(HistoryError, match="its rows of then are others"):
-        check(run, 10)
-    findings = verify(run / "history.sqlite").findings
-    assert len(findings) == 1 and "checkpoint of step 10" in findings[0]
-
-
 def test_a_checkpoint_without_a_record_compares_the_step(run_with_checkpoints):
     run, _ = run_with_checkpoints
     (folder_of(run, 10) / "r3.json").unlink()

@@ -207,15 +207,3 @@ def test_early_states_stay_and_are_chosen_at_the_end_of_a_run():
         assert len(store.states(step=240)) == 240 * 8
         ages = [p.state.age for p in R3(settings_, history=store).states(count=64, step=240).prefixes]
         assert len(ages) == 32 and sum(age > 120 for age in ages) >= 8
-
-
-def test_where_the_file_is_full_states_leave_last(quick_path):
-    with open_store(quick_path / "history.sqlite") as store:
-        for step in range(60):
-            one = noisy_rollout(f"p{step}", 5000)
-            if step < 5:
-                one.state = PromisingState(num_tokens=2, value=0.5)
-            store.commit_step(step, 1, [one])
-            store.set_rollback_floor(step)
-        assert {one.uid for one in store.states(step=60)} == {f"p{step}" for step in range(5)}
-        assert kept(store, "p5") == 0
