@@ -66,6 +66,18 @@ def test_what_is_no_success_of_the_run_is_left_out_and_counted(config, tmp_path,
     assert tokenizer.decode(kept.prompt_ids).endswith("1 + 2<|im_end|>\n<|im_start|>assistant\n")
 
 
+def test_a_mark_of_thinking_that_the_prompt_opens_is_not_there_twice(config, tmp_path):
+    config.data.chat_template, config.data.prompt_template = False, "{problem}\n<think>\n"
+    config.rollout.max_new_tokens = 24
+    rows = [{"problem": "1 + 2", "solution": text} for text in ("<think>\na</think>3", "b</think>3", "<think>\n3")]
+    assert imported(config, rows, tmp_path)["left_out"] == {"wrong by the run's grader": 1}  # thinking that never ends
+    texts = [
+        load_tokenizer(str(MODEL)).decode(one.response_ids[:-1])
+        for one in successes(tmp_path / "start" / "history.sqlite")
+    ]
+    assert sorted(texts) == ["a</think>3", "b</think>3"]
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "sentence"),
     [
@@ -168,6 +180,8 @@ def test_successes_of_a_run_and_of_an_evaluation(config, tmp_path):
         result = import_successes(str(source), tmp_path / origin, config, **columns)
         assert (result["origin"], result["left_out"], result["successes"]) == (origin, left_out, number)
         assert not any(one.has_logprobs for one in successes(tmp_path / origin / "history.sqlite"))
+    with pytest.raises(DataError, match="has a history and no .*, so it is no run"):
+        import_successes(str(tmp_path / "run earlier"), tmp_path / "no run", config, **columns)
     (evaluation / "samples.jsonl").write_text('{"uid": 1}\n')
     with pytest.raises(DataError, match="samples.jsonl, line 1 is no problem of an evaluation"):
         import_successes(str(evaluation), tmp_path / "damaged", config, **columns)

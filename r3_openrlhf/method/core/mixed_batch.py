@@ -234,17 +234,12 @@ class MixedBatch:
             elif not self._takes(group, verdict):
                 group.replay = RecallFate.STARTS_ELSEWHERE
             else:
-                self._recall_into(group, index, recall(group.uid, verdict), mode, rng)
-
-    def _recall_into(
-        self, group: Group, index: int, stored: Sequence[Rollout], mode: ReplayMode, rng: random.Random
-    ) -> None:
-        fresh = list(group.rows)
-        group.recalled += [self._add(group, index, rollout).index for rollout in stored]
-        group.replay = RecallFate.RECALLED if group.recalled else RecallFate.NOT_CHOSEN
-        if mode is ReplayMode.REPLACE and group.recalled:
-            for row in rng.sample(fresh, min(len(group.recalled), len(fresh) - 1)):
-                self.rows[row].trained = False
+                fresh = list(group.rows)
+                group.recalled = [self._add(group, index, rollout).index for rollout in recall(group.uid, verdict)]
+                group.replay = RecallFate.RECALLED if group.recalled else RecallFate.NOT_CHOSEN
+                leave = min(len(group.recalled), len(fresh) - 1) if mode is ReplayMode.REPLACE else 0
+                for row in rng.sample(fresh, leave):
+                    self.rows[row].trained = False
 
     def _takes(self, group: Group, verdict: Verdict) -> bool:
         if group.context in (Context.REFLECTION, Context.HINT):

@@ -9,13 +9,13 @@ from r3_openrlhf.method.history.usage import Usage
 BELOW_FLOOR = -1  # `gone.step` of what no roll-back can bring back
 
 
-def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
-    """Make the store what it was at `step`; returns the number of rows removed."""
+def forget_after(connection: sqlite3.Connection, *, step: int) -> None:
+    """Make the store what it was at `step`."""
     last = connection.execute(
         "SELECT last_problem, last_rollout FROM steps WHERE step <= ? ORDER BY step DESC LIMIT 1", (step,)
     ).fetchone()
     problem, rollout = last or (0, 0)
-    removed = _delete_rows(connection, "id > ?", rollout)
+    _delete_rows(connection, "id > ?", rollout)
     connection.execute("UPDATE rollouts SET evicted_at = NULL WHERE evicted_at > ?", (step,))
 
     changed = connection.execute(
@@ -33,10 +33,9 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
         tables = "counters gone continuations rollouts logprobs trajectories states responses prompts problems meta"
         for table in tables.split():
             connection.execute(f"DELETE FROM {table}")
-        return removed
+        return
     connection.execute("DELETE FROM problems WHERE id > ?", (problem,))
     Usage.recount(connection).save(connection)
-    return removed
 
 
 def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
@@ -71,8 +70,8 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
     usage.save(connection)
 
 
-def _delete_rows(connection: sqlite3.Connection, which: str, number: int) -> int:
-    """Delete rollouts, and the texts that no other row needs. Returns how many rollouts there were."""
+def _delete_rows(connection: sqlite3.Connection, which: str, number: int) -> None:
+    """Delete rollouts, and the texts that no other row needs."""
     columns = {"prompts": "prompt", "responses": "response"}
     shared = {
         table: connection.execute(f"SELECT DISTINCT {column} FROM rollouts WHERE {which}", (number,)).fetchall()
@@ -80,8 +79,7 @@ def _delete_rows(connection: sqlite3.Connection, which: str, number: int) -> int
     }
     for table in ("logprobs", "trajectories", "states"):
         connection.execute(f"DELETE FROM {table} WHERE rollout IN (SELECT id FROM rollouts WHERE {which})", (number,))
-    removed = connection.execute(f"DELETE FROM rollouts WHERE {which}", (number,)).rowcount
+    connection.execute(f"DELETE FROM rollouts WHERE {which}", (number,))
     for table, column in columns.items():
         unused = f"id = ?1 AND NOT EXISTS (SELECT 1 FROM rollouts WHERE {column} = ?1)"
         connection.executemany(f"DELETE FROM {table} WHERE {unused}", shared[table])
-    return removed

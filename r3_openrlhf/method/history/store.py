@@ -105,8 +105,8 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
             writer.write(epoch=epoch, drafts=drafts, ungraded=ungraded, continued=continued, sweep=self._sweep)
         self._sweep = False
 
-    def roll_back(self, step: int) -> int:
-        """Restore the store to `step`, and return the number of deleted rows.
+    def roll_back(self, step: int) -> None:
+        """Restore the store to `step`.
 
         Rows that later steps evicted return; counters are those of `step`. HistoryError if `step`
         is before the rollback floor, unless nothing would remain (then the store is emptied)."""
@@ -119,9 +119,8 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
                     f"cannot roll {self.path} back to step {step}: what it needs was removed when step {floor} became "
                     f"the oldest checkpoint; resume from step {floor} or later, or start with an empty run_dir"
                 )
-            removed = rollback.forget_after(connection, step=step)
+            rollback.forget_after(connection, step=step)
         self._sweep = True
-        return removed
 
     def set_rollback_floor(self, step: int) -> None:
         """Declare that no roll-back goes before `step`; free the space of rows evicted by then.

@@ -31,7 +31,7 @@ from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.exchange import Grade
-from r3_openrlhf.rewards.thinking import as_graded, response_text
+from r3_openrlhf.rewards.thinking import as_graded, opened_thinking, response_text
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.runs.models.locate import resolve_model
@@ -88,7 +88,11 @@ def _tokenizer_of(config: R3Config) -> Any:
 
 
 def _of_run(earlier: RunDirectory) -> Solutions:
-    """The successes in an earlier run's history. DataError: they are trajectories."""
+    """The successes in an earlier run's history. DataError: they are trajectories, or no run's."""
+    if not earlier.data.is_file():
+        raise DataError(
+            f"{earlier.path} has a history and no {earlier.data.name}, so it is no run; give the run's directory"
+        )
     tokenizer = _tokenizer_of(earlier.load_config())
     with earlier.data.open(encoding="utf-8") as lines:
         labels = [Label.from_json(json.loads(line)["label"]) for line in lines]
@@ -97,7 +101,7 @@ def _of_run(earlier: RunDirectory) -> Solutions:
         if row.turns is not None:
             raise DataError(f"{earlier.path} holds trajectories of an environment; only responses can be imported")
         text = response_text(tokenizer, row.response_ids.tolist())
-        yield problems[row.uid], None if row.truncated else text
+        yield problems.get(row.uid), None if row.truncated else text
 
 
 def _of_evaluation(samples: Path) -> Solutions:
@@ -149,6 +153,8 @@ def _encoded(
             left_out["no problem of data.path" if label is None else "no response, or ended by a token limit"] += 1
             continue
         prompt = prompt_of(tokenizer, config.data, label)
+        if (mark := opened_thinking(prompt)) and text.lstrip().startswith(mark):  # the prompt has it already
+            text = text.lstrip().removeprefix(mark).lstrip("\n")
         prompt_ids, ids = (tokenizer(text=one, add_special_tokens=False)["input_ids"] for one in (prompt, text))
         if tokenizer.decode(ids) != text or not {*ids}.isdisjoint({*ends, tokenizer.eos_token_id}):
             left_out["not restored by the tokenizer"] += 1
