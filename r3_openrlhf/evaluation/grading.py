@@ -45,16 +45,8 @@ class Grading:
 
     def request(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> GradeRequest:
         """The request about one response to the problem of `label`."""
-        return GradeRequest(
-            response=as_graded(self._prompt, text),
-            references=tuple(label.references),
-            task=label.task,
-            num_tokens=num_tokens,
-            truncated=truncated,
-            metadata=label.metadata,
-            problem=label.problem,
-            row=label.row,
-        )
+        text = as_graded(self._prompt, text)
+        return GradeRequest.about(label, text, num_tokens=num_tokens, truncated=truncated)
 
     def requests(self, label: Label, responses: Sequence[SampledResponse]) -> list[GradeRequest]:
         """The requests about all responses to a problem, which are one group."""

@@ -17,6 +17,7 @@ from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.exchange import Grade, in_group
 
 WRONG = "-987654321.5"  # that no data set has as its answer
+NUM_TOKENS = 16  # as if the response had so many
 MAX_WAIT_S = 10.0  # for a server; a run itself waits longer
 _LATER = frozenset({"unreachable", "unavailable", "closed"})  # may be otherwise when the run starts
 
@@ -29,39 +30,19 @@ class Probe:
     findings: list[Finding]
 
 
-def probe_rewards(
-    config: RewardConfig,
-    *,
-    references: tuple[str, ...],
-    task: str,
-    problem: str,
-    prompt: str = "",
-    row: dict[str, Any] | None = None,
-    metadata: dict[str, Any] | None = None,
-) -> Probe:
-    """Ask each reward of `config` (built-in grader, functions, servers) about one problem.
+def probe_rewards(config: RewardConfig, label: Any, prompt: str = "") -> Probe:
+    """Ask each reward of `config` (built-in grader, functions, servers) about the problem of a
+    `problems.Label`.
 
     The right response is the reference in its task's form or, if not correct, alone; empty for
     tests. A function or server may want another form: that is a warning. Starts and ends grading
     processes."""
-    form, answers = TASKS[task].answer_form, () if TASKS[task].runs_programs else references
+    task = TASKS[label.task]
+    form, answers = task.answer_form, () if task.runs_programs else tuple(label.references)
     responses = {"right": form % answers[0] if answers else "", "wrong": form % WRONG, "empty": ""}
     if answers:
         responses["alone"] = answers[0]
-    requests = [
-        GradeRequest(
-            response=text,
-            references=references,
-            task=task,
-            num_tokens=16,
-            truncated=False,
-            metadata=metadata,
-            problem=problem,
-            prompt=prompt,
-            row=row,
-        )
-        for text in responses.values()
-    ]
+    requests = [GradeRequest.about(label, text, num_tokens=NUM_TOKENS, prompt=prompt) for text in responses.values()]
     rewards, findings = [], []
     for who, one in _each(config).items():
         grades = asyncio.run(_grades(one, dict(zip(responses, in_group(requests), strict=True))))

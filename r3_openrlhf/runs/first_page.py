@@ -224,15 +224,7 @@ def probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | No
     if not label.references and (asks := _asks_for_reference(config)):
         what = f"{asks} judges by a reference, and the problems have none; name their column in data.answer_key"
         return Probe([], [Finding(what, refuses=True)])
-    return probe_rewards(
-        config,
-        references=tuple(label.references),
-        task=label.task,
-        problem=label.problem,
-        prompt=prompt,
-        row=label.row,
-        metadata=label.metadata,
-    )
+    return probe_rewards(config, label, prompt)
 
 
 def _asks_for_reference(config: RewardConfig) -> str:
@@ -271,17 +263,8 @@ def _asked(
     wrong = others[0] if others else "-8675309"
 
     def request(response: str) -> GradeRequest:
-        return GradeRequest(
-            response=as_graded(prompt, close + response),
-            references=tuple(label.references),
-            task=label.task,
-            num_tokens=len(response),
-            truncated=False,
-            metadata=label.metadata,
-            problem=label.problem,
-            prompt=prompt,
-            row=label.row,
-        )
+        text = as_graded(prompt, close + response)
+        return GradeRequest.about(label, text, num_tokens=len(response), prompt=prompt)
 
     async def ask(response: str, request: GradeRequest) -> tuple[str, str]:
         grade = await grader.grade(request)

@@ -100,17 +100,9 @@ class AgentExecutor(SamplingExecutor):
         if self.record is not None:
             self.record.write(key, response_ids, logprobs_TK, output.finish_reason)
 
-        request = GradeRequest(
-            response=as_graded(prompt, text),
-            references=tuple(record.references),
-            task=record.task,
-            num_tokens=len(given) + len(response_ids),
-            truncated=truncated,
-            metadata=record.metadata,
-            problem=record.problem,
-            prompt=prompt,
-            row=record.row,
-        )
+        num_tokens = len(given) + len(response_ids)
+        text_graded = as_graded(prompt, text)
+        request = GradeRequest.about(record, text_graded, num_tokens=num_tokens, truncated=truncated, prompt=prompt)
         # Arrays, not upstream's lists: they become tensors without a loop over tokens.
         observation_ids = [*prompt_ids, *given, *response_ids]
         start, length = len(prompt_ids) + len(given), len(observation_ids)

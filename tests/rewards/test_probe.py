@@ -4,6 +4,7 @@ import pytest
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.machine.ports import free_port
+from r3_openrlhf.problems.label import Label
 from r3_openrlhf.rewards.probe import probe_rewards
 from tests.rewards.server.test_answers_of_servers import GOOD, own_server
 
@@ -21,7 +22,8 @@ def tagged(response, reference): return f"<answer>{reference}</answer>" in respo
 
 
 def probe(task="math", **settings):
-    return probe_rewards(RewardConfig(**settings), references=("72",), task=task, problem="8 * 9", row={"a": 1})
+    label = Label(uid="u", references=["72"], task=task, problem="8 * 9", row={"a": 1})
+    return probe_rewards(RewardConfig(**settings), label)
 
 
 def test_the_built_in_grader():

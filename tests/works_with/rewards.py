@@ -11,6 +11,7 @@ from unittest import mock
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.problems.label import Label
 from r3_openrlhf.rewards.probe import probe_rewards
 from tests.answering import answering
 
@@ -72,7 +73,9 @@ def outcome(name: str, directory: Path) -> str:
         try:
             used = {key: placed(value) for key, value in settings.items()}
             config = RewardConfig(num_workers=1, length_reward_max_tokens=None, **used)
-            found = probe_rewards(config, references=("72",), task="math", problem="8 * 9", row=ROW | columns)
+            found = probe_rewards(
+                config, Label(uid="u", references=["72"], task="math", problem="8 * 9", row=ROW | columns)
+            )
         except ConfigError as refusal:
             return "refused: " + str(refusal).replace(f"{directory}/", "")
     said = "right: " + found.rewards[0].rpartition(": right: ")[2]

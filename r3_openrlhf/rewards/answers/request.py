@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -44,6 +44,23 @@ class GradeRequest(Item, array_like=True, frozen=True, kw_only=True):
     row: dict | None = None
     group: tuple[tuple[str, int, bool], ...] = ()
     place: int = 0
+
+    @classmethod
+    def about(
+        cls, label: Any, response: str, *, num_tokens: int, truncated: bool = False, prompt: str = ""
+    ) -> GradeRequest:
+        """A response to the problem of a `problems.Label`."""
+        return cls(
+            response=response,
+            references=tuple(label.references),
+            task=label.task,
+            num_tokens=num_tokens,
+            truncated=truncated,
+            metadata=label.metadata,
+            problem=label.problem,
+            prompt=prompt,
+            row=label.row,
+        )
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
