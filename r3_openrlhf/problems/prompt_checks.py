@@ -5,7 +5,7 @@ from __future__ import annotations
 import mimetypes
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from r3_openrlhf.config import DataConfig
@@ -29,12 +29,19 @@ _COMMANDS = {
     "t": "able|ag|an|anh|au|ext\\w*|frac|herefore|heta|hinspace|ilde|imes|iny|o|op|ri\\w+",
 }
 _TYPED = re.compile("|".join(rf"\\{letter}(?!(?:{names})(?![a-zA-Z]))" for letter, names in _COMMANDS.items()))
-_SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|\\(?:left|right)(?![a-zA-Z])|[\s~$]")
+# what near copies may differ in: spaces, LaTeX's own, and marks that are in no number
+_SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|\\(?:left|right)(?![a-zA-Z])|[\s~$]|[.,;:!?](?!\d)")
+_PLACEHOLDER = re.compile(r"<(?:image|img|video|audio)[\s_\d]*/?>|!\[[^\]]*\]\(|\[image\]", re.IGNORECASE)
+# the first characters of images in base64: PNG, JPEG, GIF, WebP
+_BASE64 = re.compile(r"(?:data:(?:image|video|audio)/|iVBORw0K|/9j/|R0lGOD|UklGR)\S*")
+_SPLITS = {"train", "training", "test", "testing", "valid", "val", "validation", "dev", "eval", "held_out", "held-out"}
+_FLAG = re.compile(r"(?:is|in|for)?_?(test|valid|validation|val|dev|eval|held_?out)", re.IGNORECASE)
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]{2,}|\ufffd")
 _BEFORE = 8  # characters in front of an answer that leaks
 _MOST = 0.8  # of the problems
 # Columns of what follows the problem; any other one is worth a word
 _AFTERWARDS = ("solution", "explanation", "rationale", "reason", "response", "output", "answer", "generat", "complet")
+SENTENCE = 4  # words; names of levels and topics have fewer
 _TAIL = 60  # characters in which a solution ends with its answer
 _READ_BY_TEMPLATES = ("tools", "documents")  # arguments of transformers' apply_chat_template
 
@@ -73,9 +80,14 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
     say(escaped, "have line breaks as two characters, a backslash and an n, like {}; the model will read them so")
     torn = [label for label in labels if any(map(_is_torn, _NOT_ASCII.findall(label.problem)))]
     say(torn, "have letters of another encoding, like {}; write the file as UTF-8 from its source")
+    shown = [label for label in labels if _PLACEHOLDER.search(label.problem)]
+    say(shown, "name an image, a video or a sound that the model is not given, like {}; use rows without")
     first: dict[str, Label] = {}
     copies = [label for label in labels if first.setdefault(near(label), label) is not label]
-    say(copies, "differ from an earlier one in white space, case or LaTeX spacing alone, like {}; leave them out")
+    say(
+        copies,
+        "differ from an earlier one in white space, case, punctuation or LaTeX spacing alone, like {}; leave them out",
+    )
     say(_leaks(labels), "say their answer, always after the same words, like {}; cut it off")
     if data.system_prompt is not None:
         replaced = [label for label in labels if (label.turns or [{"role": ""}])[0]["role"] == "system"]
@@ -92,12 +104,12 @@ def _is_torn(run: str) -> bool:
 
 
 def _leaks(labels: Sequence[Label]) -> list[Label]:
-    """The problems with their answer at the end of a line, if it is most, and after the same words."""
+    """The problems with their answer after the same words, if it is most."""
     after: dict[str, list[Label]] = {}
     for label in labels:
         answer = label.references[0].strip() if label.references else ""
         begin, _, end = label.problem.rpartition(answer or "\0")
-        if begin and not begin[-1:].isalnum() and re.match(r"[^\w\n]*(?:\n|\Z)", end):
+        if begin and not begin[-1:].isalnum() and not end[:1].isalnum():
             after.setdefault(begin[-_BEFORE:], []).append(label)
     words, most = max(after.items(), key=lambda entry: len(entry[1]), default=("", []))
     return most if len(most) >= max(FEW, _MOST * len(labels)) and re.search(r"[^\W\d_]", words) else []
@@ -109,8 +121,10 @@ def check_rows(
     """Findings about the first rows of a table. `used`: columns that the run reads."""
     first, where = f"of the first {len(rows)} rows", f"data.path {data.path}"
     sentences = []
-    others = dict.fromkeys(column for row, _ in rows for column in row if column not in used)
-    cells = {column: [(row[column], label) for row, label in rows if row.get(column)] for column in others}
+    cells: dict[str, list[tuple[Any, Label]]] = {}
+    for row, label in rows:
+        for column, cell in _leaves({column: cell for column, cell in row.items() if column not in used}):
+            cells.setdefault(column, []).append((cell, label))
     texts = [column for column, found in cells.items() if _is_part(column, found, len(rows))]
     if texts and not columns_in(data.prompt_template):
         template = quoted("".join(f"{{{column}}} " for column in texts) + "{problem}")
@@ -125,7 +139,8 @@ def check_rows(
             sentences.append(
                 f"the column {column} of {media or len(found)} {first} holds {kind}, which the model is not given; use rows without"
             )
-    if marked := [name for row, _ in rows for name in _splits(row) if name not in data.split]:
+    marked = [name for column, found in cells.items() for name in _splits(column, found) if name not in data.split]
+    if marked:
         what = f"call themselves {marked[0]}, and data.split is {data.split}"
         sentences.append(f"{len(marked)} {first} {what}; take them out, unless they are to be trained on")
     return [Finding(f"{where}: {sentence}") for sentence in sentences]
@@ -138,11 +153,17 @@ def _is_part(column: str, found: Sequence[tuple[Any, Label]], num_rows: int) -> 
         for cell, label in found
         if isinstance(cell, str) and not isinstance(cell, Numeral) and len(cell.split()) > 1 and cell[:1] not in "[{"
     ]
+    lengths = sum(len(cell.split()) for cell, _ in words)
     if 2 * len(words) < num_rows or any(word in column.lower() for word in _AFTERWARDS):
         return False
     ends = sum(any(text in cell[-_TAIL:] for text in label.references) for cell, label in words if len(cell) > _TAIL)
     repeats = sum(cell.strip() in label.problem for cell, label in words)
-    return 5 * len({cell for cell, _ in words}) > len(words) > 2 * max(ends, repeats)
+    different = len({cell for cell, _ in words})
+    return (
+        1 < different
+        and (5 * different > len(words) or lengths > SENTENCE * len(words))
+        and len(words) > 2 * max(ends, repeats)
+    )
 
 
 def _is_medium(cell: Any) -> bool:
@@ -151,12 +172,25 @@ def _is_medium(cell: Any) -> bool:
     if isinstance(cell, dict):
         return any(map(_is_medium, cell.values()))
     if isinstance(cell, str):
-        kind = mimetypes.guess_type(cell)[0] if len(cell.split()) == 1 else None
-        return (kind or "").startswith(("image/", "video/", "audio/")) or cell.startswith("data:image/")
+        kind = mimetypes.guess_type(cell.partition("?")[0])[0] if len(cell.split()) == 1 else None
+        return (kind or "").startswith(("image/", "video/", "audio/")) or _BASE64.fullmatch(cell) is not None
     return isinstance(cell, bytes) or hasattr(cell, "tobytes")  # what `datasets` makes of an image
 
 
-def _splits(row: dict[str, Any]) -> list[str]:
-    """Names of a split in a row, in a column or one level below."""
-    inside = [cell for cell in row.values() if isinstance(cell, dict)]
-    return [one["split"] for one in (row, *inside) if isinstance(one.get("split"), str)]
+def _splits(column: str, found: Sequence[tuple[Any, Label]]) -> list[str]:
+    """Names of splits in a column that holds nothing else, or is a flag as is_test."""
+    if flag := _FLAG.fullmatch(column.rpartition(".")[2]):
+        return [flag[1] for cell, _ in found if cell is True or cell == 1 or str(cell).lower() in ("true", "1")]
+    names = [cell for cell, _ in found if isinstance(cell, str) and cell.lower() in _SPLITS]
+    return names if len(names) == len(found) else []
+
+
+def _leaves(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, cell) of what a row holds; a list of texts or numbers is one text."""
+    for column, cell in row.items():
+        if isinstance(cell, dict) and not _is_medium(cell):
+            yield from _leaves(cell, f"{prefix}{column}.")
+        elif isinstance(cell, list) and cell and all(type(one) in (str, Numeral, int, float) for one in cell):
+            yield f"{prefix}{column}", cell if _is_medium(cell) else ", ".join(map(str, cell))
+        elif cell:
+            yield f"{prefix}{column}", cell

@@ -42,7 +42,7 @@ _DIGIT = re.compile(r"\d")
 # A file's name or address, a hash, "gsm8k_train_17"
 _NAME = re.compile(r"https?://\S+|[0-9a-f-]{16,}|[A-Za-z][\w/.-]*[_/-]\d+")
 # Of 16 tries
-_RATE = re.compile(r"0?\.\d+|[01](?:\.0*)?")
+_RATE = re.compile(r"0?\.\d+|[01](?:\.0*)?|(?:\d{1,2}(?:\.\d+)?|100(?:\.0*)?)\s*%")
 # 3/8 and 8/8: so many of the same number of tries
 _SHARE = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)")
 
@@ -154,7 +154,7 @@ def _check_places(column: _Column, first: Counter[str], columns: Sequence[str], 
     if any(numbers == list(map(str, range(start, start + len(known)))) for start in (0, 1)):
         column.say(known, "are the numbers of the rows", certain=NEVER, remedy=remedy)
     elif all(map(_RATE.fullmatch, numbers)):
-        column.say(known, "are from 0 to 1, as pass rates are", certain=NEVER, remedy=remedy)
+        column.say(known, "are from 0 to 1 or 0 to 100%, as pass rates are", certain=NEVER, remedy=remedy)
     shares = [tuple(map(int, share.groups())) for share in map(_SHARE.fullmatch, numbers) if share]
     # an answer is reduced and seldom 1: 2/8 and 8/8 count tries
     counted = [one for one in shares if one[0] <= one[1] == shares[0][1] and math.gcd(*one) > 1]

@@ -54,6 +54,7 @@ _TYPED = re.compile(
 _FRACTION = re.compile(r"\bFraction\((-?\d+), (\d+)\)")
 # "9 (apples)", "100 (one hundred)", not "3 (mod 5)" or "2 (x + y)"
 _NOTE = re.compile(r"([^\w\s()]*\d[\d.,/%]*)\s*\((?!mod\b)[^\W\d_]{3,}(?:[ ,.'-]+[^\W\d_]+)*\.?\)")
+_MARKED_UP = re.compile(r"(\*{1,3}|__|`{1,3})([^*`]+)\1")
 _LONG_DECIMAL = re.compile(r"(?<![\w.])-?\d*\.\d{2,}(?:e-?\d+)?(?![\w.])")
 FLOAT32_DIGITS = 7
 
@@ -110,6 +111,8 @@ def as_meant(text: str) -> str:
     text = _ENTITY.sub(lambda found: html.unescape(found[0]), text)
     text = _TYPED.sub(lambda found: found["text"].strip("'\""), _FRACTION.sub(r"\1/\2", text))
     text = _LONG_DECIMAL.sub(lambda found: _without_float32(found[0]), text)
+    if marked_up := _MARKED_UP.fullmatch(text.strip()):
+        text = marked_up[2]
     note = _NOTE.fullmatch(text.strip())
     return note[1] if note else text
 
@@ -139,9 +142,12 @@ def without_float_tails(columns: Sequence[list[str]]) -> bool:
 
 
 def text_of(cell: Any, *, key: str, what: str = "answer") -> str:
-    """A text or a number as it is written; "" for None and NaN. DataError: neither of them."""
+    """A text or a number as it is written, of a column also a list of them; "" for None and NaN.
+    DataError: neither of them."""
     if _is_empty(cell):
         return ""
+    if isinstance(cell, list) and what == "column":
+        return ", ".join(text_of(one, key=key, what=what) for one in cell)
     if not isinstance(cell, str | int | float | Decimal | date):
         raise DataError(f"the {what} ({key}) is neither a text nor a number, nor a list of them")
     return format(cell, "f") if isinstance(cell, Decimal) else str(cell)

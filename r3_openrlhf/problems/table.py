@@ -29,7 +29,19 @@ MOST_NAMES = 20  # in a sentence
 FOREIGN = {
     b"\x1f\x8b": "packed with gzip; rename it to end in .gz",
     b"\x28\xb5\x2f\xfd": "packed with zstd; rename it to end in .zst",
-    b"PK\x03\x04": "a zip archive; unpack it",
+    b"PK\x03\x04": "a zip archive or a workbook; unpack it, or save the sheet as CSV",
+    b"\xfd7zXZ": "packed with xz; unpack it",
+    b"BZh": "packed with bzip2; unpack it",
+    b"PAR1": "a Parquet file; rename it to end in .parquet",
+    b"ARROW1": "an Arrow file; rename it to end in .arrow",
+    b"SQLite format 3": "a database of SQLite; write its rows as JSON Lines",
+    b"<!DOCTYPE": "a web page, not the data; download the file itself",
+    b"<html": "a web page, not the data; download the file itself",
+    b"\xff\xfe": "UTF-16; save it as UTF-8",
+    b"\xfe\xff": "UTF-16; save it as UTF-8",
+    **dict.fromkeys(
+        (b"\x80\x03", b"\x80\x04", b"\x80\x05"), "a pickle, which could run code; write its rows as JSON Lines"
+    ),
     b"version https://git-lfs": "a pointer of Git LFS, not the file; run `git lfs pull` there",
 }
 MAX_CELL = 100_000_000  # characters of one cell, or bytes of one line; Python's own limit is 131,072
@@ -157,6 +169,9 @@ def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
         raise DataError(
             f"{name} is one object of {listed(list(document))}, each of which holds rows; write the rows alone, as a list or one a line"
         )
+    lists = [part for part in parts if isinstance(part, list) and part and all(isinstance(row, dict) for row in part)]
+    if len(lists) == 1 and not any(isinstance(part, (list, dict)) for part in parts if part is not lists[0]):
+        return lists[0]  # {"version": ..., "data": [rows]}
     if isinstance(document, dict) and document and all(isinstance(column, list) for column in document.values()):
         if len({len(column) for column in document.values()}) > 1:
             raise DataError(f"{name} holds columns of different lengths; use one line per row")

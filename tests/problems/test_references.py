@@ -130,7 +130,7 @@ def test_what_is_worth_a_word(tmp_path):
 
 SUSPICIOUS = {
     "row numbers": (list(range(60)), "are the numbers of the rows"),
-    "pass rates": ([n % 17 / 16 for n in range(60)], "are from 0 to 1, as pass rates are"),
+    "pass rates": ([n % 17 / 16 for n in range(60)], "are from 0 to 1 or 0 to 100%, as pass rates are"),
     "flags": ([n % 3 == 0 for n in range(60)], "are only 2 words"),
     "two options": ([[n, n + "1"] for n in NUMBERS], "are two, and either is accepted"),
     "short sentences": ([f"She has {n} pens left." for n in NUMBERS], "have 4 words or more"),
@@ -160,7 +160,7 @@ def test_words_that_may_be_an_answer(text):
 
 
 def test_prompts_that_are_templated_already(tmp_path):
-    rows = [{"problem": f"<|im_start|>user\n{n}<|im_end|>", "answer": n} for n in NUMBERS]
+    rows = [{"problem": f"<|im_start|>user\n{n}<|im_end|>", "answer": f"1{n}"} for n in NUMBERS]
     with pytest.raises(
         DataError, match="60 of 60 problems are in a chat template already .<.im_start.>..*template=false"
     ):

@@ -21,7 +21,7 @@ ROWS = [
     for n in range(3, 43)
 ]
 WRAPPINGS = ("<b>%s</b>", "<p><span class='a'>%s</span></p>", "np.int64(%s)", "np.float64(%s)", "Decimal('%s')", "tensor(%s)",
-             "array(%s, dtype=int64)", "%s (apples)", "%s (one hundred)", "%s&nbsp;")  # fmt: skip
+             "array(%s, dtype=int64)", "**%s**", "`%s`", "%s (apples)", "%s (one hundred)", "%s&nbsp;")  # fmt: skip
 MATHS = ("3 (mod 5)", "2 (x + y)", "f(3)", r"\sin(2)", "1<b>2", "a<b and c>d", "(3, 5)", "0.30000000000000004", "3.14159265358979",
          "0.0009765625", "3.00000000000000000001", "A&B", r"\{x < 3\}")  # fmt: skip
 
@@ -50,6 +50,17 @@ def typed(row, n):
 
 SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said)
     "a passage": (with_each(passage=lambda row, n: f"{n} apples are in a basket."), {}, "data.prompt_template='{passage} {problem}'"),
+    "a story of many questions": (with_each(meta=lambda row, n: {"story": f"{n // 8} apples are in a big basket."}), {}, "{meta.story} {problem}"),
+    "numbers to use": (with_each(nums=lambda row, n: [n, n + 1]), {}, "{nums} {problem}"),
+    "a placeholder": (with_each(problem=lambda row, n: f"<image> {row['problem']}"), {}, "name an image"),
+    "an address of an image": (with_each(pic=lambda row, n: f"https://x.org/{n}.jpg?size=2"), {}, "the column pic of 40"),
+    "an image in base64": (with_each(pic=lambda row, n: f"iVBORw0KGgo{n}"), {}, "the column pic of 40"),
+    "a flag of the split": (with_each(is_test=lambda row, n: n % 4 == 0), {}, "10 of the first 40 rows call themselves test"),
+    "a column of splits": (with_each(part=lambda row, n: "dev" if n % 4 else "train"), {}, "30 of the first 40 rows call themselves dev"),
+    "a topic": (with_each(subject=lambda row, n: ["Number Theory", "Algebra", "Plane Geometry"][n % 3]), {}, ""),
+    "a leak at the beginning": (with_each(problem=lambda row, n: f"Answer: {row['answer']}. {row['problem']}"), {}, "40 of 40 problems say their answer"),
+    "copies but for marks": (ROWS + with_each(problem=lambda row, n: row["problem"].replace(".", " ;")), {}, "40 of 80 problems differ"),
+    "rates in percent": (with_each(answer=lambda row, n: f"{n % 9 * 12.5}%"), {}, "0 to 100%, as pass rates are"),
     "a level": (with_each(level=lambda row, n: f"Level {n % 3}"), {}, ""),
     "a solution": (with_each(work=lambda row, n: "We add, and so on and on. " * 4 + row["answer"]), {}, ""),
     "images": (with_each(pictures=lambda row, n: [f"a/{n}.png"]), {}, "the column pictures of 40 of the first 40 rows holds images"),
@@ -140,6 +151,8 @@ def test_a_template_reads_parts_or_is_refused(tmp_path, byte_tokenizer, monkeypa
     [
         ("a.jsonl", gzip.compress(b"{}", mtime=0), "is packed with gzip; rename it to end in .gz"),
         ("a.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
+        ("a.jsonl", json.dumps(ROWS[0]).encode("utf-16"), "is UTF-16; save it as UTF-8"),
+        ("a.jsonl", b"PAR1", "is a Parquet file; rename it to end in .parquet"),
         ("a.csv", b"problem;answer\n1;2\n", "has ';' between its columns, not ','"),
         ("a.json", json.dumps({"train": ROWS, "test": ROWS[:2]}).encode(), "one object of train, test, each of which holds rows"),
         ("a.json", json.dumps({str(n): row for n, row in enumerate(ROWS)}).encode(), "18, 19 and 20 more, each of which"),
