@@ -95,10 +95,11 @@ def _finding(who: str, grades: dict[str, Grade], *, is_ours: bool, references: t
     for name, grade in (("a wrong answer", wrong), ("an empty response", empty)):
         if grade.verdict is Verdict.CORRECT:
             return Finding(f"{who} calls {name} correct; look at it before the run", refuses=is_ours)
-    if references and right.reward is not None and wrong.reward is None and wrong.reason == "no_score":
-        return Finding(
-            f"{who} says nothing to a wrong answer, which is then ungraded and leaves its group; let it return 0"
-        )
+    for name, grade in (("a wrong answer", wrong), ("an empty response", empty)):
+        if references and right.reward is not None and grade.reward is None and grade.reason not in _LATER:
+            return Finding(
+                f"{who} says nothing to {name} ({grade.reason}), which is then ungraded and leaves its group; let it return 0"
+            )
     if references and right.verdict is not Verdict.CORRECT:
         shown = references[0][:80]
         return Finding(

@@ -70,6 +70,7 @@ class RunDirectory:
         self.path = Path(os.path.expanduser(path)).absolute()
         self.config = self.path / "config.yaml"
         self.code_state = self.path / "code_state.txt"
+        self.model_commit = self.path / "model_commit.txt"  # of a model of the hub
         self.changes = self.path / "changes.jsonl"  # keys that differ from an earlier start's
         self.metrics = self.path / "metrics.jsonl"
         self.evaluations = self.path / "evaluations.jsonl"
@@ -140,7 +141,13 @@ class RunDirectory:
         self.check(config)
         changes = self._changes(config) if self.has_steps else []
         if self.config.is_file() and not self.has_steps:
-            for file in (self.data, self.changes, self.held_out, self.evaluations):  # perhaps of another model
+            for file in (
+                self.data,
+                self.changes,
+                self.held_out,
+                self.evaluations,
+                self.model_commit,
+            ):  # perhaps of another model
                 file.unlink(missing_ok=True)
             rollout_files.forget_after(self.held_out_rollouts, -1)
         try:

@@ -115,7 +115,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             for line in page.lines():
                 console.say(line)
             page.check()
-            keep_commit(run.path / "model_commit.txt", model)
+            keep_commit(run.model_commit, model)
             for sentence in [*warnings, *history_warnings(config, num_problems=data.num_problems)]:
                 console.say(f"Warning: {sentence}")
             console.expect(num_steps(config, data), max_tokens=config.train.max_generated_tokens)

@@ -18,7 +18,7 @@ FLAGS = "openrlhf-flags.md"  # its names are OpenRLHF's, and a test of its own c
 # Files that a run or a build makes, and placeholders; anything else that looks like a file is one of the repository.
 MADE_BY_A_RUN = re.compile(
     r"(?:RUN|OUT|runs|rollouts|held_out|data|evaluations|checkpoints|tensorboard|final_model|build|\.venv)/.*|(?:train|eval/held_out)/"
-    r"|history\.sqlite.*|train\.(?:log|jsonl)|(?:config|settings|finished)\.yaml|(?:code_state|error)\.txt|(?:comparison|results)\.md|my\.[a-z]+|[a-z_]+\.png"
+    r"|history\.sqlite.*|train\.(?:log|jsonl)|(?:config|settings|finished)\.yaml|(?:code_state|model_commit|error)\.txt|(?:comparison|results)\.md|my\.[a-z]+|[a-z_]+\.png"
 )
 
 

@@ -17,6 +17,10 @@ def silent(response, reference): return 1.0 if reference in response else None
 def tensor(response, reference):
     import torch
     return torch.tensor([float(reference in response)])
+def asserts(response, reference):
+    assert reference in response
+    return 1.0
+def last_word(response, reference): return response.split()[-1] == reference
 def tagged(response, reference): return f"<answer>{reference}</answer>" in response
 """
 
@@ -41,6 +45,8 @@ def test_the_built_in_grader():
         ("starts", None, None),
         ("tensor", None, None),
         ("silent", "says nothing to a wrong answer", False),
+        ("asserts", "says nothing to a wrong answer (raised AssertionError)", False),
+        ("last_word", "says nothing to an empty response (raised IndexError)", False),
         ("needs", "grades nothing (raised KeyError, needs: KeyError: 'tests' (my_rewards.py, line 4))", True),
         ("always", "calls a wrong answer correct", False),
         ("tagged", "does not call the reference '72' correct, alone or in a box, but wrong, reward 0", False),
