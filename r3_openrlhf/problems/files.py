@@ -18,6 +18,7 @@ from r3_openrlhf.problems.table import MAX_CELL, PACKED, WHOLE, Row, Table, read
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TYPED = {".parquet": "parquet", ".arrow": "arrow"}  # ending -> its reader in `datasets`
 ENDINGS = (".jsonl", ".json", *SEPARATORS, *TYPED)
+_ENDINGS = f"{', '.join(ENDINGS)} (texts also with {' or '.join(PACKED)})"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _IS_PATTERN = re.compile(r"[*?\[]")
 
@@ -70,7 +71,7 @@ def load_table(data: DataConfig) -> Table:
     if ending(path) is not None:
         raise DataError(f"data.path is {data.path}, but there is no such file")
     raise DataError(
-        f"data.path is {data.path}, which does not exist; use a file that ends in {_endings()}, a pattern or a directory of such "
+        f"data.path is {data.path}, which does not exist; use a file that ends in {_ENDINGS}, a pattern or a directory of such "
         "files, a hub name (org/name), reasoning_gym:TASK, or package.module:function"
     )
 
@@ -86,14 +87,10 @@ def _generated(data: DataConfig, name: str) -> Table:
     return Table(columns, lambda wanted: [(f"{name}, problem {index + 1}", row) for index, row in enumerate(rows)])
 
 
-def _endings() -> str:
-    return f"{', '.join(ENDINGS)} (texts also with {' or '.join(PACKED)})"
-
-
 def _file(path: Path, name: str) -> Table:
     found = ending(path)
     if found is None:
-        raise DataError(f"{name} is there, but how it ends says nothing about its format; use one of {_endings()}")
+        raise DataError(f"{name} is there, but how it ends says nothing about its format; use one of {_ENDINGS}")
     if found in SEPARATORS:
         return table_of(read_separated(path, name=name, separator=SEPARATORS[found]))
     if found not in TYPED:

@@ -271,12 +271,12 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
     by = None if data.order in ORDERS else data.order
     keys = [columns.problem, columns.answer, columns.uid, by, *columns_in(data.prompt_template)]
     # a column may have a dot in its name
-    used = columns_of(keys) if shape else {name for key in keys if key for name in (key, root_of(key))}
+    read = columns_of(keys) if shape else {name for key in keys if key for name in (key, root_of(key))}
     rows: list[tuple[str, Label | DataError]] = []
     forms: list[tuple[str, str]] = []
     whole: list[tuple[dict[str, Any], Label]] = []
     ranks: list[str] = []
-    for place, row in table.rows(None if with_rows else used):
+    for place, row in table.rows(None if with_rows else read):
         found, form = _found(columns, task, row)
         if isinstance(found, Label) and isinstance(row, dict):
             if len(whole) < WHOLE:
@@ -287,7 +287,7 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
             ranks.append(_rank(row, by, place))
         rows.append((place, found))
         forms.append(form)
-    counts.findings = check_rows(whole, used, data=data)
+    counts.findings = check_rows(whole, read, data=data)
     if by is not None:
         values = list(map(float, ranks)) if all(map(_NUMBER.fullmatch, ranks)) else ranks
         order = sorted(range(len(rows)), key=values.__getitem__)

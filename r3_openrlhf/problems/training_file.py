@@ -21,13 +21,13 @@ from r3_openrlhf.method.core.reflection import MIN_VISIBLE_CHARACTERS, reflectio
 from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, prompt_of, unknown_values
 from r3_openrlhf.problems.reference_checks import SUSPICIOUS
-from r3_openrlhf.problems.sources import Label, SourceCounts, check_source, load_problems
+from r3_openrlhf.problems.sources import Label as Label
+from r3_openrlhf.problems.sources import SourceCounts, load_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 AT_ONCE = 256  # prompts that are tokenized together
-__all__ = ["Label", "PreparedData", "check_source", "prepare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

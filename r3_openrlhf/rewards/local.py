@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
@@ -81,13 +80,9 @@ def _ungraded(lost: ItemLost) -> Outcome:
 
 
 def _part_of_lost(lost: ItemLost) -> list[Part]:
+    """One part, which stands for all of the item."""
     error = lost.detail and f"{lost.reason}: {lost.detail}"
     return [Part("reward function", trouble=lost.reason, error=error)]
-
-
-def _for_each(parts: Sequence[Part], known: Sequence[object]) -> Sequence[Part]:
-    """The parts; where the item was lost, its one part for each."""
-    return parts if len(parts) == len(known) else [parts[0]] * len(known)
 
 
 class LocalGrader:
@@ -128,7 +123,8 @@ class LocalGrader:
         if not functions:
             assert built_in is not None
             return grade_of(built_in, request.num_tokens, self._config)
-        parts = dict(zip(self._singles, _for_each(await calling, self._singles), strict=True)) if calling else {}
+        answers = await calling if calling else []
+        parts = {path: answers[min(n, len(answers) - 1)] for n, path in enumerate(self._singles)}
         parts |= dict(zip(self._of_groups, await of_group, strict=True)) if of_group else {}
         if built_in is not None:
             parts[BUILT_IN] = part_of(built_in)
@@ -152,7 +148,8 @@ class LocalGrader:
         if asked[1] > 1:
             self._called[key] = asked[0], asked[1] - 1
         parts = await asyncio.shield(asked[0])
-        return list(_for_each(parts, range(len(self._of_groups) * size)))[request.place :: size]
+        places = range(request.place, len(self._of_groups) * size, size)
+        return [parts[min(place, len(parts) - 1)] for place in places]
 
     def _log(self, outcome: Outcome) -> None:
         """Each traceback once: a run has thousands of responses."""

@@ -124,29 +124,15 @@ def arguments_of(words: Sequence[str]) -> list[str]:
 def _by_new_names(words: list[str]) -> list[str]:
     """The words with the flags of OpenRLHF 0.5 to 0.9 under the names of 0.11 (flags.toml)."""
     found: list[str] = []
-    lengths: dict[str, int] = {}
-    for flag, *values in _with_values(words):
-        name = flag.removeprefix("--")
-        if name in ("prompt_max_len", "generate_max_len") and values[:1] and values[0].isdecimal():
-            lengths[name] = int(values[0])
-        if name == "prompt_max_len":
-            continue
-        new, _, value = OLD_NAMES.get(name, name).partition("=")
-        found += [f"--{new}", value] if value else [f"--{new}" if flag.startswith("--") else flag, *values]
-    return found + (["--data.max_len", str(sum(lengths.values()))] if len(lengths) == 2 else [])
-
-
-def _with_values(words: Sequence[str]) -> list[list[str]]:
-    """Each flag with the words up to the next one; "--flag=value" is two words."""
-    found: list[list[str]] = []
     for word in words:
-        if word.startswith("--"):
-            flag, is_one_word, value = word.partition("=")
-            found.append([flag, value] if is_one_word else [flag])
-        elif found:
-            found[-1].append(word)
-        else:
-            found.append([word])
+        flag, is_one_word, value = word.partition("=") if word.startswith("--") else ("", "", "")
+        new, _, of_new = OLD_NAMES.get(flag[2:], flag[2:]).partition("=")
+        found += [word] if not flag else [f"--{new}", *([value] if is_one_word else []), *([of_new] if of_new else [])]
+    if "--prompt_max_len" in found:  # with that of responses it became one length
+        place = found.index("--prompt_max_len")
+        prompt, values = found[place + 1], dict(zip(found, found[1:], strict=False))
+        response = values.get("--rollout.max_new_tokens", "1024")
+        found[place : place + 2] = ["--data.max_len", str(int(prompt) + int(response))]
     return found
 
 

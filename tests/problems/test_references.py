@@ -159,17 +159,6 @@ def test_words_that_may_be_an_answer(text):
     assert not says_no_answer(text)
 
 
-def test_prompts_that_are_templated_already(tmp_path):
-    rows = [{"problem": f"<|im_start|>user\n{n}<|im_end|>", "answer": f"1{n}"} for n in NUMBERS]
-    with pytest.raises(
-        DataError, match="60 of 60 problems are in a chat template already .<.im_start.>..*template=false"
-    ):
-        load(tmp_path, rows)
-    assert load(tmp_path, rows, chat_template=False).findings == []
-    (finding,) = load(tmp_path, rows[:1] + rows_of(NUMBERS)).findings
-    assert "1 of 61 problems" in finding.sentence
-
-
 def test_line_breaks_that_are_two_characters(tmp_path):
     (finding,) = load(tmp_path, rows_of(NUMBERS), prompt_template="{problem}\\n\\nThink first.").findings
     assert "'\\\\n' as two characters" in finding.sentence

@@ -137,14 +137,9 @@ def test_dotted_keys_go_into_structures_lists_and_json_texts(tmp_path):
 
 
 COLUMNS = {  # of the file -> (the answer that is found) or the sentence
-    "question answer": "answer",
     "problem solution answer": "answer",
     "prompt solution reward_model": "solution",
-    "question final_answer difficulty": "final_answer",
-    "problem expected_answer": "expected_answer",
-    "problem solution": "solution",
     "question prompt answer": "has the columns question and prompt; say which one with data.problem_key=COLUMN",
-    "nums target": "no column that is known to hold the problem; its columns are nums, target; name it with data.problem",
     "question options": "no column that is known to hold the answer; its columns are question, options; name it with",
 }
 

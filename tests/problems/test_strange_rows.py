@@ -78,6 +78,7 @@ SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said
 REFUSED = {  # kind -> (rows, a part of the sentence)
     "places": (with_each(problem=lambda row, n: f"{row['problem']}\n(A) {n}x\n(B) {n}y\n(C) {n}z", answer=lambda row, n: n % 3), "places of options"),
     "rates": (with_each(answer=lambda row, n: f"{n % 17}/16"), "count successes in 16 tries"),
+    "a template": (with_each(problem=lambda row, n: f"<|im_start|>user\n{row['problem']}<|im_end|>"), "in a chat template already (<|im_start|>)"),
     "another template": (with_each(problem=lambda row, n: f"USER: {row['problem']} ASSISTANT:"), "in a chat template already"),
 }  # fmt: skip
 

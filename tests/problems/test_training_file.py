@@ -68,18 +68,6 @@ def test_the_uid_is_the_problem_s_not_the_template_s_and_max_samples_takes_the_f
     assert [label.problem for _, label in read(few)] == [row["problem"] for row in ROWS[:3]]
 
 
-def test_a_copy_of_a_hub_data_set(tmp_path, monkeypatch, byte_tokenizer):
-    """The columns of agentica-org/DeepScaleR-Preview-Dataset: the default keys fit, the solution is not needed."""
-    (tmp_path / "DeepScaleR").mkdir()
-    rows = [{**row, "solution": "long"} for row in ROWS]
-    write_jsonl(tmp_path / "DeepScaleR" / "train.jsonl", rows[:4])
-    write_jsonl(tmp_path / "DeepScaleR" / "test.jsonl", rows[4:])
-    monkeypatch.chdir(tmp_path)
-    for split, expected in {"train": rows[:4], "test": rows[4:]}.items():
-        labels = load_problems(DataConfig(path="DeepScaleR", split=split)).labels
-        assert [(one.problem, one.references) for one in labels] == [(r["problem"], [r["answer"]]) for r in expected]
-
-
 def test_a_hub_that_cannot_be_reached(monkeypatch):
     import datasets
 

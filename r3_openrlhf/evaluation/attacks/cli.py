@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from r3_openrlhf.config import DataConfig, RewardConfig
-from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS, check_data_set
+from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
 
@@ -70,8 +70,6 @@ def attack_rewards(
 
     grading = Grading(RewardConfig(urls=list(urls), timeout_s=timeout))
     from_library = problems.startswith(REASONING_GYM)
-    if from_library:
-        check_data_set(problems.removeprefix(REASONING_GYM))
     data = DataConfig(
         path=problems,
         task=None if from_library else task,

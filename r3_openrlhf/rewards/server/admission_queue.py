@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 import msgspec
 
@@ -23,18 +22,7 @@ class Busy(Exception):
     """Nothing more can be accepted now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One item as the queue takes it: made of the body, away from the event loop."""
-
-    encoded: msgspec.Raw
-    num_tokens: int
-    task: str
-
-    @classmethod
-    def of(cls, request: GradeRequest) -> Question:
-        """Return the request, encoded."""
-        return cls(encode_request(request), request.num_tokens, request.task)
+Question = tuple[GradeRequest, msgspec.Raw]  # an item, and its bytes, which are made away from the event loop
 
 
 class AdmissionQueue:
@@ -56,12 +44,12 @@ class AdmissionQueue:
 
         When this is cancelled, what has not been begun is not begun any more.
         """
-        num_items, num_bytes = len(questions), sum(len(memoryview(question.encoded)) for question in questions)
+        num_items, num_bytes = len(questions), sum(len(memoryview(item)) for _, item in questions)
         sums = (self.num_items + num_items, self._num_bytes + num_bytes)
         if self.num_items and (sums[0] > self._most[0] or sums[1] > self._most[1]):
             raise Busy
         self.num_items, self._num_bytes = sums
-        jobs = [self._begin(question.task, question.encoded) for question in questions]
+        jobs = [self._begin(request.task, item) for request, item in questions]
         try:
             outcomes = [await asyncio.wrap_future(job) for job in jobs]
         finally:
@@ -70,7 +58,7 @@ class AdmissionQueue:
             for job in jobs:
                 job.cancel()
         pairs = zip(questions, outcomes, strict=True)
-        return [grade_of(outcome, question.num_tokens, self._reward) for question, outcome in pairs]
+        return [grade_of(outcome, request.num_tokens, self._reward) for (request, _), outcome in pairs]
 
     def _begin(self, task: str, item: msgspec.Raw) -> Future[Outcome]:
         job = self.pools.submit(task, item)

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
 from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.exchange import encode_request
 from r3_openrlhf.rewards.server.admission_queue import Question
 
 MAX_REASON_CHARS = 300
@@ -81,7 +82,8 @@ def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
         if metadata[:1] not in (b"{", b"n"):
             raise Refused(422, f"Expected `object | null` - at `$.items[{i}].metadata`")
         facts = {"references": tuple(item.references), "metadata": metadata if metadata[:1] == b"{" else None}
-        questions.append(Question.of(GradeRequest(**msgspec.structs.asdict(item) | facts)))
+        request = GradeRequest(**msgspec.structs.asdict(item) | facts)
+        questions.append((request, encode_request(request)))
     return questions
 
 

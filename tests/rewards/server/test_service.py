@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from r3_openrlhf.config import CodeConfig, RewardConfig
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.rewards.exchange import encode_request
 from r3_openrlhf.rewards.server import cli
-from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, Question
+from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue
 from r3_openrlhf.rewards.server.settings import ServerSettings
 from tests.rewards.graders import graded, request
 
@@ -135,7 +136,7 @@ def test_while_the_service_ends_items_are_ungraded_and_nobody_fails():
     async def run():
         queue = AdmissionQueue(ServerSettings())
         queue.close()
-        return await queue.grade([Question.of(request("5"))])
+        return await queue.grade([(request("5"), encode_request(request("5")))])
 
     assert [grade.reason for grade in asyncio.run(run())] == ["closed"]
 
