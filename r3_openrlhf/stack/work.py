@@ -13,7 +13,8 @@ from r3_openrlhf.method.prompts import PromptMaker
 from r3_openrlhf.method.types import Rollout
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.problems.prompts import RunPrompts
-from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
+from r3_openrlhf.problems.sources import check_source
+from r3_openrlhf.problems.training_file import PreparedData, prepare
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.first_page import FirstPage, page_of_run
 from r3_openrlhf.runs.models.checks import load_tokenizer
