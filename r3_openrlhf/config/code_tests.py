@@ -149,8 +149,10 @@ def with_number_keys(value: Any) -> Any:
 # Names of tests that are code
 
 # Modules whose names tests use without an import, and two with their usual names
-USUAL = "collections itertools functools heapq bisect math typing".split()
-_OTHERS = {"np": "numpy as np", "numpy": "numpy", "pd": "pandas as pd", "pandas": "pandas"}
+USUAL = "collections itertools functools heapq bisect math typing decimal fractions datetime pathlib io".split()
+_OTHERS = {"np": "import numpy as np", "pd": "import pandas as pd", "deepcopy": "from copy import deepcopy"}
+_OTHERS |= {name: f"import {name}" for name in ("numpy", "pandas")}
+_OTHERS |= {name: f"from dataclasses import {name}" for name in ("asdict", "astuple", "dataclass")}
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)
 
 
@@ -230,7 +232,7 @@ def free_names(source: str, *, of_builtins: bool = False) -> set[str]:
 def standard_import(name: str, *, is_module: bool) -> str | None:
     """The import that gives a name of the standard library, or np; None: there is none."""
     if name in _OTHERS or is_module and name in sys.stdlib_module_names:
-        return f"import {_OTHERS.get(name, name)}"
+        return _OTHERS.get(name, f"import {name}")
     known = (module for module in USUAL if name[0] != "_" and hasattr(importlib.import_module(module), name))
     return next((f"from {module} import {name}" for module in known), None)
 

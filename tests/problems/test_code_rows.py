@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import zlib
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -154,20 +153,6 @@ def test_a_prompt_in_words_is_no_part_of_the_program(tmp_path):
     row = {"prompt": prompt, "entry_point": "add", "test": "def check(c):\n    assert c(1, 2) == 3"}
     tests = only(tmp_path, row)[1]
     assert (tests.preamble, tests.setup) == ("", row["test"])
-
-
-def test_an_empty_list_is_near_no_number_in_the_tests_of_evalplus(tmp_path):
-    """numpy spreads it over whatever it is compared with."""
-    test = (
-        "import numpy as np\ndef assertion(out, exp, atol):\n    assert np.allclose(out, exp, rtol=1e-07, atol=atol)\n"
-    )
-    test += "def check(c):\n    assertion(c(1), 2.5, 1e-6)"
-    row = {"prompt": "def f(x):\n", "entry_point": "f", "test": test}
-    tests = only(tmp_path, row)[1]
-    for setup, returned, passes in ((row["test"], [], True), (tests.setup, [], False), (tests.setup, 2.5, True)):
-        exec(setup, space := {})
-        with nullcontext() if passes else pytest.raises(AssertionError):
-            space["check"](lambda _, value=returned: value)
 
 
 def test_the_first_page_says_which_shape(tmp_path):

@@ -346,11 +346,11 @@ def running_programs() -> list[Line]:
             barriers = runner.look()
     except OSError as error:
         return [Line(line[0], f"cannot be tried: {error}", line[1], NOTE, "task code needs it; other tasks do not")]
-    missing = " and ".join(each.name for each in barriers if not each.holds)
+    missing = " and ".join(name for name, holds in barriers.items() if not holds)
     remedy = missing and f"no {missing}: a program meets fewer barriers (docs/code.md)"
     if gap := floor_gap(barriers):
         remedy = f"task code is refused: {gap}"
-    holding = ", ".join(each.name for each in barriers if each.holds)
+    holding = ", ".join(name for name, holds in barriers.items() if holds)
     return [judged(not remedy, line[0], holding or "nothing", line[1], remedy, otherwise=NOTE)]
 
 

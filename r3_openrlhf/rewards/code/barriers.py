@@ -7,8 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from r3_openrlhf.machine.processes.sandbox import library_paths
@@ -18,33 +17,20 @@ SYSTEM_PROGRAMS = ("/usr", "/bin", "/lib", "/lib64")
 _BOX = "/box"
 
 
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    """name: "namespaces", "landlock" or "seccomp". detail: which kind."""
-
-    name: str
-    holds: bool
-    detail: str
-
-
-def floor_gap(barriers: Sequence[Barrier]) -> str | None:
+def floor_gap(barriers: Mapping[str, object]) -> str | None:
     """Say why programs are not run here; None where they may.
 
     The floor: files behind Landlock or in a mount namespace, the network and other processes behind
-    seccomp or in namespaces."""
-    holds = {barrier.name: barrier.holds for barrier in barriers}
-    hides_files = any(barrier.holds and barrier.detail == "bubblewrap" for barrier in barriers)
+    seccomp or in namespaces.
+
+    barriers: "namespaces" (their kind), "landlock", "seccomp" -> whether it holds."""
     open_to = []
-    if not holds["landlock"] and not hides_files:
+    if not barriers["landlock"] and barriers["namespaces"] != "bubblewrap":
         open_to.append("the user's files (no Landlock, no bubblewrap)")
-    if not holds["seccomp"] and not holds["namespaces"]:
+    if not barriers["seccomp"] and not barriers["namespaces"]:
         open_to.append("the network and other processes (no seccomp, no namespaces)")
-    if not open_to:
-        return None
-    return (
-        f"a program of a model could reach {' and '.join(open_to)}; use Linux 5.13 or later on x86-64 or aarch64, or install"
-        " bubblewrap where users may make namespaces"
-    )
+    more = "use Linux 5.13 or later on x86-64 or aarch64, or install bubblewrap where users may make namespaces"
+    return f"a program of a model could reach {' and '.join(open_to)}; {more}" if open_to else None
 
 
 def _bubblewrap(more: Sequence[str]) -> list[str]:

@@ -60,7 +60,7 @@ def _become(job: dict[str, Any]) -> None:
     os.execv(command[0], command)
 
 
-def report(status: str, value: str = "", detail: str = "") -> None:
+def report(status: str, detail: str = "", value: str = "") -> None:
     """Replace the result: a line with status and detail, then the value, which is encoded."""
     text = f"{json.dumps([status, detail[:300]])}\n{value}".encode()
     os.ftruncate(RESULT, 0)
@@ -75,7 +75,7 @@ def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
         code = compile(source, NAME, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         line = getattr(error, "lineno", None)
-        report("syntax_error", detail=type(error).__name__ + (f" at line {line}" if line else ""))
+        report("syntax_error", type(error).__name__ + (f" at line {line}" if line else ""))
         os._exit(0)
     module = types.ModuleType(name)
     module.__file__ = NAME
@@ -113,7 +113,7 @@ def _program(job: dict[str, Any]) -> None:
             stream.flush()  # type: ignore[union-attr]
         except BaseException:  # of a stream that the program closed or made itself
             pass
-    report(result[0], detail=result[1])
+    report(*result)
 
 
 def _function(job: dict[str, Any]) -> None:
@@ -123,19 +123,15 @@ def _function(job: dict[str, Any]) -> None:
     if not job["exact"] and isinstance(solution, type) and hasattr(solution, job["function"]):
         function = getattr(solution(), job["function"])
     if function is None:
-        report("error", detail=f"there is no function {job['function'][:80]}")
-        return
+        return report("error", f"there is no function {job['function'][:80]}")
     try:
         value = encode(function(*decode(job["arguments"], max_bytes=MAX_INPUT_BYTES)), exact=job["exact"])
     except NotPlain as error:
-        report("error", detail=f"it returned {error}")
-    except SystemExit:
-        report("error", detail="the program ended before its function returned")
+        report("error", f"it returned {error}")
     except BaseException as error:
-        status, detail = failure(error)
-        report(status, detail=detail)
+        report(*failure(error))
     else:
-        report("finished", value)
+        report("finished", value=value)
 
 
 def _imported(job: dict[str, Any]) -> types.ModuleType:
@@ -146,8 +142,7 @@ def _imported(job: dict[str, Any]) -> types.ModuleType:
     try:
         exec(code, module.__dict__)
     except BaseException as error:
-        status, detail = failure(error)
-        report(status if not isinstance(error, SystemExit) else "error", detail=detail)
+        report(*failure(error))
         os._exit(0)
     return module
 

@@ -32,7 +32,8 @@ def last_program(response: str, *, language: str = "python", names: Sequence[str
             opened = fence
         elif not fence[3].strip() and fence[2].startswith(opened[2]) and len(fence[1]) < len(opened[1]) + 4:
             tag = _tag(opened)
-            block = _without_indent(text[opened.end() + 1 : fence.start()], opened[1]).removeprefix("\ufeff")
+            block = text[opened.end() + 1 : fence.start()]  # inside a list it is indented as its fence is
+            block = re.sub(rf"^{opened[1]}", "", block, flags=re.MULTILINE).removeprefix("\ufeff")
             if tag in known:
                 blocks["named"] = block
                 if names and defines.search(block):
@@ -48,8 +49,3 @@ def last_program(response: str, *, language: str = "python", names: Sequence[str
 
 def _tag(fence: re.Match[str]) -> str:
     return re.sub(r"^[ \t{.]*([\w+#.-]*).*", r"\1", fence[3], flags=re.DOTALL).casefold()
-
-
-def _without_indent(block: str, indent: str) -> str:
-    """A block inside a list is indented as its fence is."""
-    return re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) if indent else block

@@ -42,11 +42,11 @@ def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
     by_share = code["credit"] == "share"
     if (url := code["url"]) is not None:
         run: Run = functools.partial(remote.run_program, url)
-        return lambda item: judge(item, limits, run, languages=None, by_share=by_share)
+        return functools.partial(judge, limits=limits, run=run, languages=None, by_share=by_share)
     languages = {**_PYTHON, **code["languages"]}
     for path in languages.values():
         LANGUAGES[path]
-    return lambda item: judge(item, limits, run_program, languages=languages, by_share=by_share)
+    return functools.partial(judge, limits=limits, run=run_program, languages=languages, by_share=by_share)
 
 
 def judge(
@@ -145,7 +145,8 @@ def _pairs(reference: str) -> tuple[CodeTests, list[tuple[Call, Any]]]:
         return tests, _asserts(tests)
     if tests.fn_name is None:
         return tests, [
-            (Call(stdin=given), expected) for given, expected in zip(tests.inputs, tests.outputs, strict=True)
+            (Call(stdin=given.removeprefix("\ufeff")), expected)
+            for given, expected in zip(tests.inputs, tests.outputs, strict=True)
         ]
     arguments = [map(with_number_keys, given) if tests.integer_keys else given for given in tests.inputs]
     calls = [Call(function=tests.fn_name, arguments=tuple(given)) for given in arguments]

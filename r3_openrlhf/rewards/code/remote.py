@@ -61,12 +61,11 @@ def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) 
         return Outcome(status=status, detail=ascii(last.partition(":")[0])[1:-1][:80])
     if call.function is None:
         return Outcome(status="finished", stdout=printed[: limits.output_bytes])
-    _, is_marked, text = printed.rpartition(mark)
     try:
-        value = encode(json.loads(text)) if is_marked else ""
-    except (ValueError, RecursionError, NotPlain):
-        return Outcome(status="error", detail="a value that is no JSON")
-    return Outcome(status="finished", value=value) if is_marked else Outcome(status="error", detail="no value")
+        _, text = printed.rsplit(mark, 1)
+        return Outcome(status="finished", value=encode(json.loads(text)))
+    except (ValueError, RecursionError, NotPlain):  # no mark, or no JSON after it
+        return Outcome(status="error", detail="no value")
 
 
 def _ask(url: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from typing import Any
 
 from r3_openrlhf.machine.processes.fork_server import Clock, ForkServer, kill, pid_of
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.rewards.code.barriers import SYSTEM_PROGRAMS, Barrier, floor_gap, namespace_command
+from r3_openrlhf.rewards.code.barriers import SYSTEM_PROGRAMS, floor_gap, namespace_command
 from r3_openrlhf.rewards.code.data import MAX_INPUT_BYTES, MAX_VALUE_BYTES, NotPlain, encode
 from r3_openrlhf.rewards.code.languages import LANGUAGES, Language
 
@@ -153,6 +153,10 @@ class _Child:
     killed: str = ""  # why
     ended: dict[str, Any] | None = None
 
+    def end(self, why: str) -> None:
+        self.killed = self.killed or why
+        kill(self.pidfd)
+
 
 class Runner(contextlib.AbstractContextManager["Runner"]):
     """One zygote, and one program at a time. Not for several threads.
@@ -166,7 +170,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         self._zygote: ForkServer | None = None
         self._box: str | None = None
         self._memfds = contextlib.ExitStack()
-        self.barriers: list[Barrier] = []
+        self.barriers: dict[str, str | bool] = {}
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -174,8 +178,8 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
     def __del__(self) -> None:
         self.close()
 
-    def look(self) -> list[Barrier]:
-        """Start, and say what holds, enough or not. OSError: nothing can be started."""
+    def look(self) -> dict[str, str | bool]:
+        """Start, and say what holds, enough or not (floor_gap). OSError: nothing can be started."""
         if self._zygote is None:
             self._start()
         return self.barriers
@@ -199,10 +203,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         except OSError:
             self.close()
             raise
-        self.barriers = [
-            Barrier("namespaces", name != "none", name),
-            *(Barrier(layer, holds, layer) for layer, holds in layers.items()),
-        ]
+        self.barriers = {"namespaces": "" if name == "none" else name, **layers}
 
     def close(self) -> None:
         """End the zygote and, with it, what it runs. The next program starts another one."""
@@ -321,12 +322,14 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             waiting.remove(ended)
             if ended is children[0]:
                 for child in waiting:
-                    self._kill(child, "over")
+                    child.end("over")
 
     def _look(self, child: _Child, limits: Limits) -> None:
         pid = pid_of(child.pidfd)
         why = ""
         try:
+            schedule = Path(f"/proc/{pid}/schedstat")  # which some kernels do not have
+            ran_s = int(schedule.read_text().split()[0]) / 1e9 if schedule.exists() else 0.0
             status = Path(f"/proc/{pid}/status").read_text()
             numbers = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if len(line.split()) > 1}
             if int(numbers.get("Threads", 0)) > limits.threads:
@@ -337,16 +340,13 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             return  # it has just ended
         if self._box is not None and _box_bytes(self._box) > limits.output_bytes:
             why = "output"
-        if child.clock.seconds() >= child.limit_s:
+        # on a busy machine the clock, which waits for this thread too, may stand still
+        if max(child.clock.seconds(), ran_s) >= child.limit_s:
             why = "timeout"
         elif time.monotonic() - child.started > WALL_FACTOR * limits.seconds_per_test:
             why = "unavailable"
         if why:
-            self._kill(child, why)
-
-    def _kill(self, child: _Child, why: str) -> None:
-        child.killed = child.killed or why
-        kill(child.pidfd)
+            child.end(why)
 
     def _outcome(self, child: _Child, kind: str, limits: Limits) -> Outcome:
         assert child.ended is not None

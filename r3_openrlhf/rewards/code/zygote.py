@@ -10,7 +10,9 @@ import contextlib
 import ctypes
 import fcntl
 import importlib
+import itertools
 import json
+import multiprocessing
 import os
 import resource
 import signal
@@ -18,7 +20,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent import futures
 from importlib.machinery import FileFinder
+from multiprocessing import context, dummy
 from typing import Any
 
 from r3_openrlhf.machine.processes.fork_server import serve
@@ -46,6 +50,8 @@ def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executab
         for name in language["preload"]:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+        if not language["command"]:
+            _threads_for_processes()
         package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
         sys.path[:] = [path for path in sys.path if path != package]  # no program imports this package
         _hide_others(language["packages"])
@@ -72,6 +78,22 @@ def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executab
     _empty(box)
     if owned and not mounts:
         os.rmdir(box)
+
+
+def _threads_for_processes() -> None:
+    """A program has one process: what it asks of `multiprocessing` and of ProcessPoolExecutor is
+    done by threads, as the standard library's multiprocessing.dummy does it."""
+    threads = {name: getattr(dummy, name) for name in (*dummy.__all__, "Array", "Value")}
+    vars(multiprocessing).update(threads)
+    for name, kind in itertools.product(threads, (context.BaseContext, *context.BaseContext.__subclasses__())):
+        setattr(kind, name, staticmethod(threads[name]))
+
+    def executor(
+        max_workers: int | None = None, *_: Any, initializer: Any = None, initargs: Any = (), **__: Any
+    ) -> Any:
+        return futures.ThreadPoolExecutor(max_workers, "", initializer, initargs)
+
+    futures.ProcessPoolExecutor = executor  # type: ignore[assignment,misc]
 
 
 def _hide_others(packages: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from unittest.mock import ANY
 import pytest
 
 from r3_openrlhf.rewards.code import run
-from r3_openrlhf.rewards.code.barriers import Barrier, floor_gap
+from r3_openrlhf.rewards.code.barriers import floor_gap
 from r3_openrlhf.rewards.code.data import decode
 from r3_openrlhf.rewards.code.run import Call, Limits, Outcome, Runner
 from tests.tables import tables_beside
@@ -92,12 +92,8 @@ def test_large_arguments_arrive_and_those_that_are_no_data_are_no_verdict(runner
 
 @pytest.mark.parametrize(("landlock", "seccomp", "namespaces", "words"), TABLES["floor"])
 def test_the_floor(landlock, seccomp, namespaces, words):
-    barriers = [
-        Barrier("namespaces", namespaces != "none", namespaces),
-        Barrier("landlock", landlock, "landlock"),
-        Barrier("seccomp", seccomp, "seccomp"),
-    ]
-    gap = floor_gap(barriers)
+    kind = "" if namespaces == "none" else namespaces
+    gap = floor_gap({"namespaces": kind, "landlock": landlock, "seccomp": seccomp})
     assert gap is None if not words else words in gap and gap.startswith("a program of a model could reach")
 
 
@@ -107,6 +103,11 @@ def test_below_the_floor_no_program_is_run(monkeypatch):
         assert outcome_of(other, "print(1)").status == "unavailable"
         with pytest.raises(OSError, match="a program of a model could reach everything"):
             other.start()
+
+
+def test_a_program_that_runs_for_its_limit_is_late_however_long_its_grader_waits(runner, monkeypatch):
+    monkeypatch.setattr(run.Clock, "seconds", lambda _: 0.0)
+    assert outcome_of(runner, "while True: pass", seconds_per_test=0.5).status == "timeout"
 
 
 def test_a_program_that_waits_for_a_processor_is_not_late(runner):
@@ -136,13 +137,13 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(of_pro
 with Runner(namespaces="bubblewrap") as runner:
     program = "import os\\nos.umask(0o777)\\nos.mkdir('d')\\nprint(input(), os.listdir('.'))"
     found = runner.run_program(program, [Call(stdin="a"), Call(stdin="b")], limits=Limits())
-    print([barrier.name for barrier in runner.barriers if not barrier.holds], [one.stdout or one.status for one in found])
+    print([name for name, holds in runner.barriers.items() if not holds], [one.stdout or one.status for one in found])
 """
 
 
 def test_a_directory_that_stays_is_no_failure_of_the_machine(runner):
     """Without Landlock a program can make one; it is told from trouble, and the next test has an empty directory."""
-    if runner.barriers[0].detail != "bubblewrap":
+    if runner.barriers["namespaces"] != "bubblewrap":
         pytest.skip("no bubblewrap here")
     done = subprocess.run([sys.executable, "-c", NO_LANDLOCK], capture_output=True, text=True, timeout=300)
     assert done.stdout == "['landlock'] [\"a ['d']\\n\", \"b ['d']\\n\"]\n", done.stderr
