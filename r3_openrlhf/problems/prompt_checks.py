@@ -29,8 +29,8 @@ _COMMANDS = {
     "t": "able|ag|an|anh|au|ext\\w*|frac|herefore|heta|hinspace|ilde|imes|iny|o|op|ri\\w+",
 }
 _TYPED = re.compile("|".join(rf"\\{letter}(?!(?:{names})(?![a-zA-Z]))" for letter, names in _COMMANDS.items()))
-# what near copies may differ in: spaces, LaTeX's own, and marks that are in no number
-_SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|\\(?:left|right)(?![a-zA-Z])|[\s~$]|[.,;:!?](?!\d)")
+# what near copies may differ in: spaces, LaTeX's own, and marks that separate no numbers
+_SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|\\(?:left|right)(?![a-zA-Z])|[\s~$]|[.,;:?](?!\s*\d)")
 _PLACEHOLDER = re.compile(r"<(?:image|img|video|audio)[\s_\d]*/?>|!\[[^\]]*\]\(|\[image\]", re.IGNORECASE)
 # the first characters of images in base64: PNG, JPEG, GIF, WebP
 _BASE64 = re.compile(r"(?:data:(?:image|video|audio)/|iVBORw0K|/9j/|R0lGOD|UklGR)\S*")
@@ -139,7 +139,12 @@ def check_rows(
             sentences.append(
                 f"the column {column} of {media or len(found)} {first} holds {kind}, which the model is not given; use rows without"
             )
-    marked = [name for column, found in cells.items() for name in _splits(column, found) if name not in data.split]
+    marked = [
+        name
+        for column, found in cells.items()
+        for name in _splits(column, found)
+        if name.lower()[:3] not in data.split
+    ]
     if marked:
         what = f"call themselves {marked[0]}, and data.split is {data.split}"
         sentences.append(f"{len(marked)} {first} {what}; take them out, unless they are to be trained on")

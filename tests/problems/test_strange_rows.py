@@ -60,6 +60,8 @@ SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said
     "a topic": (with_each(subject=lambda row, n: ["Number Theory", "Algebra", "Plane Geometry"][n % 3]), {}, ""),
     "a leak at the beginning": (with_each(problem=lambda row, n: f"Answer: {row['answer']}. {row['problem']}"), {}, "40 of 40 problems say their answer"),
     "copies but for marks": (ROWS + with_each(problem=lambda row, n: row["problem"].replace(".", " ;")), {}, "40 of 80 problems differ"),
+    "other numbers": (sum(([{"problem": f"What is f({n}, {n + 1})? Is it {n}!?", "answer": str(n + 50)}, {"problem": f"What is f({n}{n + 1})? Is it {n}?", "answer": str(n + 70)}] for n in range(9)), []), {}, ""),
+    "training rows": (with_each(part=lambda row, n: "training"), {}, ""),
     "rates in percent": (with_each(answer=lambda row, n: f"{n % 9 * 12.5}%"), {}, "0 to 100%, as pass rates are"),
     "a level": (with_each(level=lambda row, n: f"Level {n % 3}"), {}, ""),
     "a solution": (with_each(work=lambda row, n: "We add, and so on and on. " * 4 + row["answer"]), {}, ""),
