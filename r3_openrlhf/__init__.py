@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # X as X: a public name, for type checkers
     from r3_openrlhf.method.errors import ConfigError as ConfigError
     from r3_openrlhf.method.history.store import HistoryStore as HistoryStore
     from r3_openrlhf.method.prompts import ChatPrompts as ChatPrompts
+    from r3_openrlhf.method.prompts import RowPrompts as RowPrompts
+    from r3_openrlhf.method.prompts import uid_of as uid_of
     from r3_openrlhf.method.r3 import R3 as R3
     from r3_openrlhf.method.settings import AdvantageSettings as AdvantageSettings
     from r3_openrlhf.method.settings import ExplorationSettings as ExplorationSettings
@@ -53,7 +55,7 @@ _NAMES = {
     "method.core.rewards": ["outcome_reward"],
     "method.errors": ["ConfigError"],
     "method.history.store": ["HistoryStore"],
-    "method.prompts": ["ChatPrompts"],
+    "method.prompts": ["ChatPrompts", "RowPrompts", "uid_of"],
     "method.r3": ["R3"],
     "method.settings": [
         *("AdvantageSettings", "ExplorationSettings", "HistorySettings", "R3Settings"),

@@ -8,12 +8,9 @@ in TRL 1.16.0. docs/ports.md says what becomes of GRPOConfig's fields, and what 
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 import logging
 import math
 from collections import Counter, defaultdict
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +22,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
-from r3_openrlhf import R3, ChatPrompts, ConfigError, Context, HistoryStore, Rollout, Verdict
+from r3_openrlhf import R3, ConfigError, Context, HistoryStore, Rollout, RowPrompts, Verdict, uid_of
 
 # Losses whose mean is over rows (T:3132, T:3146, T:3163): rows without tokens would lower it.
 ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")
@@ -54,6 +51,7 @@ class R3Trainer(GRPOTrainer):
     """
 
     _logs: Any
+    _sampler: Any = ()  # of an IterableDataset none
 
     def __init__(
         self,
@@ -70,7 +68,8 @@ class R3Trainer(GRPOTrainer):
         self.correct_by = correct_by or (self.reward_func_names[0] if len(self.reward_func_names) == 1 else None)
         context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
         longest = max_prompt_tokens or max(1, context - self.max_completion_length)
-        self.render = render or RowPrompts(self._tokenizer, longest, r3.settings.reflection.max_attempt_tokens)
+        attempt = r3.settings.reflection.max_attempt_tokens
+        self.render = render or RowPrompts(self._tokenizer, max_prompt_tokens=longest, max_attempt_tokens=attempt)
         self._refuse()
         if r3.settings.replay.enabled:  # for A < 0 delta is the dual clip (T:3107)
             self.args.delta = r3.settings.replay.dual_clip or self.args.delta
@@ -216,7 +215,7 @@ class R3Trainer(GRPOTrainer):
             prompt, response = output["prompt_mask"][i].bool(), output["completion_mask"][i].bool()
             row = {key: output[key][i][prompt] for key in ("prompt_ids", "prompt_mask")}
             row |= {key: output[key][i][response] for key in ("completion_ids", "completion_mask")}
-            for key in {"old_per_token_logps", RATIO, SAMPLING} & output.keys():
+            for key in {"old_per_token_logps", "ref_per_token_logps", RATIO, SAMPLING} & output.keys():
                 row[key] = output[key][i][response] if len(output[key][i]) == len(response) else output[key][i]
             rows.append(row)
             ids, deciding = (
@@ -287,7 +286,7 @@ class R3Trainer(GRPOTrainer):
                     min(shares, key=len).append((batch.prompt_ids_of(row), row))
                 else:
                     rank, i = divmod(row.fresh_source, len(rollouts))
-                    shares[rank].append((i, row.advantage))
+                    shares[rank].append((i, float(row.advantage)))
             result = [(shares, self.r3.metrics(batch, step=step))]
         return broadcast_object_list(result)[0]
 
@@ -317,7 +316,7 @@ class R3Trainer(GRPOTrainer):
                 row["now"] if "now" in row else today[i, : len(row["completion_ids"])] for i, row in enumerate(trained)
             ]
             batch["old_per_token_logps"] = pad(old, 0.0, pad_to_multiple_of=self.pad_to_multiple_of)
-        if self.beta != 0.0:
+        if self.beta != 0.0 and stored:
             batch["ref_per_token_logps"] = self._reference(batch)
         if self.loss_type in ROW_MEANS and 0 < num_rows < width * len(shares):
             batch["r3_scale"] = torch.tensor(width * len(shares) / num_rows, device=self.accelerator.device)
@@ -345,10 +344,11 @@ class R3Trainer(GRPOTrainer):
             ("prompt_mask", "left", 0),
             ("completion_ids", "right", token),
             ("completion_mask", "right", 0),
+            ("ref_per_token_logps", "right", 0.0),
             (SAMPLING, "right", 0.0),
             (RATIO, "right", 1.0),
         ):
-            if key in rows[0]:
+            if all(key in row for row in rows):
                 batch[key] = pad([row[key] for row in rows], fill, side, self.pad_to_multiple_of)
         if RATIO in batch and self._one_ratio:
             batch[RATIO] = batch[RATIO][:, :1]
@@ -363,31 +363,3 @@ class R3Trainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         return super()._compute_loss(model, inputs) * inputs.get("r3_scale", 1.0)
-
-
-class RowPrompts:
-    """Prompts in the form of the data set: text, or messages whose last one is the user's."""
-
-    def __init__(self, tokenizer: Any, max_prompt_tokens: int, max_attempt_tokens: int) -> None:
-        limits: dict[str, Any] = dict(max_prompt_tokens=max_prompt_tokens, max_attempt_tokens=max_attempt_tokens)
-        self.chat = partial(ChatPrompts, tokenizer, **limits)
-
-    def plain(self, problem: Any) -> Any:
-        """The row's own prompt."""
-        return problem.prompt
-
-    def reflection(self, problem: Any, error: Rollout | None) -> Any:
-        """The same with a wrong answer and guidance in its last message; None: no space for it."""
-        prompt = problem.prompt
-        if isinstance(prompt, str):
-            return self.chat(message=lambda _: prompt, render=str).reflection(problem, error)
-        *earlier, last = prompt
-        chat = self.chat(message=lambda _: last["content"], render=lambda text: [*earlier, last | {"content": text}])
-        return chat.reflection(problem, error)
-
-
-def uid_of(row: dict[str, Any]) -> str:
-    """The id of a row's problem: its column `uid`, else a digest of its prompt."""
-    if row.get("uid") is not None:
-        return str(row["uid"])
-    return hashlib.sha256(json.dumps(row["prompt"], sort_keys=True).encode()).hexdigest()[:16]

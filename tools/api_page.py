@@ -23,7 +23,7 @@ HEAD = """# Python interface
 SECTIONS = {
     "Runs": ("Run", "compare", "evaluate"),
     "Grading": ("grade", "read_reference", "outcome_reward"),
-    "The method": ("R3", "MixedBatch", "ChatPrompts", "HistoryStore"),
+    "The method": ("R3", "MixedBatch", "ChatPrompts", "RowPrompts", "uid_of", "HistoryStore"),
     "Equations": ("group_advantages", "ranking_rewards", "entropy_statistics", "batch_metrics"),
     "Records": ("Rollout", "EntropyStatistics", "Verdict", "Context"),
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Protocol
@@ -173,3 +175,35 @@ class ChatPrompts:
 
     def _template(self, turns: Sequence[dict[str, str]]) -> str:
         return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+
+
+class RowPrompts:
+    """Prompts of a data set's rows, in their form: text, or messages whose last one is the user's.
+
+    Args: see ChatPrompts. A problem has the attribute `prompt`."""
+
+    def __init__(self, tokenizer: Any, *, max_prompt_tokens: int, max_attempt_tokens: int = 2048) -> None:
+        self.tokenizer = tokenizer
+        self.limits = {"max_prompt_tokens": max_prompt_tokens, "max_attempt_tokens": max_attempt_tokens}
+
+    def plain(self, problem: Any) -> Any:
+        """The row's own prompt."""
+        return problem.prompt
+
+    def reflection(self, problem: Any, error: Rollout | None) -> Any | None:
+        """The same with a stored error and guidance in its last message. None: no space for it."""
+        prompt = problem.prompt
+        message: str = prompt
+        render: Callable[[str], Any] = str
+        if not isinstance(prompt, str):
+            *earlier, last = prompt
+            message, render = last["content"], lambda text: [*earlier, {**last, "content": text}]
+        chat = ChatPrompts(self.tokenizer, message=lambda _: message, render=render, **self.limits)
+        return chat.reflection(problem, error)
+
+
+def uid_of(row: Mapping[str, Any]) -> str:
+    """The id of a row's problem: its column `uid`, else a digest of its `prompt`, text or messages."""
+    if row.get("uid") is not None:
+        return str(row["uid"])
+    return hashlib.sha256(json.dumps(row["prompt"], sort_keys=True).encode()).hexdigest()[:16]

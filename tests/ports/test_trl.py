@@ -10,13 +10,13 @@ import pytest
 import torch
 from pytest import approx
 
-from r3_openrlhf import ConfigError, Context, HistoryStore, Verdict, ranking_rewards
+from r3_openrlhf import ConfigError, Context, HistoryStore, RowPrompts, Verdict, ranking_rewards, uid_of
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install 'r3_openrlhf[trl]'")
 from transformers import TrainerCallback  # noqa: E402
 from trl import GRPOTrainer  # noqa: E402
 
-from r3_openrlhf.trl import R3Trainer, RowPrompts, uid_of  # noqa: E402
+from r3_openrlhf.trl import R3Trainer  # noqa: E402
 from tests.ports import trl_runs as runs  # noqa: E402
 from tests.ports.trl_runs import END, FEW, GROUP, by_content, rows_of, settings, stored  # noqa: E402
 
@@ -180,9 +180,9 @@ def test_a_prompt_of_messages_keeps_its_form(train):
         "Problem", (), {"prompt": [{"role": "system", "content": "1"}, {"role": "user", "content": "2+2="}]}
     )
     error = stored("2+2=", [7], [-1.0], verdict=Verdict.WRONG)
-    system, user = RowPrompts(runs.tokenizer(), 2000, 100).reflection(problem, error)
+    system, user = RowPrompts(runs.tokenizer(), max_prompt_tokens=2000).reflection(problem, error)
     assert system == problem.prompt[0] and user["role"] == "user" and user["content"].startswith("2+2=\n\n")
-    assert RowPrompts(runs.tokenizer(), 10, 100).reflection(problem, error) is None
+    assert RowPrompts(runs.tokenizer(), max_prompt_tokens=10).reflection(problem, error) is None
 
 
 def test_with_everything_off_the_loss_gets_what_trl_gives_it(train):
