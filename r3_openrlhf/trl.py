@@ -172,7 +172,8 @@ class R3Trainer(GRPOTrainer):
         if reflections:
             kept = self._metrics["train"], self._logs  # they are of the data set's prompts
             self._metrics["train"], self._logs = defaultdict(list), copy.deepcopy(self._logs)
-            more = self._sample(reflections, Context.REFLECTION, step=step, epoch=epoch)
+            context = Context.HINT if self.r3.settings.reflection.hint else Context.REFLECTION
+            more = self._sample(reflections, context, step=step, epoch=epoch)
             (self._metrics["train"], self._logs), rows, rollouts = kept, rows + more[0], rollouts + more[1]
         entropies = self._measure(rows, rollouts)
         shares, more_metrics = self._mix(rollouts, entropies, step=step, epoch=epoch)
@@ -195,7 +196,7 @@ class R3Trainer(GRPOTrainer):
         result: list[Any] = [None]
         if self.accelerator.is_main_process:
             prompts = self.r3.prompts(problems, step=step, epoch=epoch, render=self.render)
-            hard = [(one.place, one.prompt) for one in prompts if one.context is Context.REFLECTION]
+            hard = [(one.place, one.prompt) for one in prompts if one.context is not Context.PLAIN]
             result = [(hard, prompts.metrics())]
         ((hard, metrics),) = broadcast_object_list(result)
         rows = [{**vars(problems[i]), "prompt": prompt} for i, prompt in hard for _ in range(self.num_generations)]

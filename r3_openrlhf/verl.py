@@ -79,11 +79,11 @@ class R3PPOTrainer(PPOTrainerSync):
             self.tokenizer, max_prompt_tokens=size, max_attempt_tokens=self.r3.settings.reflection.max_attempt_tokens
         )
         asked = self.r3.prompts(problems, step=self.global_steps - 1, epoch=self.epoch, render=render)
-        hard = [one for one in asked if one.context is Context.REFLECTION]
+        hard = [one for one in asked if one.context is not Context.PLAIN]
         free = sorted(set(range(len(problems))) - {one.place for one in hard}, reverse=True)
         rows, contexts = list(range(len(problems))), [Context.PLAIN] * len(problems)
         for place, one in zip(free, hard, strict=False):
-            rows[place], contexts[place], prompts[place] = one.place, Context.REFLECTION, one.prompt
+            rows[place], contexts[place], prompts[place] = one.place, one.context, one.prompt
         batch = batch[rows]  # with the answers of the problems that are asked again
         uids = [str(uuid.uuid4()) for _ in rows]
         assign_non_tensor_stack(batch, "raw_prompt", prompts)
