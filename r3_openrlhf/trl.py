@@ -76,7 +76,8 @@ class R3Trainer(GRPOTrainer):
 
     def _refuse(self) -> None:
         args, settings, updates = self.args, self.r3.settings, self.args.gradient_accumulation_steps
-        dual_clip, processes = settings.replay.enabled and settings.replay.dual_clip, self.accelerator.num_processes
+        replay, processes = settings.replay, self.accelerator.num_processes
+        dual_clip, shaped = replay.enabled and replay.dual_clip, replay.imported.weight not in ("clip", "ratio1")
         several = args.steps_per_generation * self.num_iterations % updates
         two_clips = dual_clip and args.delta not in (None, dual_clip)
         shared = self.num_generations % processes and settings.reflection.enabled
@@ -89,6 +90,7 @@ class R3Trainer(GRPOTrainer):
             (other_sum, "multi_objective_aggregation; R3 makes the advantages of the weighted sum"),
             (two_clips, f"delta {args.delta} with replay.dual_clip {dual_clip}, which is delta here"),
             (settings.exploration.rrl.ratio, "exploration.rrl.ratio, which needs a critic"),
+            (shaped, f"replay.imported.weight {replay.imported.weight}; use clip or ratio1"),
             (shared, f"reflection groups of {self.num_generations} on {processes} processes; choose a multiple"),
         ):
             if applies:
@@ -326,6 +328,8 @@ class R3Trainer(GRPOTrainer):
     def _stored_fields(self, prompt_ids: np.ndarray, row: Any, like: Fields) -> Fields:
         """The fields of a stored row. Nothing sampled it in this step, so its correction is 1."""
         ids, logprobs = row.rollout.response_ids, row.rollout.response_logprobs
+        if not row.rollout.has_logprobs:  # imported
+            logprobs = np.zeros(len(ids), dtype=np.float32)
         fields = {"prompt_ids": prompt_ids, "prompt_mask": np.ones(len(prompt_ids))}
         fields |= {"completion_ids": ids, "completion_mask": np.ones(len(ids)), SAMPLING: logprobs}
         fields[RATIO] = np.ones(1 if self._one_ratio else len(ids))

@@ -152,7 +152,10 @@ class R3PPOTrainer(PPOTrainerSync):
         mask = torch.ones_like(response)
         fields = dict(prompts=prompt, responses=response, input_ids=ids, position_ids=torch.arange(len(ids)))
         fields |= dict(response_mask=mask, loss_mask=mask, rm_scores=scores)
-        fields["rollout_log_probs"] = torch.as_tensor(row.rollout.response_logprobs)
+        # an imported row may have none; all are written again after the pass
+        fields["rollout_log_probs"] = (
+            torch.as_tensor(row.rollout.response_logprobs) if row.rollout.has_logprobs else scores
+        )
         batch.tags[place] |= dict(prompt_len=len(prompt), response_len=len(response), seq_len=len(ids))
         self._put(batch, {batch.keys[place]: fields})
 
@@ -215,6 +218,7 @@ def refuse(config: Any, r3: R3) -> None:
         (replay.enabled and replay.k >= rollout.n, f"r3.replay.k={replay.k} with rollout.n={rollout.n}; use less"),
         (replay.rehearse.share, "r3.replay.rehearse, whose rows would fill up whole mini-batches"),
         (settings.exploration.rrl.ratio, "r3.exploration.rrl, which needs a critic"),
+        (replay.imported.weight not in ("clip", "ratio1"), "r3.replay.imported.weight; use clip or ratio1"),
         (rollout.get("enable_rollout_routing_replay"), "enable_rollout_routing_replay; stored rows have no routes"),
     ):
         if applies:

@@ -11,6 +11,7 @@ import torch
 from pytest import approx
 
 from r3_openrlhf import ConfigError, Context, HistoryStore, RowPrompts, Verdict, ranking_rewards, uid_of
+from r3_openrlhf.method.types import HardBy
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install 'r3_openrlhf[trl]'")
 from transformers import TrainerCallback  # noqa: E402
@@ -283,8 +284,7 @@ def test_a_second_start_says_what_it_forgets(train, caplog):
 def test_the_prompt_is_the_id_where_no_column_names_it(train):
     with HistoryStore.open(":memory:") as store:
         train(by_content, uids=["1+1=", "2+2="], column="name", history=store, r3=REPLAY)
-        counts = [store.counts(uid_of({"prompt": prompt})) for prompt in ("1+1=", "2+2=")]
-        assert [sum(count for count, _ in one.values()) for one in counts] == [GROUP, GROUP]
+        assert set(store.means(HardBy.REWARD)) == {uid_of({"prompt": prompt}) for prompt in ("1+1=", "2+2=")}
 
 
 def test_two_processes_train_what_one_trains(there):
@@ -338,7 +338,7 @@ def test_of_several_rewards_the_named_one_decides(train):
     with HistoryStore.open(":memory:") as store:
         wrong = runs.scripted({"1+1=": WRONG})
         train([two, wrong], uids=["1+1="], history=store, r3=REPLAY, correct_by="accuracy")
-        assert store.counts("1+1=") == {(Context.PLAIN, Verdict.WRONG): (GROUP, GROUP * 1.0)}
+        assert [store.means(by) for by in (HardBy.REWARD, HardBy.SUCCESS_RATE)] == [{"1+1=": 1.0}, {"1+1=": 0.0}]
 
 
 def test_the_example_trains_in_ten_lines(there, tmp_path):

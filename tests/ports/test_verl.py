@@ -25,7 +25,8 @@ from verl.trainer.ppo.v1 import get_trainer_cls  # noqa: E402
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # noqa: E402
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict  # noqa: E402
 
-from r3_openrlhf import ConfigError, uid_of  # noqa: E402
+from r3_openrlhf import ConfigError, Context, uid_of  # noqa: E402
+from r3_openrlhf.method.types import HardBy  # noqa: E402
 from r3_openrlhf.verl import R3PPOTrainer  # noqa: E402
 from tests.ports.trl_runs import tokenizer  # noqa: E402
 
@@ -172,8 +173,8 @@ def test_stored_and_reflection_rows_reach_the_actors_update(queue, tmp_path):
     assert reflection.startswith("2+2=") and len(rows) == 2 and len(rows[reflection]) == GROUP
     assert metrics["r3/reflection/groups"] == 1
     assert trainer.r3.history.last_step == 3
-    counts = trainer.r3.history.counts(uid_of({"prompt": prompt("2+2=")}))
-    assert {str(context) for context, _ in counts} == {"plain", "reflection"}
+    reflected = trainer.r3.history.means(HardBy.SUCCESS_RATE, contexts=[Context.REFLECTION])
+    assert reflected == {uid_of({"prompt": prompt("2+2=")}): 0.0}
     trainer.r3.history.close()
     with pytest.raises(ConfigError, match="history.sqlite ends at step 3, before the checkpoint's 5; put the history"):
         late = get_trainer_cls("r3")(config_of(f"trainer.default_local_dir={tmp_path}"))
