@@ -97,12 +97,7 @@ def reward_function(key: str, path: str, arguments: Mapping[str, Any] | None = N
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key} is {quoted(path)}, which is no function: {error}") from error
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    named = [
-        parameter
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    ]
-    names = {parameter.name for parameter in named}
+    names = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
     if "queries" in names:
         signature, offered = Signature.OPENRLHF, _OPENRLHF
     elif "completions" in names:
@@ -112,14 +107,10 @@ def reward_function(key: str, path: str, arguments: Mapping[str, Any] | None = N
         signature, offered = Signature.GROUP, ("responses", *OFFERED[1:])
     else:
         signature, offered = Signature.OWN, VERL if "solution_str" in names else OFFERED
-    lacking = [
-        parameter.name for parameter in named if parameter.default is parameter.empty and parameter.name not in offered
+    needed = [
+        one for one in parameters if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     ]
-    lacking += [
-        parameter.name
-        for parameter in parameters
-        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty
-    ]
+    lacking = [one.name for one in needed if one.kind is one.POSITIONAL_ONLY or one.name not in offered]
     if lacking:
         raise ConfigError(
             f"{key} is {quoted(path)}, whose parameter {quoted(lacking[0])} nothing is passed for; a reward function may take "

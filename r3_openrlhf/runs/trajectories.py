@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from r3_openrlhf.config import AgentsConfig
-from r3_openrlhf.problems.agents.advantages import AdvantageParts, advantage_parts
+from r3_openrlhf.problems.agents.advantages import advantage_parts
+from r3_openrlhf.problems.agents.hierarchy import ComparedSteps
 
 MAX_MEMBERS = 40  # of a group, as a page lists them
 TOLERANCE = 1e-6  # between an advantage as it was written, and its parts
@@ -39,23 +40,15 @@ class Played(NamedTuple):
         return sum((row["turn_reward"] or 0.0) - (0.0 if row["valid"] else invalid_penalty) for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """A turn of a group."""
-
-    place: int  # of its trajectory
-    name: str
-    turn: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Level:
-    """Return the turns that a turn is compared with at level k."""
+    """The turns that a turn is compared with at level k."""
 
     k: int
     context: list[str]  # the states that the group agrees in, the turn's own last
     size: int = 1  # turns, itself included; 1: alone, and the level says nothing
-    members: list[Member] = field(default_factory=list)  # the others, MAX_MEMBERS at most
+    # (place of its trajectory, its name, turn) of the others, MAX_MEMBERS at most
+    members: list[tuple[int, str, int]] = field(default_factory=list)
     mean: float | None = None  # of their returns and its own
     advantage: float | None = None  # A_k; None: alone
     share: float = 0.0  # of A_k in the turn's advantage over the levels
@@ -105,47 +98,32 @@ def explain(played: Sequence[Played], settings: AgentsConfig) -> Explained | Non
             for row, again in zip(one.rows, agains, strict=True)
         ),
     )
-    levels = _levels(graded, states, returns, parts, depth=_depth(settings))
-    for one, of_one, steps, episode in zip(graded, levels, parts.of_steps, parts.of_episode, strict=True):
-        found.levels[one.place], found.of_steps[one.place], found.of_episode[one.place] = of_one, steps, episode
-    return found
-
-
-def _depth(settings: AgentsConfig) -> int:
-    """The finest level of the run's estimator; -1: it compares whole trajectories alone."""
-    return {"grpo": -1, "gigpo": 0}.get(settings.estimator, settings.depth)
-
-
-def _levels(
-    graded: Sequence[Played],
-    states: list[list[str]],
-    returns: list[list[float]],
-    parts: AdvantageParts,
-    *,
-    depth: int,
-) -> list[list[list[Level]]]:
-    total = Counter[tuple[int, int]]()
-    for compared in parts.compared:
-        for turn, weight in zip(compared.members, compared.weights, strict=True):
-            total[turn] += weight  # type: ignore[assignment]
-    found = [
-        [[Level(k=k, context=mine[max(0, t - k) : t + 1]) for k in range(depth + 1)] for t in range(len(mine))]
-        for mine in states
-    ]
-    for compared in parts.compared:
-        names = [
-            Member(place=graded[i].place, name=graded[i].name, turn=graded[i].rows[t]["turn"] or 0)
-            for i, t in compared.members
+    depth = {"grpo": -1, "gigpo": 0}.get(settings.estimator, settings.depth)
+    for one, steps, episode, own in zip(graded, parts.of_steps, parts.of_episode, states, strict=True):
+        found.of_steps[one.place], found.of_episode[one.place] = steps, episode
+        found.levels[one.place] = [
+            [Level(k=k, context=own[max(0, t - k) : t + 1]) for k in range(depth + 1)] for t in range(len(own))
         ]
-        mean = fmean(returns[i][t] for i, t in compared.members)
-        values = zip(compared.members, compared.advantages, compared.weights, strict=True)
-        for at, ((i, t), advantage, weight) in enumerate(values):
-            found[i][t][compared.k] = replace(
-                found[i][t][compared.k],
-                size=len(names),
-                members=(names[:at] + names[at + 1 :])[:MAX_MEMBERS],
-                mean=mean,
-                advantage=advantage,
-                share=weight / total[i, t] if total[i, t] else 0.0,
-            )
+    _compare(found.levels, graded, returns, parts.compared)
     return found
+
+
+def _compare(
+    levels: list[list[list[Level]]],
+    graded: Sequence[Played],
+    returns: list[list[float]],
+    groups: Sequence[ComparedSteps],
+) -> None:
+    """Fill in what each group says of its members."""
+    total = Counter[tuple[int, int]]()
+    for group in groups:
+        total.update(dict(zip(group.members, group.weights, strict=True)))  # type: ignore[arg-type]
+    for group in groups:
+        names = [(graded[i].place, graded[i].name, graded[i].rows[t]["turn"] or 0) for i, t in group.members]
+        mean = fmean(returns[i][t] for i, t in group.members)
+        values = zip(group.members, group.advantages, group.weights, strict=True)
+        for at, ((i, t), advantage, weight) in enumerate(values):
+            level = levels[graded[i].place][t][group.k]
+            level.size, level.mean, level.advantage = len(names), mean, advantage
+            level.members = (names[:at] + names[at + 1 :])[:MAX_MEMBERS]
+            level.share = weight / total[i, t] if total[i, t] else 0.0
