@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from r3_openrlhf.config.reward_functions import placed
 from r3_openrlhf.config.words import AgentEstimator
 from r3_openrlhf.method.checks import Section, number, word
+from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.open_table import check_signature, is_import_path, is_looking, load_object
+
+PYTHON = "python"  # the tool of our own; others are functions of the user, text -> text
+
+
+def name_of_tool(tool: str) -> str:
+    """The word that calls a tool."""
+    return tool.rpartition(":")[2]
 
 
 @dataclass
@@ -34,3 +44,25 @@ class AgentsConfig(Section, prefix="agents."):
     invalid_penalty: float = number(0.1, min=0)
     # seconds for a step or the start of an environment, which is then killed: its trajectory is lost
     timeout_s: float = number(60.0, above=0)
+    # tools that a response to a problem may call by a fenced block with the name: python | your function, file.py:search
+    tools: list[str] = field(default_factory=list)
+    # calls of a response, at most; the policy then writes on alone
+    tool_calls: int = number(4, min=1)
+    # tokens of an answer, at most; the others are left out
+    tool_tokens: int = number(256, min=1)
+    # seconds of a call, which is then ended; that is its answer
+    tool_seconds: float = number(5.0, above=0)
+    # python has the names of the earlier calls of its response (which run once more)
+    tool_memory: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.tools = [tool if tool == PYTHON else placed(tool) for tool in self.tools]
+        for tool in self.tools:
+            if tool != PYTHON and not is_import_path(tool):
+                raise ConfigError(f"agents.tools has {quoted(tool)}; use python, or your function, file.py:search")
+            if tool != PYTHON and not is_looking():
+                check_signature("agents.tools", tool, load_object("agents.tools", tool), "text")
+        names = list(map(name_of_tool, self.tools))
+        if len(set(names)) < len(names):
+            raise ConfigError(f"agents.tools has tools with one name: {', '.join(names)}; rename one")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config.words import ENVIRONMENT, LossAggregation
@@ -14,24 +16,9 @@ from r3_openrlhf.method.open_table import OpenTable, is_import_path, is_looking
 from r3_openrlhf.method.types import OldLogprobs
 
 R3Config = Any  # of config/run.py, which imports this file
-_REWARDS = "the environment gives the rewards, not a grader"
-# key -> the value with which it works together with an environment, and why no other does
-_WITH_AN_ENVIRONMENT: dict[str, tuple[Any, str]] = {
-    "replay.mode": ("add", "a recalled trajectory joins its task and replaces nothing"),
-    "replay.include_reflection": (False, "a reflected trajectory never joins the plain group"),
-    "replay.rehearse.share": (0, "it trains single responses, not trajectories"),
-    "reflection.hint": (False, "a task has no reference answer"),
-    "history.start": (None, "it stores trajectories, and an import has single responses"),
-    "ranking.enabled": (False, "it ranks whole responses, not trajectories"),
-    "reward.urls": ([], _REWARDS),
-    "reward.function": (None, _REWARDS),
-    "reward.functions": ([], _REWARDS),
-    "reward.length_reward_max_tokens": (None, _REWARDS),
-    "data.task": (None, "the environment says what succeeds, not a grader"),
-    "train.deterministic": (False, "which turns are sampled together depends on timing"),
-    "advantage.success_scale": (1, "it is a part of eq. 3"),
-    "advantage.function": ("group_norm", "agents.estimator compares trajectories"),
-}
+_WITH_AN_ENVIRONMENT: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("with_environment.toml").read_text(encoding="utf-8")
+)
 # beginning of a key -> is its mechanism a part of the algorithm, why not, and where it is
 _MECHANISMS: dict[str, tuple[Callable[[R3Config], bool], str, str]] = {
     "advantage.": (
@@ -45,6 +32,8 @@ _MECHANISMS: dict[str, tuple[Callable[[R3Config], bool], str, str]] = {
     "exploration.rrl.": (lambda config: config.algorithm.replays_states, "keeps no states", "algo=rrl"),
     "history.": (lambda config: config.keeps_history, "keeps no history", "algo=r3"),
     "agents.": (lambda config: config.is_agentic, "plays in no environment", "agents.environment=NAME"),
+    "agents.tools": (lambda config: True, "", ""),
+    "agents.tool_": (lambda config: bool(config.agents.tools), "calls no tools", "agents.tools=[python]"),
 }
 # a key that does nothing -> the key that is meant
 _MEANT = {
@@ -62,12 +51,15 @@ def check_given(config: R3Config, keys: Iterable[str], *, defaults: Mapping[str,
         value = _value(config, key) if key in defaults else None
         if value is None or value == defaults[key] or key.endswith(".enabled"):
             continue
-        for beginning, (is_part, why, where) in _MECHANISMS.items():
-            if key.startswith(beginning) and not is_part(config):
-                remedy = _MEANT.get(key, where)
-                raise ConfigError(
-                    f"{key} is {value}, but algo is {config.algo}, which {why}; use {remedy}, or leave it out"
-                )
+        beginning = max((one for one in _MECHANISMS if key.startswith(one)), key=len, default=None)
+        if beginning is None:
+            continue
+        is_part, why, where = _MECHANISMS[beginning]
+        if not is_part(config):
+            remedy = _MEANT.get(key, where)
+            raise ConfigError(
+                f"{key} is {value}, but algo is {config.algo}, which {why}; use {remedy}, or leave it out"
+            )
 
 
 def check_sections(config: R3Config) -> None:
@@ -126,10 +118,21 @@ def _check_agents(config: R3Config, given: str) -> None:
     ):
         if is_on:
             raise ConfigError(f"{given} and openrlhf.{flag} is set, but {why}; use openrlhf.{flag}=false")
-    for key, (works, why) in _WITH_AN_ENVIRONMENT.items():
+    for key, entry in _WITH_AN_ENVIRONMENT.items():
+        works, why = entry.get("value"), entry["why"]
         if _value(config, key) != works:
             shown = {None: "null", False: "false"}.get(works, works) if not isinstance(works, list) else "[]"
             raise ConfigError(f"{given} and {key} is set, but {why}; use {key}={shown}")
+
+
+def _check_tools(config: R3Config) -> None:
+    for key, is_on, why in (
+        ("agents.environment", config.is_agentic, "an environment takes one action a turn"),
+        ("exploration.rrl.ratio", config.exploration.rrl.ratio > 0, "a critic has no value of given tokens"),
+        ("algo", config.algorithm.has_critic, "a critic's advantages would cross the given tokens"),
+    ):
+        if config.agents.tools and is_on:
+            raise ConfigError(f"agents.tools is set and {key} is {_value(config, key)}, but {why}; use one of the two")
 
 
 def _check_async(config: R3Config) -> None:
@@ -326,6 +329,7 @@ def _check_batches(config: R3Config) -> None:
 _CHECKS: tuple[Callable[[R3Config], None], ...] = (
     _check_texts,
     _check_environment,
+    _check_tools,
     _check_async,
     _check_filtering,
     _check_mechanisms,

@@ -63,6 +63,10 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     lengths = limits_of(request.lengths, options.max_new_tokens)
     source = find_model(request.model, step=request.step)
     config = configuration_of(request, source)
+    if config.agents.tools:
+        raise ConfigError(
+            "agents.tools is set, but r3 eval calls no tools; the run's own held-out problems do (evaluations.jsonl)"
+        )
     sets = _problem_sets(request, config)
     model = resolve_model(source.path, revision=config.model.revision)
     check_own_code(config.model, model)

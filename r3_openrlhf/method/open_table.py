@@ -35,6 +35,7 @@ IMPORT_KEYS = (
     "advantage.function",
     "exploration.rrl.cut",
     "agents.environment",
+    "agents.tools",
     "algo",
     "data.path",
     "data.sources",

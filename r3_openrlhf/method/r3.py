@@ -381,7 +381,9 @@ class R3:
             raise refusal(f"entropy[{place}]", f"an array of {len(found)}", tokens)
         from r3_openrlhf.method.core.entropy import entropy_statistics  # needs torch
 
-        peak, global_ = entropy_statistics(found, peak_fraction=self.settings.ranking.peak_fraction)
+        peak, global_ = entropy_statistics(
+            found[row.rollout.sampled], peak_fraction=self.settings.ranking.peak_fraction
+        )
         return EntropyStatistics(peak=peak, global_=global_, source="exact")
 
     def mark_states(

@@ -203,8 +203,9 @@ class Rollout:
         epoch: pass over the data, from 1.
         text: the decoded response, for people; only the token ids are trained.
         answer: the final answer in the response; None: there is none, or it is not known any more.
-        prefix_tokens: how many of the first tokens were given and not sampled, with the log-probs
-            of their own sampling. 0 when recalled, because all tokens are then trained.
+        given: runs (begin, end) of response tokens that were given and not sampled, in order: a
+            prefix, or a tool's answers. Nothing trains or measures them; their log-probs are those of
+            another response, or 0.
         state: of a failed response, the state that a critic's values name; None when recalled.
         turn: of a response to an environment.
         turns: of a whole trajectory, whose response_ids are those of all turns, and whose
@@ -232,7 +233,7 @@ class Rollout:
     text: str = ""
     reason: str = ""
     answer: str | None = None
-    prefix_tokens: int = 0
+    given: tuple[tuple[int, int], ...] = ()
     state: PromisingState | None = None
     turn: TurnFacts | None = None
     turns: tuple[PlayedTurn, ...] | None = None
@@ -257,10 +258,23 @@ class Rollout:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the response, those of a prefix included."""
+        """Tokens of the response, given ones included."""
         return len(self.response_ids)
 
     @property
     def num_sampled_tokens(self) -> int:
         """Tokens of the response that were sampled: what it cost."""
-        return len(self.response_ids) - self.prefix_tokens
+        return len(self.response_ids) - sum(end - begin for begin, end in self.given)
+
+    @property
+    def sampled(self) -> np.ndarray:
+        """The mask of the tokens that were sampled: bool [response tokens]."""
+        mask = np.ones(len(self.response_ids), dtype=bool)
+        for begin, end in self.given:
+            mask[begin:end] = False
+        return mask
+
+    @property
+    def prefix_tokens(self) -> int:
+        """How many of the first tokens were given: the state that it continues."""
+        return self.given[0][1] if self.given and self.given[0][0] == 0 else 0

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.errors import InvalidValue, quoted
-from r3_openrlhf.method.types import ArrayOf, Context, Rollout, Verdict, Word
+from r3_openrlhf.method.types import ArrayOf, Rollout, Verdict, Word
 
 MAX_COUNT = 2**53  # a JSON number and SQLite's REAL lose digits beyond it
 MAX_NUMBER = 1e300  # within the columns of the history
@@ -71,9 +71,9 @@ def _contradictions(rollout: Rollout) -> Iterator[tuple[str, str]]:
         yield "turns", f"turns whose num_tokens add up to the {length} response tokens"
     if (rollout.context is Context.IMPORTED) != bool(rollout.origin):
         yield "origin", "where an imported rollout is from, and no text for any other"
-    given = length if rollout.context is Context.PREFIX else 0
-    if rollout.prefix_tokens > given:
-        yield "prefix_tokens", f"at most {given} with the context {rollout.context}"
+    bounds = [place for run in rollout.given for place in run]
+    if any(len(run) != 2 for run in rollout.given) or bounds != sorted(set(bounds)) or max(bounds, default=0) > length:
+        yield "given", f"runs (begin, end) of the {length} response tokens, in order and apart"
     if state is not None and not all(0 < cut < length for cut, _ in state.cuts):
         yield "state", f"one after at least 1 and less than {length} tokens"
 

@@ -122,7 +122,7 @@ def evaluation_line(
         "max_new_tokens": config.rollout.max_new_tokens,
         "pass_at_1": fmean(fmean(found) for found in verdicts.values()) if verdicts else None,
         "pass_at_n": fmean(any(found) for found in verdicts.values()) if verdicts else None,
-        "response_tokens_mean": fmean(rollout.num_tokens for rollout in rollouts),
+        "response_tokens_mean": fmean(rollout.num_sampled_tokens for rollout in rollouts),
         "truncated_rate": fmean(rollout.truncated for rollout in rollouts),
         "num_ungraded": sum(rollout.verdict is Verdict.UNGRADED for rollout in rollouts),
         "problems_sha256": hashlib.sha256("\n".join(sorted(uids)).encode()).hexdigest(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,44 +18,10 @@ from r3_openrlhf.runs.display import PHASES
 from r3_openrlhf.runs.files import DataCounts, read_json
 
 STEP_S, ADDED_S = "timing/step_total", "r3/time/added_s"
-MECHANISMS = (
-    (
-        "groups all correct / none correct / mixed",
-        "r3/groups/all_correct",
-        "r3/groups/none_correct",
-        "r3/groups/mixed",
-    ),
-    ("collapsed groups before -> after replay", "r3/groups/collapsed_before", "r3/groups/collapsed_after"),
-    ("rollouts recalled", "r3/replay/recalled"),
-    (
-        "not stored: never sampled / evicted / too old",
-        *(f"r3/history/{why}" for why in ("never_sampled", "evicted", "too_old")),
-    ),
-    ("reflection groups", "r3/reflection/groups"),
-    (
-        "without one: first epoch / unknown / not hard",
-        *(f"r3/reflection/{why}" for why in ("before_first_epoch", "unknown_problem", "not_hard")),
-    ),
-    (
-        "hard without: max_share / no error / no room",
-        *(f"r3/reflection/{why}" for why in ("cut_by_max_share", "without_error", "without_room")),
-    ),
-    ("ranked groups", "r3/ranking/groups"),
-    ("rollouts that could not be graded", "r3/grading/ungraded"),
-    ("trajectories / of them lost", "r3/agents/trajectories", "r3/agents/lost"),
-)
+_TABLE = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
+MECHANISMS = tuple((name, *keys) for name, keys in _TABLE["mechanisms"].items())
 # (name, key, format); shown as the mean of the first and of the last quarter of the steps
-LEVELS = (
-    ("reward", "fresh/reward", ".3f"),
-    ("accuracy", "fresh/accuracy", ".3f"),
-    ("turns per trajectory", "r3/agents/turns_mean", ".1f"),
-    ("invalid actions", "r3/agents/invalid_rate", ".1%"),
-    ("entropy (nats per token)", "fresh/entropy", ".3f"),
-    ("tokens per response", "fresh/response_length", ".1f"),
-    ("truncated", "fresh/truncated", ".1%"),
-    ("explained variance of the critic", "r3/critic/explained_variance", ".3f"),
-    ("log-prob gap, actor and engine", "r3/sync/abs_logprob_gap", ".4f"),
-)
+LEVELS = tuple((name, *values) for name, values in _TABLE["levels"].items())
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:

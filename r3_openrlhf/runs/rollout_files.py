@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,55 +26,9 @@ if TYPE_CHECKING:
 REQUIRED = {"step", "uid", "context", "verdict", "num_tokens", "truncated"}  # never null
 TEXT, COUNT, NUMBER, TRUTH = "string", "int64", "float64", "bool"
 COUNTS, NUMBERS = "list<uint16>", "list<float16>"  # one value per token
-COLUMNS = {
-    "step": COUNT,
-    "uid": TEXT,
-    "context": TEXT,
-    "group": COUNT,  # within the step; null: in no group
-    "group_replay": TEXT,  # replay of the group: method/core/groups.py, RecallFate
-    "group_ranking": TEXT,  # the same of the ranking: RankingFate
-    "verdict": TEXT,
-    "reason": TEXT,
-    "outcome_reward": NUMBER,  # null: ungraded
-    "ranking_reward": NUMBER,  # null: not ranked
-    "reward": NUMBER,  # of the advantage: outcome and ranking, centred
-    "ranked": TRUTH,
-    "advantage": NUMBER,  # null: not trained on
-    "recalled_from": COUNT,  # the step that sampled it; null: this one
-    "truncated": TRUTH,
-    "num_tokens": COUNT,
-    "entropy_peak": NUMBER,  # nats per token
-    "entropy_global": NUMBER,
-    "entropy_source": TEXT,
-    "entropy_peak_lower": NUMBER,
-    "entropy_peak_upper": NUMBER,
-    "entropy_global_lower": NUMBER,
-    "entropy_global_upper": NUMBER,
-    "text": TEXT,
-    "answer": TEXT,  # the final answer that the grader found; null: none, or a recalled row
-    "extras": TEXT,  # JSON of a reward function, or its "error"; null: nothing
-    "prompt": TEXT,  # as the model saw it, of its group
-    "prefix_tokens": COUNT,  # of num_tokens, those that it was given (exploration.rrl)
-    "prefix_state": TEXT,  # digest of these, hexadecimal; null: none were given
-    # Of a failed response where a critic names a promising state (exploration.rrl); else null
-    "cut_tokens": COUNT,  # how many of its first tokens it is
-    "cut_value": NUMBER,
-    "cut_state": TEXT,  # its digest: equal to prefix_state of what started there
-    # Of a turn in an environment (docs/agents.md); else null
-    "trajectory": TEXT,  # equal for the turns of one trajectory
-    "turn": COUNT,  # its number, from 0
-    "state": TEXT,  # what the turn acted in; turns in equal states are compared
-    "turn_reward": NUMBER,  # the environment's for this turn
-    "step_return": NUMBER,  # discounted rewards from here on; null: trajectory lost
-    "valid": TRUTH,  # was the response an action that the state allows?
-}
-# One value per response token, of the rows that logging.token_values names; else null.
-TOKEN_COLUMNS = {
-    "token_chars": COUNTS,  # characters that the token added to `text`, or null
-    "token_entropy": NUMBERS,  # nats
-    "token_logprob": NUMBERS,  # under the policy that sampled it, natural log
-    "token_policy_logprob": NUMBERS,  # under the policy of this step, before the update
-}
+_TABLE = tomllib.loads(Path(__file__).with_name("columns.toml").read_text(encoding="utf-8"))
+COLUMNS: dict[str, str] = _TABLE["columns"]
+TOKEN_COLUMNS: dict[str, str] = _TABLE["tokens"]
 # A group is in one or two of them, so that it is read without the rest of the step.
 ROW_GROUP_ROWS = 64
 MAX_ROWS = 2**18  # of a step: what a page, and a reader's memory, can take

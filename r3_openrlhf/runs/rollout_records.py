@@ -94,6 +94,7 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
         "extras": json.dumps(rollout.extras, ensure_ascii=False) if rollout.extras else None,
         "prefix_tokens": rollout.prefix_tokens,
         "prefix_state": _digest(rollout, rollout.prefix_tokens),
+        "given": json.dumps(rollout.given) if rollout.given else None,
     }
     if row is not None:
         record |= {
@@ -132,8 +133,8 @@ def _measured(row: Row, statistics: EntropyStatistics | None) -> dict[str, Any]:
     those of the step that sampled it."""
     if statistics is None:
         return {}
-    # of a prefix nothing was measured, so there is not one value per token
-    found: dict[str, Any] = {"token_entropy": None if row.rollout.prefix_tokens else statistics.tokens}
+    # of given tokens nothing was measured, so there is not one value per token
+    found: dict[str, Any] = {"token_entropy": None if row.rollout.given else statistics.tokens}
     if row.rollout.entropy is None and not row.recalled:
         found |= _entropy(statistics)
     return found

@@ -5,23 +5,76 @@ B rows, T tokens of prompt + response, A = T - 1 action positions (position 0 ha
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.training_file import Label
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.exchange import Grade
+
+
+class Run(NamedTuple):
+    """Consecutive tokens of a response: sampled, with their log-probs, or given to the policy."""
+
+    ids: Sequence[int]
+    logprobs_T: np.ndarray | None  # float32; None: given
+
+
+def response_of(
+    prompt_ids: Sequence[int],
+    runs: Sequence[Run],
+    grade: Grade | GradeRequest,
+    *,
+    prompt: str,
+    label: str,
+    truncated: bool,
+    **r3: Any,
+) -> dict[str, Any]:
+    """One response as OpenRLHF's generator takes it (samples_generator.py): its keys, and `r3`.
+
+    Arrays, not upstream's lists: they become tensors without a loop over tokens. The action ranges
+    are the sampled runs, and the log-probs of all other tokens are 0. grade: or what it is asked with."""
+    ends = list(itertools.accumulate((len(run.ids) for run in runs), initial=len(prompt_ids)))
+    logprobs = np.zeros(ends[-1], dtype=np.float32)
+    ranges = []
+    for run, begin, end in zip(runs, ends, ends[1:], strict=False):
+        if run.logprobs_T is not None:
+            ranges.append((begin, end))
+            logprobs[begin:end] = run.logprobs_T
+    return {
+        "prompt": prompt,
+        "label": label,
+        "images": None,
+        "mm_train_inputs": None,
+        "observation_tokens": np.array([*prompt_ids, *(one for run in runs for one in run.ids)], dtype=np.int32),
+        "action_ranges": ranges,
+        "rollout_log_probs": logprobs,
+        "truncated": truncated,
+        "reward": getattr(grade, "reward", None),
+        "scores": getattr(grade, "score", None),
+        "extra_logs": {},
+        "r3": {"grade": grade, "prompt_tokens": len(prompt_ids), **r3},
+    }
 
 
 def rollout_from_response(
     response: dict, *, context: Context, step: int, epoch: int, prefix_logprobs: np.ndarray | None = None
 ) -> Rollout:
-    """The record of one executor response. prefix_logprobs: float32, of the tokens that it was
-    given, of which the response of the record has the ids too."""
-    (start, end) = response["action_ranges"][0]
-    given = np.zeros(0, dtype=np.float32) if prefix_logprobs is None else prefix_logprobs
-    begins = start - len(given)
+    """The record of one executor response; what is in no action range was given. prefix_logprobs:
+    float32, of the tokens that it was given first."""
     payload = response["r3"]
+    begins, length = payload["prompt_tokens"], len(response["observation_tokens"])
+    edges = [0, *(place - begins for run in response["action_ranges"] for place in run), length - begins]
+    given = tuple(run for run in zip(edges[::2], edges[1::2], strict=True) if run[0] < run[1])
+    logprobs = response["rollout_log_probs"][begins:].astype(np.float32)
+    if prefix_logprobs is not None:
+        logprobs[: len(prefix_logprobs)] = prefix_logprobs
     grade = payload["grade"]
     # copies: Ray's object store must not fill up with the rollouts of a step
     tokens = np.array(response["observation_tokens"], dtype=np.int32)
@@ -29,9 +82,9 @@ def rollout_from_response(
         uid=Label.from_json(response["label"]).uid,
         context=context,
         prompt_ids=tokens[:begins],
-        response_ids=tokens[begins:end],
-        response_logprobs=np.concatenate([given, response["rollout_log_probs"][start:end]], dtype=np.float32),
-        prefix_tokens=len(given),
+        response_ids=tokens[begins:],
+        response_logprobs=logprobs,
+        given=given,
         verdict=grade.verdict,
         reward=grade.reward,
         truncated=bool(response["truncated"]),
@@ -55,7 +108,7 @@ def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, siblin
     row only)."""
     sequences_T = torch.from_numpy(np.concatenate([prompt_ids, rollout.response_ids]).astype(np.int64))
     action_mask_A = torch.zeros(len(sequences_T) - 1, dtype=torch.long)
-    action_mask_A[len(prompt_ids) - 1 :] = 1
+    action_mask_A[len(prompt_ids) - 1 :] = torch.from_numpy(rollout.sampled).long()
     logprobs_A = torch.zeros(len(sequences_T) - 1, dtype=torch.float32)
     if rollout.has_logprobs:  # else the ratio is 1 (experience_maker.py)
         logprobs_A[len(prompt_ids) - 1 :] = torch.from_numpy(rollout.response_logprobs.astype(np.float32))
@@ -73,7 +126,7 @@ def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, siblin
         mm_train_inputs=[None],
         rewards=torch.tensor([reward], dtype=torch.float32),
         scores=torch.tensor([values["score"]], dtype=torch.float32),
-        response_length=torch.tensor([rollout.num_tokens]),
+        response_length=torch.tensor([rollout.num_sampled_tokens]),
         truncated=torch.tensor([rollout.truncated]),
         total_length=torch.tensor([float(len(sequences_T))]),
         info=info,

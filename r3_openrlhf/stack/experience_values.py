@@ -61,7 +61,8 @@ def values_of_responses(experiences: list[Experience], rollouts: Sequence[Rollou
     for experience, position, index in rows_of(experiences):
         values = experience.values[position][experience.action_mask[position].bool()].float().numpy()
         if len(values):
-            found[index] = np.concatenate([np.zeros(rollouts[index].num_tokens - len(values), np.float32), values])
+            found[index] = np.zeros(rollouts[index].num_tokens, np.float32)
+            found[index][rollouts[index].sampled] = values
     return found
 
 

@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
+from collections.abc import Sequence
 from copy import deepcopy
 from types import SimpleNamespace
 
@@ -30,8 +31,11 @@ from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.exchange import in_group
 from r3_openrlhf.rewards.thinking import as_graded, response_text
+from r3_openrlhf.stack.agents.tools import Calls, Tools
+from r3_openrlhf.stack.convert import Run, response_of
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD, Recording
+from r3_openrlhf.stack.step_metrics import TOOL_COUNTS
 
 
 class SamplingExecutor(AgentExecutorBase):
@@ -42,18 +46,20 @@ class SamplingExecutor(AgentExecutorBase):
 
         self.output_kind = RequestOutputKind.FINAL_ONLY
         self.config = config_from_environment()
-        self.stops: tuple[list[int], list[str]] | None = None  # of the first request's tokenizer
+        self.stops: dict[tuple[str, ...], tuple[list[int], list[str]]] = {}
 
-    def sampling(self, params, tokenizer, *, logprobs: int):
-        """A copy of OpenRLHF's parameters with this number of most likely tokens, and the run's stops."""
+    def sampling(self, params, tokenizer, *, logprobs: int, stops: Sequence[str] = ()):
+        """A copy of OpenRLHF's parameters with this number of most likely tokens, and the run's stops.
+        stops: further ones, of tools."""
         params = deepcopy(params)
         params.logprobs = logprobs
         params.flat_logprobs = True  # one list a response, not a dict for each token
         params.output_kind = self.output_kind  # final only: else an output per token
         params.detokenize = False  # k texts cost more than log-probs; decoded once
-        if self.stops is None:
-            self.stops = stops_of(tokenizer, self.config.data, self.config.rollout.stop)
-        stop_at(params, *self.stops)
+        texts = (*self.config.rollout.stop, *stops)
+        if texts not in self.stops:
+            self.stops[texts] = stops_of(tokenizer, self.config.data, texts)
+        stop_at(params, *self.stops[texts])
         return params
 
 
@@ -68,11 +74,12 @@ class AgentExecutor(SamplingExecutor):
         self.vocab_size: int | None = None
         self.record, self.playback = Recording.named_by(RECORD), Recording.named_by(PLAYBACK)
         self._asked: Counter = Counter()
+        self.tools = Tools(self.config) if self.config.agents.tools else None
 
     async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
         """Sample, measure, grade. DataError: the prompt leaves no room for the response."""
         record = Label.from_json(label)
-        given = record.prefix or []  # exploration.rrl: first tokens, within its limit
+        prefix = record.prefix or []  # exploration.rrl: first tokens, within its limit
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         max_tokens = sampling_params.max_tokens or max_length - len(prompt_ids)
         if len(prompt_ids) + max_tokens > max_length:
@@ -80,53 +87,45 @@ class AgentExecutor(SamplingExecutor):
                 f"the prompt of problem {record.uid} has {len(prompt_ids)} tokens, which with {max_tokens} new ones "
                 f"exceeds data.max_len={max_length}; raise data.max_len or lower rollout.max_new_tokens"
             )
-        params = self.sampling(sampling_params, hf_tokenizer, logprobs=self.top_logprobs)
-        params.max_tokens = max_tokens - len(given)
-        if given:  # upstream's 1 (samples_generator.py:234) would forbid to end here
-            params.min_tokens = 0
         policy_step = getattr(llm_engine, "policy_step", None)  # fixed in a response
-        output, key = await self._generate(llm_engine, prompt, prompt_ids + given, given, params)
-        response_ids = list(output.token_ids)
-        truncated = output.finish_reason == "length"
+        calls = Calls(self.tools, hf_tokenizer) if self.tools is not None else None
+        pieces, finish_reason = await self._pieces(
+            llm_engine, prompt, prompt_ids, prefix, sampling_params, max_tokens, hf_tokenizer, calls
+        )
+        # a tool's answer earns nothing: graded is what the policy wrote, after its prefix
+        own_ids = [*prefix, *(one for ids, logprobs_TK in pieces if logprobs_TK is not None for one in ids)]
+        response_ids = [one for ids, _ in pieces for one in ids]
+        num_sampled = len(own_ids) - len(prefix)
+        truncated = finish_reason == "length"
         # without detokenize the end token stays in token_ids, as OpenRLHF trains on it; no text
-        text = response_text(hf_tokenizer, given + response_ids)
 
         started = time.perf_counter()
-        logprobs_TK = logprobs_array(output.logprobs, len(response_ids))  # column 0: sampled
         bounds = None
         if self.top_logprobs > 0:
+            logprobs_TK = np.concatenate([logprobs_TK for _, logprobs_TK in pieces if logprobs_TK is not None])
             bounds = self._bounds(logprobs_TK[:, 1:], vocab_size=self.engine_vocab_size(llm_engine))
         seconds = time.perf_counter() - started
-        if self.record is not None:
-            self.record.write(key, response_ids, logprobs_TK, output.finish_reason)
 
-        num_tokens = len(given) + len(response_ids)
-        text_graded = as_graded(prompt, text)
-        request = GradeRequest.about(record, text_graded, num_tokens=num_tokens, truncated=truncated, prompt=prompt)
-        # Arrays, not upstream's lists: they become tensors without a loop over tokens.
-        observation_ids = [*prompt_ids, *given, *response_ids]
-        start, length = len(prompt_ids) + len(given), len(observation_ids)
-        rollout_logprobs = np.zeros(length, dtype=np.float32)
-        rollout_logprobs[start:] = logprobs_TK[:, 0]
-        response = {
-            "prompt": prompt,
-            "label": label,
-            "images": None,
-            "mm_train_inputs": None,
-            "observation_tokens": np.array(observation_ids, dtype=np.int32),
-            "action_ranges": [(start, length)],
-            "rollout_log_probs": rollout_logprobs,
-            "truncated": truncated,
-            "extra_logs": {},
-            "r3": {
-                "grade": request,
-                "text": text,
-                "finish_reason": str(output.finish_reason),
-                "entropy_bounds": bounds,  # four numbers, not two for each token; or None
-                "seconds": seconds,
-                "policy_step": policy_step,  # of its weights; None: of the asking step
-            },
-        }
+        counts = {}
+        if calls is not None:
+            given = len(response_ids) - num_sampled
+            counts = dict(zip(TOOL_COUNTS, (calls.number, calls.failed, given), strict=True))
+        text = as_graded(prompt, response_text(hf_tokenizer, own_ids))
+        request = GradeRequest.about(record, text, num_tokens=num_sampled, truncated=truncated, prompt=prompt)
+        response = response_of(
+            prompt_ids,
+            [Run(ids, None if logprobs_TK is None else logprobs_TK[:, 0]) for ids, logprobs_TK in pieces],
+            request,
+            prompt=prompt,
+            label=label,
+            truncated=truncated,
+            text=response_text(hf_tokenizer, response_ids),
+            finish_reason=finish_reason,
+            entropy_bounds=bounds,  # four numbers, not two for each token; or None
+            seconds=seconds,
+            policy_step=policy_step,  # of its weights; None: of the asking step
+            tools=counts,
+        )
         return response if self.reads_groups else (await self.graded([response]))[0]
 
     async def graded(self, responses: list[dict]) -> list[dict]:
@@ -139,9 +138,40 @@ class AgentExecutor(SamplingExecutor):
             response["r3"]["grade"] = grade
         return responses
 
+    async def _pieces(
+        self, llm_engine, prompt: str, prompt_ids, prefix, sampling_params, max_tokens: int, tokenizer, calls
+    ) -> tuple[list[tuple[list[int], np.ndarray | None]], str]:
+        """The response as (token ids, log-probs [T, 1 + k]; None: given) in order, and why it ended."""
+        pieces: list[tuple[list[int], np.ndarray | None]] = [(prefix, None)] if prefix else []
+        so_far = list(prefix)
+        while True:
+            stops = calls.stops if calls is not None else []
+            params = self.sampling(sampling_params, tokenizer, logprobs=self.top_logprobs, stops=stops)
+            params.max_tokens = max_tokens - len(so_far)
+            if so_far:  # upstream's 1 (samples_generator.py:234) would forbid to end here
+                params.min_tokens = 0
+            output, key = await self._generate(llm_engine, prompt, [*prompt_ids, *so_far], so_far, params)
+            ids, reason = list(output.token_ids), str(output.finish_reason)
+            logprobs_TK = logprobs_array(output.logprobs, len(ids))  # column 0: sampled
+            if self.record is not None:
+                self.record.write(key, ids, logprobs_TK, reason)
+            pieces.append((ids, logprobs_TK))
+            so_far += ids
+            room = max_tokens - len(so_far)
+            answer = None
+            if calls is not None and reason == "stop" and room > 0:
+                answer = await calls.after(response_text(tokenizer, ids), room=room)
+            if answer is None:
+                return pieces, reason
+            if answer:
+                pieces.append((answer, None))
+                so_far += answer
+            if len(so_far) == max_tokens:
+                return pieces, "length"
+
     async def _generate(self, llm_engine, prompt: str, prompt_ids: list[int], given: list[int], params):
         """(completion, key of its recording). From the engine, or from a recording."""
-        if given:  # one problem may be asked from its beginning and from a state in one step
+        if given:  # a state, or a response with its tools' answers so far
             prompt = f"{prompt}\0{given}"
         if self.playback is not None:
             played = self.playback.key(params.seed, prompt)

@@ -33,6 +33,7 @@ from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.batching import effective_ranks, num_windows
 from r3_openrlhf.stack.convert import rollout_from_response
 from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
+from r3_openrlhf.stack.step_metrics import TOOL_COUNTS
 from r3_openrlhf.stack.work import work_of
 
 NO_PROMPTS = StepPrompts([], reflection=[])
@@ -172,7 +173,8 @@ class R3SamplesGenerator(SamplesGenerator):
     def take_counts(self) -> dict[str, float]:
         """Take the counts of rows sampled, or not trained on, since the last call, for metrics."""
         counts, self._counts = self._counts, Counter()
-        return {key: float(counts[key]) for key in COUNTS} | {"generated_tokens_total": float(self.tokens)}
+        keys = (*COUNTS, *(TOOL_COUNTS if self.config.agents.tools else ()))
+        return {key: float(counts[key]) for key in keys} | {"generated_tokens_total": float(self.tokens)}
 
     def take_facts(self) -> BatchFacts:
         """Return metrics of the last batch; counts as take_counts."""
@@ -301,14 +303,17 @@ class R3SamplesGenerator(SamplesGenerator):
             prefix_logprobs=prefix.logprobs if prefix else None,
         )
         experience.r3_seconds = response["r3"]["seconds"]
-        experience.r3_prompt = response["r3"].get("prompt", response["prompt"])  # a turn's own
+        experience.r3_prompt = response["r3"].get("turn_prompt", response["prompt"])  # a turn's own
         experience.r3_payload = response["r3"]
+        # upstream's is from the first action to the last, given tokens between them included
+        experience.response_length = experience.action_mask.sum(-1)
         if experience.scores is not None:  # dynamic filtering looks at verdicts, not credit
             experience.scores = torch.tensor([float(experience.r3_rollout.verdict is Verdict.CORRECT)])
         if self._training:
             self.tokens += experience.r3_rollout.num_sampled_tokens
             self._counts["generated_tokens"] += experience.r3_rollout.num_sampled_tokens
             self._counts["responses"] += 1
+            self._counts.update(response["r3"].get("tools", {}))
         return experience
 
 

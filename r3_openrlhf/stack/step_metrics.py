@@ -7,6 +7,8 @@ from statistics import fmean
 
 from r3_openrlhf.method.types import Rollout
 
+TOOL_COUNTS = ("r3/tools/calls", "r3/tools/failed", "r3/tools/given_tokens")  # of a step's responses
+
 
 def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
     """Entropy of this step's fresh rollouts, nats per token.

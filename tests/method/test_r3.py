@@ -284,7 +284,7 @@ def failure(uid, ids, verdict=W, *, given=0, step=0):
     made = rollout(verdict, uid=uid, step=step, context=Context.PREFIX if given else Context.PLAIN)
     made.response_ids = np.array(ids, dtype=np.int32)
     made.response_logprobs = np.linspace(-1, -0.5, len(ids), dtype=np.float32)
-    made.prefix_tokens = given
+    made.given = ((0, given),) if given else ()
     return made
 
 

@@ -260,7 +260,7 @@ def one_rank(config, args, experiences, together):
             if mask.any():
                 sequence = engine.sequences[i]
                 start = int(mask.int().argmax()) + 1
-                tokens = sequence[start : start + int(mask.sum())].tolist()
+                tokens = sequence[1:][mask].tolist()
                 prompt = sequence[:start][sequence[:start] > 0].tolist()
                 seen.append((tuple(tokens), prompt, advantages[i][mask], old[i][mask]))
         return loss_fn(log_probs, old, advantages, action_mask=action_mask, **others)

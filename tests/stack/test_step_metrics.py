@@ -27,7 +27,7 @@ def test_the_entropy_of_a_step_by_hand():
     of_engine = EntropyStatistics(peak=99.0, global_=99.0, source="topk")
     rows = [
         rollout([-1, -2], entropy_bounds=bounds[0], entropy=exact),
-        rollout([-50, -4, -1], prefix_tokens=1, entropy_bounds=bounds[1], entropy=of_engine),
+        rollout([-50, -4, -1], given=((0, 1),), entropy_bounds=bounds[1], entropy=of_engine),
     ]
     assert entropy_metrics(rows) == approx(
         {

@@ -95,12 +95,12 @@ def fresh_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     graded = [r for r in rollouts if r.verdict is not Verdict.UNGRADED]
     unaided = [r for r in graded if r.context is not Context.HINT]
     correct = [(r.verdict is Verdict.CORRECT, r.context is Context.PLAIN) for r in unaided]
-    logprob = sum(float(r.response_logprobs[r.prefix_tokens :].sum()) for r in rollouts)
+    logprob = sum(float(r.response_logprobs[r.sampled].sum()) for r in rollouts)
     numbers = {
         "fresh/reward": mean_or_zero([r.graded_reward for r in graded]),
         "fresh/score": mean_or_zero([right for right, _ in correct]),  # not of a hint
         "fresh/accuracy": mean_or_zero([right for right, plain in correct if plain]),
-        "fresh/response_length": mean_or_zero([r.num_tokens for r in rollouts]),
+        "fresh/response_length": mean_or_zero([r.num_sampled_tokens for r in rollouts]),
         "fresh/truncated": mean_or_zero([r.truncated for r in rollouts]),
         "fresh/entropy": -logprob / max(1, sum(r.num_sampled_tokens for r in rollouts)),
     }

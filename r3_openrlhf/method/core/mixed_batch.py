@@ -344,7 +344,7 @@ class MixedBatch:
                     rewards,
                     correct=correct,
                     recalled=[row.recalled for row in rows],
-                    num_tokens=[row.rollout.num_tokens for row in rows],
+                    num_tokens=[row.rollout.num_sampled_tokens for row in rows],
                     differing=sum(differing) / len(differing),
                     alpha=alpha if group.recalled else 1.0,
                     lam=lam,

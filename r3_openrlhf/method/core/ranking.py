@@ -166,7 +166,7 @@ def dominance(_rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistic
 
 def confidence(rollouts: Sequence[Rollout]) -> list[float]:
     """The mean log-prob of what was sampled of each response; no entropy is needed."""
-    return [mean_logprob(rollout.response_logprobs[rollout.prefix_tokens :]) for rollout in rollouts]
+    return [mean_logprob(rollout.response_logprobs[rollout.sampled]) for rollout in rollouts]
 
 
 def _score_of_user(path: str, function: Any) -> RankingScore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
@@ -213,7 +214,7 @@ class StepWriter:
             None,
             rollout.origin,
         )
-        self._put("logprobs", self._ids.rollout, logprobs)
+        self._put("logprobs", self._ids.rollout, logprobs, json.dumps(rollout.given) if rollout.given else None)
         if draft.turns is not None:
             self._put("trajectories", self._ids.rollout, digest(draft.turns), turns)
         if earlier is not None and had_state:  # the same response: it keeps its first state

@@ -84,6 +84,7 @@ def _preference(draft: Draft) -> tuple[Any, ...]:
     return (
         rollout.policy_step,
         rollout.response_logprobs.tobytes(),
+        rollout.given,
         rollout.reward,
         rollout.epoch,
         rollout.truncated,

@@ -6,6 +6,7 @@ rows arrived."""
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ _AGE = "iif(r.context = 3, 9007199254740992, r.policy_step)"  # imported rows ha
 _ROW = (
     "SELECT r.id, r.step, r.copies, r.evicted_at, p.uid, r.reward, r.finish_reason, r.reason, r.epoch, r.policy_step, "
     "r.origin, r.context, r.verdict, r.truncated, r.entropy_peak, r.entropy_global, r.entropy_source, r.num_tokens, a.ids, l.data, "
+    "l.given, "
     "q.id, q.num_tokens, q.ids "
     "FROM rollouts r JOIN problems p ON p.id = r.problem JOIN responses a ON a.id = r.response "
     "JOIN prompts q ON q.id = r.prompt JOIN logprobs l ON l.rollout = r.id WHERE r.id = ?"
@@ -94,8 +96,8 @@ def _stored(
     connection: sqlite3.Connection, codec: Codec, found: tuple[Any, ...], prompts: dict[int, np.ndarray]
 ) -> StoredRollout:
     row, step, copies, evicted_at, uid, reward, finish_reason, reason, epoch, policy_step, origin = found[:11]
-    context, verdict, truncated, peak, global_, source, num_tokens, ids, logprobs = found[11:20]
-    prompt, prompt_tokens, prompt_ids = found[20:]
+    context, verdict, truncated, peak, global_, source, num_tokens, ids, logprobs, given = found[11:21]
+    prompt, prompt_tokens, prompt_ids = found[21:]
     if prompt not in prompts:
         prompts[prompt] = codec.unpack(prompt_ids, np.int32, length=prompt_tokens)
     rollout = Rollout(
@@ -114,6 +116,7 @@ def _stored(
         epoch=epoch,
         entropy=None if source is None else EntropyStatistics(peak=peak, global_=global_, source=source),
         reason=reason,
+        given=tuple(map(tuple, json.loads(given))) if given else (),
         turns=read_turns(connection, codec, row),
         origin=origin,
     )

@@ -92,7 +92,8 @@ CREATE TABLE rollouts (
     CHECK (entropy_peak IS NULL OR (abs(entropy_peak) < 1e308 AND abs(entropy_global) < 1e308)),
     CHECK (evicted_at IS NULL OR evicted_at BETWEEN step AND {MAX_WHOLE})) STRICT;
 -- Apart from `rollouts`, so that a walk over the rows reads no log-probs. NULL: an imported row's are not known.
-CREATE TABLE logprobs (rollout INTEGER PRIMARY KEY REFERENCES rollouts, data BLOB) STRICT;
+-- given: JSON of the runs [begin, end] of tokens that were not sampled; NULL: there are none.
+CREATE TABLE logprobs (rollout INTEGER PRIMARY KEY REFERENCES rollouts, data BLOB, given TEXT) STRICT;
 -- The turns of the rows that are whole trajectories. Their responses, in a row, are the row's.
 CREATE TABLE trajectories (
     rollout INTEGER PRIMARY KEY REFERENCES rollouts, {_digest("digest")}, turns BLOB NOT NULL) STRICT;

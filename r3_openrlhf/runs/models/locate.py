@@ -1,7 +1,8 @@
 """model.path -> a directory that Transformers, OpenRLHF and vLLM load, or a name on the hub.
 
-Models built here and kept in a cache: "smollm2" (real, 135M parameters); "tiny", "tiny_agent" and
-"tiny_code", trained in seconds (for sums, problems/agents/vault.py and programs); and
+Models built here and kept in a cache: "smollm2" (real, 135M parameters); "tiny", "tiny_agent",
+"tiny_code" and "tiny_tools", trained in seconds (for sums, problems/agents/vault.py, programs, and sums by
+a tool); and
 "package.module:build", your function that writes a model into the directory that it is given.
 A directory in the cache is complete: it is renamed at the end. Its name ends in a hash of the code
 that built it, so a changed recipe is never answered with the old model.
@@ -24,6 +25,7 @@ from r3_openrlhf.method.open_table import is_import_path, load_object
 
 # name -> modules of this package that make the model, the one with build(directory) first
 BUILDERS = {"smollm2": ["smollm2"]} | {name: [name, "pretraining"] for name in ("tiny", "tiny_agent", "tiny_code")}
+BUILDERS["tiny_tools"] = ["tiny_tools", "tiny", "pretraining"]
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|\Z)")  # the hub's cache names directories so
 

@@ -15,6 +15,7 @@ from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.types import Rollout, TurnFacts, Verdict
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 from r3_openrlhf.rewards.exchange import Grade
+from r3_openrlhf.stack.convert import Run, response_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,30 +119,17 @@ def responses_of(
 def _response(
     one: Sampled, facts: TurnFacts, grade: Grade, *, prompt: str, label: str, action: str | None
 ) -> dict[str, Any]:
-    # arrays, as rollout_executor.py
-    ids = np.array([*one.prompt_ids, *one.response_ids], dtype=np.int32)
-    start, length = len(one.prompt_ids), len(ids)
-    rollout_logprobs = np.zeros(length, dtype=np.float32)
-    rollout_logprobs[start:] = one.logprobs_T
-    return {
-        "prompt": prompt,
-        "label": label,
-        "images": None,
-        "mm_train_inputs": None,
-        "observation_tokens": ids,
-        "action_ranges": [(start, length)],
-        "rollout_log_probs": rollout_logprobs,
-        "truncated": one.truncated,
-        "reward": grade.reward,
-        "scores": grade.score,
-        "extra_logs": {},
-        "r3": {
-            "grade": replace(grade, extracted=action or None),
-            "text": one.text,
-            "prompt": one.prompt,
-            "finish_reason": one.finish_reason,
-            "entropy_bounds": None,
-            "seconds": 0.0,
-            "turn": facts,
-        },
-    }
+    return response_of(
+        one.prompt_ids,
+        [Run(one.response_ids, one.logprobs_T)],
+        replace(grade, extracted=action or None),
+        prompt=prompt,
+        label=label,
+        truncated=one.truncated,
+        text=one.text,
+        turn_prompt=one.prompt,
+        finish_reason=one.finish_reason,
+        entropy_bounds=None,
+        seconds=0.0,
+        turn=facts,
+    )

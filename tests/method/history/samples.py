@@ -27,6 +27,7 @@ def make_rollout(
     finish_reason="stop",
     reason="wrong",
     prefix_tokens=0,
+    given=None,
     turns=None,
     state=None,
 ):
@@ -50,7 +51,7 @@ def make_rollout(
         epoch=epoch,
         entropy=None if entropy is None else EntropyStatistics(peak=entropy[0], global_=entropy[1], source="exact"),
         reason=reason,
-        prefix_tokens=prefix_tokens,
+        given=given if given is not None else ((0, prefix_tokens),) if prefix_tokens else (),
         state=None if state is None else PromisingState(num_tokens=state[0], value=state[1]),
         turns=None if turns is None else tuple(make_turn(place, tokens) for place, tokens in enumerate(turns)),
     )
@@ -99,6 +100,7 @@ def values(rollout):
         rollout.epoch,
         rollout.entropy,
         rollout.reason,
+        rollout.given,
         None
         if rollout.turns is None
         else tuple(
