@@ -72,7 +72,7 @@ def rollout_from_response(
     begins, length = payload["prompt_tokens"], len(response["observation_tokens"])
     edges = [0, *(place - begins for run in response["action_ranges"] for place in run), length - begins]
     given = tuple(run for run in zip(edges[::2], edges[1::2], strict=True) if run[0] < run[1])
-    logprobs = response["rollout_log_probs"][begins:].astype(np.float32)
+    logprobs = np.array(response["rollout_log_probs"], dtype=np.float32)[begins:]
     if prefix_logprobs is not None:
         logprobs[: len(prefix_logprobs)] = prefix_logprobs
     grade = payload["grade"]

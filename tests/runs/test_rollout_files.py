@@ -39,12 +39,12 @@ def rollout(step=1, **changes):
         "verdict": "wrong", "reason": "wrong", "outcome_reward": 0.0, "ranking_reward": None, "reward": 0.25, "ranked": True, "advantage": -0.5, "recalled_from": None,
         "truncated": True, "num_tokens": 3, "entropy_peak": 1.5, "entropy_global": 0.4, "entropy_source": "exact",
         "entropy_peak_lower": 1.0, "entropy_peak_upper": 2.0, "entropy_global_lower": 0.3, "entropy_global_upper": 0.5,
-        "text": "3 + 4 = 8", "answer": "8", "extras": None, "prompt": "What is 3 + 4?", "prefix_tokens": 0, **STATES, **PLACE,
+        "text": "3 + 4 = 8", "answer": "8", "extras": None, "prompt": "What is 3 + 4?", "prefix_tokens": 0, "given": None, **STATES, **PLACE,
         **changes,
     }  # fmt: skip
 
 
-MISSING = {"answer": None, "extras": None, "prompt": None, "prefix_tokens": None, **STATES, **PLACE}
+MISSING = {"answer": None, "extras": None, "prompt": None, "prefix_tokens": None, "given": None, **STATES, **PLACE}
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 rows = st.builds(
     rollout, uid=st.text(max_size=5), group=st.none() | st.integers(0, 200), advantage=numbers, reward=numbers,
@@ -128,7 +128,7 @@ def test_a_problem_is_found_in_any_row_group(tmp_path):
 
 def test_columns_that_a_file_does_not_have_are_null(tmp_path):
     file = write_step(tmp_path, 1, [rollout(), rollout(uid="q")])
-    new = ("answer", "prompt", "prefix_tokens", *STATES, *PLACE, *TOKEN_COLUMNS)
+    new = ("answer", "prompt", "prefix_tokens", "given", *STATES, *PLACE, *TOKEN_COLUMNS)
     pq.write_table(pq.read_table(file).drop_columns(new), file)
     assert list(read_step(file)) == [rollout(**MISSING), rollout(uid="q", **MISSING)]
     assert list(read_step(file, uid_start="q")) == [rollout(uid="q", **MISSING)]

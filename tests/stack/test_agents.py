@@ -117,7 +117,7 @@ def test_every_turn_is_a_sample_with_the_prompt_of_its_memory(executor, byte_tok
     for one, (prompt, _), text in zip(found, asked, texts, strict=True):
         start, end = one["action_ranges"][0]
         ids = one["observation_tokens"].tolist()
-        assert byte_tokenizer.decode(ids[:start]) == prompt == one["r3"]["prompt"]
+        assert byte_tokenizer.decode(ids[:start]) == prompt == one["r3"]["turn_prompt"]
         assert byte_tokenizer.decode(ids[start:end]) == text and len(ids) == end
         assert one["rollout_log_probs"][start:].tolist() == [-place / 4 for place in range(len(text))]
         assert one["prompt"] == TASK and one["label"] == LABEL

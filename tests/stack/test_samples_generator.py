@@ -40,7 +40,7 @@ def engine():
             from r3_openrlhf.problems.training_file import Label
             from r3_openrlhf.rewards.exchange import Grade
 
-            script = Label.from_json(label).metadata
+            script, given = Label.from_json(label).metadata, len(Label.from_json(label).prefix or [])
             found = []
             for letter, length in zip(script["verdicts"][:num_samples], script["lengths"], strict=False):
                 verdict = {"C": Verdict.CORRECT, "U": Verdict.UNGRADED}.get(letter, Verdict.WRONG)
@@ -50,15 +50,16 @@ def engine():
                     {
                         "prompt": prompt,
                         "label": label,
-                        "observation_tokens": [1] + [2] * length,
-                        "action_ranges": [(1, 1 + length)],
-                        "rollout_log_probs": [0.0] * (1 + length),
+                        "observation_tokens": [1] + [2] * (given + length),
+                        "action_ranges": [(1 + given, 1 + given + length)],
+                        "rollout_log_probs": [0.0] * (1 + given + length),
                         "truncated": False,
                         "reward": grade.reward,
                         "scores": grade.score,
                         "extra_logs": {},
                         "r3": {
                             "grade": grade,
+                            "prompt_tokens": 1,
                             "text": "",
                             "finish_reason": "stop",
                             "entropy_bounds": None,
