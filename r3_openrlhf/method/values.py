@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.errors import InvalidValue, quoted
-from r3_openrlhf.method.types import ArrayOf, Rollout, Verdict, Word
+from r3_openrlhf.method.types import ArrayOf, Context, Rollout, Verdict, Word
 
 MAX_COUNT = 2**53  # a JSON number and SQLite's REAL lose digits beyond it
 MAX_NUMBER = 1e300  # within the columns of the history

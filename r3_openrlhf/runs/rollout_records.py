@@ -65,8 +65,10 @@ def records_of(
             record |= {"group_replay": group.replay.value, "group_ranking": group.ranking.value}
             record |= _measured(row, (entropies or {}).get(row.index))
             record["token_policy_logprob"] = _float16((policy_logprobs or {}).get(row.index))
-        if wanted is TokenValues.ALL or (wanted is TokenValues.USED and row is not None and row.recalled):
-            record["token_logprob"] = _float16(rollout.response_logprobs if rollout.has_logprobs else None)
+        answers = rollout.given[bool(rollout.prefix_tokens) :]  # of tools: no one sampled them, so no log-probs
+        is_wanted = wanted is TokenValues.ALL or (wanted is TokenValues.USED and row is not None and row.recalled)
+        if is_wanted and not answers and rollout.has_logprobs:
+            record["token_logprob"] = _float16(rollout.response_logprobs)
         has_values = any(record[name] is not None for name in VALUES)
         if token_chars is not None and has_values and rollout.text:
             record["token_chars"] = token_chars.of(rollout.response_ids.tolist(), rollout.text)

@@ -1,6 +1,7 @@
 """Given tokens and tools: what the policy did not sample is in no loss, and no answer of a tool ends or fools a response."""
 
 import asyncio
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,9 +18,14 @@ from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.rewards.exchange import Grade  # noqa: E402
 from r3_openrlhf.stack.convert import Run, response_of, rollout_from_response  # noqa: E402
+from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD  # noqa: E402
 from r3_openrlhf.stack.rollout_executor import AgentExecutor  # noqa: E402
 from r3_openrlhf.stack.samples_generator import R3SamplesGenerator  # noqa: E402
+from r3_openrlhf.stack.step_metrics import TOOL_COUNTS  # noqa: E402
+from tests.recordings import story  # noqa: E402
 from tests.stack.test_at_the_loss import LAYOUTS, Rollouts, config_of, entering  # noqa: E402
+from tests.stack.training import Run as TrainingRun  # noqa: E402
+from tests.stack.training import lines, rollouts_of, train  # noqa: E402
 
 pytestmark = pytest.mark.stack
 
@@ -249,3 +255,36 @@ def test_python_has_the_earlier_names_of_its_response_where_that_is_set(executor
             .startswith(last)
         )
         assert counts["r3/tools/failed"] == (not remembers)
+
+
+# ── the whole stack ──
+
+
+@pytest.mark.slow
+def test_a_run_with_a_tool_killed_and_resumed_is_the_run_that_was_not(tmp_path):
+    """All three mechanisms fire, rows with given tokens are recalled, and every count is that of the recorded run."""
+    run_dir, responses = tmp_path / "whole", str(tmp_path / "responses")
+    train(run_dir, experiment="tools_smoke", environment={RECORD: responses})
+    metrics, rows = lines(run_dir / "metrics.jsonl"), rollouts_of(run_dir)
+    assert all(
+        sum(step[f"r3/{key}"] for step in metrics)
+        for key in ("replay/recalled", "reflection/groups", "ranking/groups")
+    )
+    for step in metrics:
+        fresh = [row for row in rows if row["step"] == step["step"] and row["recalled_from"] is None]
+        given = [json.loads(row["given"] or "[]") for row in fresh]
+        assert step["r3/tools/calls"] == sum(map(len, given)) > 0
+        assert step["r3/tools/given_tokens"] == sum(end - begin for runs in given for begin, end in runs)
+        assert step["generated_tokens"] == sum(row["num_tokens"] for row in fresh) - step["r3/tools/given_tokens"]
+        assert (
+            step["r3/sync/abs_logprob_gap"] < 0.02
+        )  # of sampled tokens: the engine read the answers where the actor does
+    assert any(row["given"] for row in rows if row["recalled_from"] is not None)
+    with TrainingRun(tmp_path / "killed", experiment="tools_smoke", environment={PLAYBACK: responses}) as killed:
+        killed.wait_for_step(5)  # the checkpoint is of step 4
+    train(tmp_path / "killed", experiment="tools_smoke", environment={PLAYBACK: responses})
+    assert story(tmp_path / "killed") == story(run_dir)
+    again = lines(tmp_path / "killed" / "metrics.jsonl")
+    assert [{key: step[key] for key in TOOL_COUNTS} for step in again] == [
+        {key: step[key] for key in TOOL_COUNTS} for step in metrics
+    ]

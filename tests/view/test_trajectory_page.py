@@ -178,7 +178,7 @@ def test_groups_by_hand():
     assert [[level.size for level in levels] for levels in second] == [[2, 1], [3, 2]]
     assert [level for levels in lost for level in levels] == []
     assert [(place, turn) for place, _, turn in first[2][0].members] == [(0, 0), (1, 1)]
-    assert [(one.place, one.turn) for one in first[2][1].members] == [(1, 1)] and first[2][1].context == ["b", "a"]
+    assert [(place, turn) for place, _, turn in first[2][1].members] == [(1, 1)] and first[2][1].context == ["b", "a"]
     assert first[2][0].mean == pytest.approx(2 / 3) and first[2][0].advantage == pytest.approx(T)
     assert first[2][1].advantage == pytest.approx(S) and first[1][1].advantage is None
     assert [level.share for level in first[2]] == pytest.approx([1 / 3, 2 / 3])
