@@ -1,4 +1,4 @@
-"""The rollouts of a step as rows of its file in rollouts/ (columns: runs/rollout_files.py)."""
+"""The rollouts of a step as rows of its file in rollouts/ (columns: runs/columns.toml)."""
 
 from __future__ import annotations
 
