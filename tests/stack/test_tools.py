@@ -176,10 +176,10 @@ def executor(in_a_job, tmp_path):
         )
     )
     made = AgentExecutor()
-    made.graded = []
+    made.requests = []
 
     async def grade(request):
-        made.graded.append(request)
+        made.requests.append(request)
         return Grade(verdict=Verdict.WRONG, reason="wrong", score=0.0, reward=0.0)
 
     made.grader = SimpleNamespace(grade=grade)
@@ -216,8 +216,8 @@ def test_an_answer_is_an_observation_whatever_it_is(executor, byte_tokenizer):
         )
         assert engine.asked[1][0] == [*engine.asked[0][0], *rollout.response_ids[: len(call) + len(given)].tolist()]
         assert (
-            executor.graded[-1].response.endswith(f"{call}It is 3.")
-            and executor.graded[-1].num_tokens == len(call) + 8
+            executor.requests[-1].response.endswith(f"{call}It is 3.")
+            and executor.requests[-1].num_tokens == len(call) + 8
         )
         assert counts["r3/tools/calls"] == 1 and counts["r3/tools/given_tokens"] == len(given), kind
         failures += counts["r3/tools/failed"]
