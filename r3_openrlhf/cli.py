@@ -10,13 +10,13 @@ import shlex
 import sys
 import tempfile
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from r3_openrlhf import __version__
-from r3_openrlhf.config.shell_completion import complete_runs, complete_settings
 from r3_openrlhf.method.errors import R3Error, quoted, without_secrets
 from r3_openrlhf.method.open_table import looking_only
 from r3_openrlhf.runs.stop_request import RunInterrupted
@@ -165,7 +165,7 @@ def config_command(section: str | None, search: str | None, diff: tuple[Path, Pa
 
 
 @main.command()
-@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="experiment=NAME [KEY=VALUE]...")
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
 @click.option("--dry-run", is_flag=True, help="Check everything and print the first page of the run; start nothing.")
 @click.option(
     "--verbose",
@@ -268,7 +268,7 @@ def import_openrlhf(words: tuple[str, ...]) -> None:
 
 
 @main.command()
-@click.argument("run", shell_complete=complete_runs)
+@click.argument("run")
 @click.option("--step", type=int, help="The groups of this step.")
 @click.option("--uid", help="The groups of this problem; with --step the one group.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with nothing rounded or cut.")
@@ -310,7 +310,7 @@ def show(
             click.echo(json.dumps(rollout, ensure_ascii=False))
     elif effect:
         result = effect_of(directory)
-        click.echo(json.dumps(result.as_dict()) if as_json else "\n".join(result.sentences()))
+        click.echo(json.dumps(asdict(result)) if as_json else "\n".join(result.sentences()))
     elif uid is not None and as_json:
         of_problem = group_report.group_rollouts(directory, step=step, uid=uid)
         click.echo(json.dumps({"uid": of_problem[0]["uid"], "rollouts": of_problem}))

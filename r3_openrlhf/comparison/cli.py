@@ -7,12 +7,11 @@ from dataclasses import asdict
 
 import click
 
-from r3_openrlhf.config.shell_completion import complete_runs
 from r3_openrlhf.method.errors import R3Error
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...")
 @click.option("--reference", metavar="ARM", help="The arm that the others are compared with. [default: grpo]")
 @click.option(
     "--target",

@@ -10,9 +10,11 @@ import dataclasses
 import functools
 import inspect
 import re
+import tomllib
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -21,21 +23,7 @@ from r3_openrlhf.config import MISSING, R3Config
 from r3_openrlhf.method import open_table
 from r3_openrlhf.method.errors import ConfigError, quoted
 
-UNITS = {
-    "_s": "seconds",
-    "_minutes": "minutes",
-    "_tokens": "tokens",
-    "max_len": "tokens",
-    "_bytes": "bytes",
-    "_mb": "MB",
-    "_steps": "steps",
-    "_lag": "steps",
-    "learning_rate": "",
-    "_rate": "share",
-    "_fraction": "share",
-    "_coef": "factor",
-    "_gap": "nats",
-}
+UNITS = tomllib.loads(Path(__file__).with_name("units.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 
-# NuminaMath: "proof", "notfound"; pandas: "nan", "<NA>"; Excel: "#N/A"; people: "see solution", "???".
-# In any case, without spaces. Words that may be answers ("none", "undefined", "NA", "-") are not here.
-_SAYS_SO = re.compile(
-    r"(?:the)?proof(?:omitted|below|above|needed|required|problem)?|(?:tobe)?prove[dn]?(?:it)?|q\.?e\.?d"
-    r"|omitted|null|nan|#?n/a|n\.a|na>|tbd|todo|pending|un(?:answered|available|solved)"
-    r"|(?:see|referto|cf)\.?(?:the|my|full|attached|above|below)*"
-    r"(?:solution|explanation|answer|proof|text|figure|graph|diagram|work|image|video|link|above|below)s?(?:above|below)?"
-    r"|(?:the|final)*(?:answer|solution|result)?s?(?:is|are)?(?:not|un)"
-    r"(?:found|available|provided|given|applicable|specified|listed|stated|required|needed)"
-    r"|(?:no|missing)(?:final|numerical|explicit|short)*answers?(?:is|was)?(?:found|given|available|provided|needed|required)?"
-    r"|no(?:solution|proof|result)s?(?:found|given|available|provided)"
-    r"|(?:answer|solution)s?(?:is)?(?:missing|omitted|pending)|missing|answers?(?:may|will)?var(?:y|ies)"
-    r"|(?:答案|证明)?略|(?:详?见|参见)(?:解析|答案|解答|上|下|图)|\?+|-{2,}|—+|_+|\.{2,}|…+"
-)
+_TABLE = tomllib.loads(Path(__file__).with_name("no_answer.toml").read_text(encoding="utf-8"))
+_SAYS_SO = re.compile("|".join(_TABLE["says_so"]))
 _FRAMES = re.compile(
     r"\\(?:text|mathrm|textbf|mbox|boxed)\s*\{([^{}]*)\}|[\s$\"'*\[\]()<{}!]+"
 )  # not ">": the end of "<NA>"

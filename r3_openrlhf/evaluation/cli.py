@@ -9,7 +9,6 @@ from dataclasses import fields
 import click
 
 from r3_openrlhf.config import BenchmarkConfig
-from r3_openrlhf.config.shell_completion import complete_runs, complete_settings
 from r3_openrlhf.method.errors import ConfigError, R3Error, quoted
 
 DEFAULTS = BenchmarkConfig()
@@ -25,8 +24,8 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 @click.command("eval")
-@click.argument("model", shell_complete=complete_runs)
-@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="[KEY=VALUE]...")
+@click.argument("model")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--benchmark", "benchmarks", multiple=True, metavar="NAME", help="See above. May be repeated.")
 @click.option("--data-dir", metavar="DIR", help="Take named benchmarks from the files in DIR, not from the hub.")
 @click.option(

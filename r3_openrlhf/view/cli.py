@@ -18,14 +18,13 @@ from typing import Any
 import click
 
 from r3_openrlhf.config.access import check_access, new_token, read_token
-from r3_openrlhf.config.shell_completion import complete_runs
 from r3_openrlhf.method.errors import R3Error, quoted
 
 TOKEN = "R3_VIEW_TOKEN"
 
 
 @click.command("view")
-@click.argument("paths", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: any free port.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option(
@@ -74,7 +73,7 @@ def view(
 
 
 @click.command("report")
-@click.argument("paths", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The page to write.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:

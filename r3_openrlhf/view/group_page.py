@@ -8,7 +8,7 @@ from typing import Any
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
 from r3_openrlhf.method.types import Context
 from r3_openrlhf.runs.step_groups import Row
-from r3_openrlhf.runs.trajectories import explain, trajectories_of
+from r3_openrlhf.runs.trajectories import trajectories_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
 from r3_openrlhf.view.responses import by_advantage, of_group, open_group, ranked_points
@@ -67,21 +67,19 @@ def places_of(rows: Sequence[Row]) -> dict[int, int]:
 
 
 def trajectory_page(library: Library, name: str, step: int, place: int, context: str, uid: str) -> str:
-    """A trajectory, with the groups of each turn at every level. Raises NotThere."""
+    """A trajectory, turn by turn. Raises NotThere."""
     opened = open_group(library, name, step, context, uid)
     run, played = opened.run, trajectories_of(opened.rows)
     if not 0 <= place < len(played):
         has = f"trajectories 0 to {len(played) - 1}" if played else "no trajectories"
         raise NotThere(f"the {context} group of {uid} in step {step} of {run.name} has {has}, and no {place}")
     settings = run.config.agents if run.config is not None else None
-    explained = None if settings is None else explain(played, settings)
     return render(
         "trajectory.html",
         **opened.names,
         played=played,
         this=played[place],
         settings=settings,
-        explained=explained,
     )
 
 

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,19 +24,7 @@ from tests.stack.training import ROOT, Run, lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 # 12 problems in batches of 8 groups, two of which start from states from step 2 on, which is short for that
-SETTINGS = (
-    "algo=rrl",
-    "openrlhf.critic.freezing_steps=0",
-    "openrlhf.critic.adam.lr=1e-4",
-    "exploration.rrl.min_explained_variance=-9",  # a critic of four steps explains nothing
-    "data.max_samples=12",
-    "train.max_steps=4",
-    "checkpoint.save_steps=2",
-    "reward.length_reward_max_tokens=null",
-    "reward.correct_from=0",
-    "openrlhf.ds.lora.rank=8",
-    "train.learning_rate=1e-2",
-)
+SETTINGS = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())["rrl"]["settings"]
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,7 @@ def engine():
             from r3_openrlhf.method.types import Verdict
             from r3_openrlhf.problems.training_file import Label
             from r3_openrlhf.rewards.exchange import Grade
+            from r3_openrlhf.stack.convert import Run, response_of
 
             script, given = Label.from_json(label).metadata, len(Label.from_json(label).prefix or [])
             found = []
@@ -46,27 +47,10 @@ def engine():
                 verdict = {"C": Verdict.CORRECT, "U": Verdict.UNGRADED}.get(letter, Verdict.WRONG)
                 score = {"C": 1.0, "W": 0.0, "w": 0.01, "U": None}[letter]
                 grade = Grade(verdict=verdict, reason="", score=score, reward=None if score is None else score // 1)
-                found.append(
-                    {
-                        "prompt": prompt,
-                        "label": label,
-                        "observation_tokens": [1] + [2] * (given + length),
-                        "action_ranges": [(1 + given, 1 + given + length)],
-                        "rollout_log_probs": [0.0] * (1 + given + length),
-                        "truncated": False,
-                        "reward": grade.reward,
-                        "scores": grade.score,
-                        "extra_logs": {},
-                        "r3": {
-                            "grade": grade,
-                            "prompt_tokens": 1,
-                            "text": "",
-                            "finish_reason": "stop",
-                            "entropy_bounds": None,
-                            "seconds": 0,
-                        },
-                    }
-                )
+                runs = [Run([2] * given, None)] if given else []
+                runs.append(Run([2] * length, [0.0] * length))
+                facts = dict(text="", finish_reason="stop", entropy_bounds=None, seconds=0)
+                found.append(response_of([1], runs, grade, prompt=prompt, label=label, truncated=False, **facts))
             return found
 
     on_sigterm = signal.getsignal(signal.SIGTERM)  # ray.init puts its own there

@@ -1,7 +1,6 @@
 """Given tokens and tools: what the policy did not sample is in no loss, and no answer of a tool ends or fools a response."""
 
 import asyncio
-import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +19,9 @@ from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.rewards.exchange import Grade  # noqa: E402
 from r3_openrlhf.stack.convert import Run, response_of, rollout_from_response  # noqa: E402
-from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD  # noqa: E402
 from r3_openrlhf.stack.rollout_executor import AgentExecutor  # noqa: E402
 from r3_openrlhf.stack.samples_generator import R3SamplesGenerator  # noqa: E402
-from r3_openrlhf.stack.step_metrics import TOOL_COUNTS  # noqa: E402
-from tests.recordings import story  # noqa: E402
 from tests.stack.test_at_the_loss import LAYOUTS, Rollouts, config_of, entering  # noqa: E402
-from tests.stack.training import Run as TrainingRun  # noqa: E402
-from tests.stack.training import lines, rollouts_of, train  # noqa: E402
 
 pytestmark = pytest.mark.stack
 
@@ -46,27 +40,20 @@ def with_given(rollout, pattern):
         begin = place
     runs.append(Run(rollout.response_ids[begin:].tolist(), rollout.response_logprobs[begin:]))
     score = None if rollout.reward is None else float(rollout.verdict is Verdict.CORRECT)
+    grade = Grade(verdict=rollout.verdict, reason=rollout.reason, score=score, reward=rollout.reward)
+    label = Label(uid=rollout.uid, problem="", references=[], task="exact").to_json()
     return response_of(
-        rollout.prompt_ids.tolist(),
-        [run for run in runs if run.ids],
-        Grade(verdict=rollout.verdict, reason=rollout.reason, score=score, reward=rollout.reward),
-        prompt=rollout.uid + (" again" if rollout.context is Context.REFLECTION else ""),
-        label=Label(uid=rollout.uid, problem="", references=[], task="exact").to_json(),
-        truncated=rollout.truncated,
-        text="",
-        finish_reason=rollout.finish_reason,
-        entropy_bounds=None,
-        seconds=0.0,
-    )
+        rollout.prompt_ids.tolist(), [run for run in runs if run.ids], grade, label=label, truncated=rollout.truncated, text="",
+        prompt=rollout.uid + (" again" if rollout.context is Context.REFLECTION else ""), finish_reason="", entropy_bounds=None, seconds=0.0,
+    )  # fmt: skip
 
 
 def step_with(pattern, kind, g):
     """The step of test_at_the_loss with given tokens in each response, sampled, stored and rehearsed."""
     rollouts = Rollouts(kind, g)
     generator = R3SamplesGenerator.__new__(R3SamplesGenerator)
-    generator._prefixes, generator._training, generator.step, generator.epoch = {}, False, 5, 1
-    generator._reflection_prompts = {one.prompts[0] for one in rollouts.samples if one.prompts[0].endswith("again")}
-    generator.args = None
+    generator._prefixes, generator._training, generator.step, generator.epoch, generator.args = {}, False, 5, 1, None
+    generator._contexts = {one.prompts[0]: one.r3_rollout.context for one in rollouts.samples}
     made = [
         generator._process_response_into_experience(with_given(one.r3_rollout, pattern), max_len=200)
         for one in rollouts.samples
@@ -198,28 +185,3 @@ def test_python_has_the_earlier_names_of_its_response_where_that_is_set(executor
         begin, end = rollout.given[1]
         assert f"```output\n{last}" in byte_tokenizer.decode(rollout.response_ids[begin:end].tolist())
         assert counts["r3/tools/failed"] == (not remembers)
-
-
-# ── the whole stack ──
-
-
-@pytest.mark.slow
-def test_a_run_with_a_tool_killed_and_resumed_is_the_run_that_was_not(tmp_path):
-    """The counts are those of rollouts/, the engine read the answers where the actor does, and every count is that of the recorded run."""
-    run_dir, responses = tmp_path / "whole", str(tmp_path / "responses")
-    train(run_dir, experiment="tools_smoke", environment={RECORD: responses})
-    metrics, rows = lines(run_dir / "metrics.jsonl"), rollouts_of(run_dir)
-    assert all(sum(step[f"r3/{key}"] for step in metrics) for key in ("reflection/groups", "ranking/groups"))
-    for step in metrics:
-        fresh = [row for row in rows if row["step"] == step["step"] and row["recalled_from"] is None]
-        given = [json.loads(row["given"] or "[]") for row in fresh]
-        assert step["r3/tools/calls"] == sum(map(len, given)) > 0
-        assert step["r3/tools/given_tokens"] == sum(end - begin for runs in given for begin, end in runs)
-        assert step["generated_tokens"] == sum(row["num_tokens"] for row in fresh) - step["r3/tools/given_tokens"]
-        assert step["r3/sync/abs_logprob_gap"] < 0.02
-    with TrainingRun(tmp_path / "killed", experiment="tools_smoke", environment={PLAYBACK: responses}) as killed:
-        killed.wait_for_step(5)  # the checkpoint is of step 4
-    train(tmp_path / "killed", experiment="tools_smoke", environment={PLAYBACK: responses})
-    assert story(tmp_path / "killed") == story(run_dir)
-    for step, same in zip(metrics, lines(tmp_path / "killed" / "metrics.jsonl"), strict=True):
-        assert {key: same[key] for key in TOOL_COUNTS} == {key: step[key] for key in TOOL_COUNTS}

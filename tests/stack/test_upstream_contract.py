@@ -4,6 +4,7 @@ with the file to look at, instead of failing silently in a run."""
 import importlib
 import importlib.metadata
 import inspect
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,19 +33,7 @@ def test_the_upstream_line_that_an_adapter_answers_is_still_there(name, line):
     assert line.replace("\\n", "\n") in inspect.getsource(owner)
 
 
-OVERRIDES = {  # the modules of r3_openrlhf.stack, and their classes
-    "agents.executor": "AgentExecutor",
-    "agents.experience": "AgentExperienceMaker",
-    "async_trainer": "AheadGenerator R3GenerateSamplesActor R3TrainerAsync R3TrainingActor VersionedEngines",
-    "critic_actor": "R3CriticActor R3CriticTrainer",
-    "experience_maker": "R3ExperienceMaker",
-    "policy_actor": "R3PolicyActor",
-    "policy_update": "R3ActorTrainer R3ReplayBuffer",
-    "rollout_engine": "R3RolloutActor",
-    "rollout_executor": "AgentExecutor",
-    "samples_generator": "R3SamplesGenerator",
-    "trainer": "R3Trainer RecordedSteps",
-}
+OVERRIDES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())["overrides"]
 
 
 @pytest.mark.parametrize("module", OVERRIDES)

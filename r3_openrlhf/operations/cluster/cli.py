@@ -15,7 +15,6 @@ from pathlib import Path
 import click
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config.shell_completion import complete_runs, complete_settings
 from r3_openrlhf.method.errors import ConfigError, quoted, without_secrets
 
 WATCH_S = 5.0  # between two looks of `r3 status --watch`
@@ -27,7 +26,7 @@ def submit() -> None:
 
 
 @submit.command()
-@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="experiment=NAME [KEY=VALUE]...")
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
 @click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
 @click.option("--partition")
 @click.option("--account")
@@ -131,7 +130,7 @@ def write_script(path: Path, text: str) -> None:
 
 
 @submit.command()
-@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="experiment=NAME [KEY=VALUE]...")
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
 @click.option("--address", envvar="RAY_API_SERVER_ADDRESS", help="The dashboard, like http://HOST:8265.")
 @click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
 @click.option(
@@ -216,7 +215,7 @@ def _print_manifest(config: R3Config, plain: list[str], **kubernetes: str | None
 
 
 @click.command()
-@click.argument("runs", nargs=-1, type=click.Path(path_type=Path), shell_complete=complete_runs)
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--all", "below", is_flag=False, flag_value="runs", help="Every run below this folder (runs).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run, with nothing rounded.")
 @click.option("--watch", is_flag=True, help="Show the table again every five seconds until Ctrl-C.")

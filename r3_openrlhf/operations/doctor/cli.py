@@ -6,13 +6,12 @@ import sys
 
 import click
 
-from r3_openrlhf.config.shell_completion import complete_settings
 from r3_openrlhf.operations.doctor import run
 from r3_openrlhf.operations.doctor.checks import STACKS, Stack
 
 
 @click.command()
-@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="[experiment=NAME [KEY=VALUE]...]")
+@click.argument("settings", nargs=-1, metavar="[experiment=NAME [KEY=VALUE]...]")
 @click.option(
     "--stack", type=click.Choice(STACKS), help="Which list of packages is wanted; default: what the machine has."
 )

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from r3_openrlhf.config.loading import load_config, split_settings
-from r3_openrlhf.config.shell_completion import complete_runs
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history.connection import CONTENT_ERRORS, reading, snapshot
 from r3_openrlhf.method.history.numbers import attempts, statistics
@@ -55,7 +54,7 @@ def _command(function: Callable[..., dict[str, Any]]) -> click.Command:
             raise HistoryError(f"{store} is NOT SOUND; its findings are above")
 
     run = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout instead of lines.")(run)
-    return history.command()(click.argument("run", shell_complete=complete_runs)(run))
+    return history.command()(click.argument("run")(run))
 
 
 @_command

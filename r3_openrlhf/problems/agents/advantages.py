@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.config.words import AgentEstimator
 from r3_openrlhf.method.core.advantages import group_advantages
-from r3_openrlhf.problems.agents.hierarchy import ComparedSteps, compared_steps, groups_of_steps, weighted_means
+from r3_openrlhf.problems.agents.hierarchy import compared_steps, groups_of_steps, weighted_means
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory
+
+EPS = 1e-6  # added to the std [P]
+# of the trajectory's own advantage [P]; grpo has no other
+EPISODE_WEIGHT = {AgentEstimator.GRPO: 1.0, AgentEstimator.GIGPO: 1.0, AgentEstimator.HGPO: 0.0}
 
 
 def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfig) -> list[list[float] | None]:
@@ -32,65 +35,19 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
     graded = [one for one in trajectories if one.end is not End.LOST]
     if not graded:
         return [None for _ in trajectories]
-    parts = advantage_parts(
-        [one.anchors for one in graded],
-        [one.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty) for one in graded],
-        [sum(one.rewards(invalid_penalty=settings.invalid_penalty)) for one in graded],
-        settings,
-    )
-    found = iter(parts.advantages)
-    return [None if one.end is End.LOST else next(found) for one in trajectories]
-
-
-EPS = 1e-6  # added to the std [P]
-# of the trajectory's own advantage [P]; grpo has no other
-EPISODE_WEIGHT = {AgentEstimator.GRPO: 1.0, AgentEstimator.GIGPO: 1.0, AgentEstimator.HGPO: 0.0}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvantageParts:
-    """The parts of the advantages of a task's turns. Lists have one entry per trajectory."""
-
-    compared: list[ComparedSteps]  # the groups per level; [] with grpo
-    of_steps: list[list[float]]  # their weighted mean per turn; 0.0 with grpo
-    of_episode: list[float]
-    episode_weight: float
-
-    @property
-    def advantages(self) -> list[list[float]]:
-        """Per turn: of_steps + episode_weight * of_episode."""
-        return [
-            [step + self.episode_weight * episode for step in steps]
-            for steps, episode in zip(self.of_steps, self.of_episode, strict=True)
-        ]
-
-
-def advantage_parts(
-    anchors: Sequence[Sequence[str]],
-    returns: Sequence[Sequence[float]],
-    sums: Sequence[float],
-    settings: AgentsConfig,
-) -> AdvantageParts:
-    """The graded trajectories of one task: states and returns of turns, and sums of rewards.
-
-    Formulas: `advantages_of_task`. ValueError: no trajectory, or as problems/agents/hierarchy.py.
-    """
+    sums = [sum(one.rewards(invalid_penalty=settings.invalid_penalty)) for one in graded]
+    returns = [one.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty) for one in graded]
     estimator = AgentEstimator.checked("agents.estimator", settings.estimator)
-    compared = []
+    steps = [[0.0] * len(own) for own in returns]
     if estimator is not AgentEstimator.GRPO:
-        compared = compared_steps(
-            anchors,
-            returns,
-            depth=settings.depth if estimator is AgentEstimator.HGPO else 0,
-            alpha=settings.alpha,
-            eps=EPS,
-        )
-    return AdvantageParts(
-        compared=compared,
-        of_steps=weighted_means(compared, [len(mine) for mine in returns]),
-        of_episode=group_advantages(sums, lam=EPS),
-        episode_weight=EPISODE_WEIGHT[estimator],
-    )
+        depth = settings.depth if estimator is AgentEstimator.HGPO else 0
+        anchors = [one.anchors for one in graded]
+        compared = compared_steps(anchors, returns, depth=depth, alpha=settings.alpha, eps=EPS)
+        steps = weighted_means(compared, list(map(len, returns)))
+    weight = EPISODE_WEIGHT[estimator]
+    episodes = group_advantages(sums, lam=EPS)
+    found = iter([[step + weight * one for step in own] for own, one in zip(steps, episodes, strict=True)])
+    return [None if one.end is End.LOST else next(found) for one in trajectories]
 
 
 def steps_alone(trajectories: Sequence[Trajectory], *, depth: int) -> list[float]:

@@ -30,7 +30,11 @@ def build(directory: Path) -> None:
     rng = random.Random(RECIPE.seed)
     corpus = pretraining.with_reflection([draw_example(rng) for _ in range(400)])
     tokenizer = pretraining.train_tokenizer(corpus, vocab_size=RECIPE.vocab_size)
-    pretraining.write(directory, tokenizer, RECIPE, draw_examples, num_steps=NUM_STEPS)
+    pretraining.write(directory, tokenizer, RECIPE, _draw_examples, num_steps=NUM_STEPS)
+
+
+def _draw_examples(rng: random.Random) -> list[Example]:
+    return [draw_example(rng) for _ in range(BATCH_SIZE)]
 
 
 def draw_example(rng: random.Random) -> Example:
@@ -44,8 +48,3 @@ def draw_example(rng: random.Random) -> Example:
     return word_problem(
         terms
     ), f"```python\nprint({code})\n```\n```output\n{sum(copied)}\n```\n\\boxed{{{sum(copied)}}}"
-
-
-def draw_examples(rng: random.Random) -> list[Example]:
-    """BATCH_SIZE problems with a solution each."""
-    return [draw_example(rng) for _ in range(BATCH_SIZE)]

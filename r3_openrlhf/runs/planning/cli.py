@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from r3_openrlhf.config.shell_completion import complete_settings
 from r3_openrlhf.method.errors import ConfigError, quoted
 
 OWN = ("gpu", "nodes", "mean_tokens", "problems")
@@ -19,7 +18,6 @@ OWN = ("gpu", "nodes", "mean_tokens", "problems")
 @click.argument(
     "settings",
     nargs=-1,
-    shell_complete=complete_settings,
     metavar="experiment=NAME [gpu=NAME] [nodes=N] [KEY=VALUE]...",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: bytes, seconds.")

@@ -18,7 +18,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.agents import PYTHON, name_of_tool
@@ -34,13 +34,6 @@ _ENDS = re.compile(r"```\n\s*\Z")
 _CALL = re.compile(r"^```(\w+)[ \t]*\n((?:(?!```).*\n)*)```\n\s*\Z", re.MULTILINE)
 CHARS_PER_TOKEN = 16  # of an answer that are read: the tokenizer sees no more
 BEFORE, AFTER = "```output\n", "\n```\n"  # of an answer, as ReTool's (arXiv 2504.11536)
-
-
-class Answer(NamedTuple):
-    """What a tool said, or why it said nothing."""
-
-    text: str
-    failed: bool
 
 
 class Tools:
@@ -64,27 +57,27 @@ class Tools:
         self._pool.close()
         self._threads.shutdown(wait=False)
 
-    async def call(self, name: str, argument: str, earlier: Sequence[str]) -> Answer:
-        """The answer of a tool. earlier: programs whose names python has."""
+    async def call(self, name: str, argument: str, earlier: Sequence[str]) -> tuple[str, bool]:
+        """(the answer of a tool, did it fail?). earlier: programs whose names python has."""
         if name == PYTHON:
             run = asyncio.get_running_loop().run_in_executor
             return await run(self._threads, self._run_python, argument, earlier)
         try:
-            return Answer(await asyncio.wrap_future(self._pool.submit((name, argument))), failed=False)
+            return await asyncio.wrap_future(self._pool.submit((name, argument))), False
         except ItemLost as lost:
-            return Answer(f"error: {lost}", failed=True)
+            return f"error: {lost}", True
 
-    def _run_python(self, code: str, earlier: Sequence[str]) -> Answer:
+    def _run_python(self, code: str, earlier: Sequence[str]) -> tuple[str, bool]:
         mark = secrets.token_hex(8)
         program = "\n".join([*earlier, f"print({mark!r})", code]) if earlier else code
         try:
             (outcome,) = run_program(program, [Call(stdin="")], limits=self._limits)
         except (OSError, ValueError) as error:  # no process, or a text that is none
-            return Answer(f"error: {type(error).__name__}", failed=True)
+            return f"error: {type(error).__name__}", True
         printed = outcome.stdout.partition(f"{mark}\n")[2] if earlier else outcome.stdout
         if outcome.status == "finished":
-            return Answer(printed, failed=False)
-        return Answer(f"{printed}error: {outcome.status} {outcome.detail}", failed=True)
+            return printed, False
+        return f"{printed}error: {outcome.status} {outcome.detail}", True
 
 
 def make_worker(paths: Sequence[str]) -> Callable[[tuple[str, str]], str]:
@@ -127,14 +120,14 @@ class Calls:
         name, argument = found.groups()
         self._text = ""
         remembers = name == PYTHON and self._tools.settings.tool_memory
-        answer = await self._tools.call(name, argument, self._earlier if remembers else [])
+        answer, failed = await self._tools.call(name, argument, self._earlier if remembers else [])
         self.number += 1
-        self.failed += answer.failed
-        if name == PYTHON and not answer.failed:
+        self.failed += failed
+        if name == PYTHON and not failed:
             self._earlier.append(argument)
         before, after = map(self._ids, (BEFORE, AFTER))
         most = max(0, min(self._tools.settings.tool_tokens, room - len(before) - len(after)))
-        return [*before, *self._observed(answer.text, most), *after][:room]
+        return [*before, *self._observed(answer, most), *after][:room]
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer(text=text, add_special_tokens=False)["input_ids"]
