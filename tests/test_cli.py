@@ -43,6 +43,9 @@ def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path, monk
     config = load_config(experiment, [])
     assert f"path: {config.model.path}\n" in result.stdout
     assert f"--rollout.n_samples_per_prompt {config.rollout.n_samples_per_prompt} \\\n" in result.stdout
+    # what an experiment of full size is for: `r3 compare` compares held-out problems
+    warned = "Warning: no held-out problems, so r3 compare will refuse this run; set held_out.path" in result.stdout
+    assert warned == (config.held_out.path is None) and not (warned and config.cluster.device == "cuda")
     assert not list(tmp_path.iterdir())
 
 

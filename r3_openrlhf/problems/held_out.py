@@ -34,6 +34,7 @@ def held_out_data(config: R3Config) -> DataConfig | None:
     return replace(
         data,
         path=settings.path,
+        subset=data.subset if settings.path == data.path else None,
         sources=[],
         split=settings.split,
         reasoning_gym=settings.reasoning_gym,

@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.config import R3Config, RewardConfig
@@ -100,7 +101,7 @@ class FirstPage:
             found += _beside("  grader     ", [f"{response}: {verdict}" for response, verdict in example.said])
         for text in self.imported:
             found += _beside("Imported   ", text.split("\n"))
-        found += _beside("Rewards    ", self.rewards)
+        found += _beside("Rewards    ", [part for one in self.rewards for part in wrap(one, _LINE_CHARS)])
         notes = [("Refused" if one.refuses else "Warning", one.sentence) for one in self.findings]
         return found + [f"{word}: {_clean(sentence)}" for word, sentence in notes]
 
@@ -150,7 +151,7 @@ def page_of_tasks(config: R3Config, model: str, data: PreparedData) -> FirstPage
 
 
 def algorithm_lines(config: R3Config) -> list[str]:
-    """Name what the update is made of: algorithm, estimator, loss, clip, and what is on and off."""
+    """Name what the update is made of, what is on and off, and what measures it."""
     algorithm, train = config.algorithm, config.train
     if not algorithm.own_advantages:
         estimator = f"{algorithm.estimator} of OpenRLHF"
@@ -179,7 +180,16 @@ def algorithm_lines(config: R3Config) -> list[str]:
         f"{config.algo}: estimator {estimator}; loss {loss}, {train.loss_aggregation}; clip: {clip or 'none'}",
         f"on: {', '.join(name for name, is_on in parts.items() if is_on) or 'nothing'}",
         f"off: {', '.join(name for name, is_on in parts.items() if not is_on)}",
+        _held_out_line(config),
     ]
+
+
+def _held_out_line(config: R3Config) -> str:
+    held_out = config.held_out
+    if held_out.path is None:
+        return "Warning: no held-out problems, so r3 compare will refuse this run; set held_out.path"
+    count = "all" if held_out.max_samples is None else f"{held_out.max_samples:,}"
+    return f"held out: {count} problems of {held_out.path}, {held_out.n_samples} responses each, every {held_out.every_steps} steps"
 
 
 def make_page(
@@ -323,8 +333,9 @@ def _read_as(task: str, reference: str, problem: str) -> str:
 
 
 def _beside(head: str, lines: Sequence[str]) -> list[str]:
-    """A block of a stranger's text after `head`: cut, and without control characters."""
-    shown = [_clean(line)[:_LINE_CHARS] for line in lines]
+    """A block of a stranger's text after `head`, without control characters. "…": a line is cut."""
+    cleaned = map(_clean, lines)
+    shown = [line if len(line) <= _LINE_CHARS else f"{line[: _LINE_CHARS - 1]}…" for line in cleaned]
     if len(shown) > _PROMPT_LINES:
         half = _PROMPT_LINES // 2
         shown = [*shown[:half], f"... {len(shown) - _PROMPT_LINES:,} lines ...", *shown[-half:]]

@@ -9,7 +9,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import render
-from r3_openrlhf.runs.first_page import FirstPage, make_page, probe
+from r3_openrlhf.runs.first_page import Example, FirstPage, make_page, probe
 from tests.families import FAMILIES, load_tokenizer, write_model
 
 
@@ -39,6 +39,16 @@ def test_what_is_read_and_what_the_grader_says(tmp_path):
     assert "64 rows read, 60 used; left out: 4 longer than 90 tokens" in text and "Steps      7" in text
     assert "  prompt     <|im_start|>user\n             Problem 0?<|im_end|>\n" in text
     assert json.loads(json.dumps(page.as_dict()))["read"] == 64
+
+
+def test_a_line_that_is_cut_says_so_and_the_rewards_are_not_cut(tmp_path):
+    said = " ".join(f"response {n}: wrong, reward 0;" for n in range(9)) + " an empty response: correct, reward 1"
+    example = Example(uid="u", prompt="word " * 40, references=[], read_as=[])
+    lines = FirstPage(used=1, rewards=[said], examples=[example]).lines()
+    (prompt,) = [line for line in lines if line.startswith("  prompt")]
+    assert prompt.endswith("…") and max(map(len, lines)) < 130
+    rewards = " ".join(" ".join(lines[-4:]).split())
+    assert said in rewards
 
 
 def test_thinking_that_the_prompt_opens_is_closed_in_the_tries(tmp_path):
