@@ -201,7 +201,10 @@ def test_rollouts_come_out_as_lines(run):
         assert [json.loads(line) for line in printed.stdout.splitlines()] == expected
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+TRAINING = [script for script in SCRIPTS if "\nexec r3 train" in script.read_text()]
+
+
+@pytest.mark.parametrize("script", TRAINING, ids=lambda path: path.name)
 def test_every_example_script_dry_runs(script, tmp_path):
     """As a user calls it: from anywhere, with further settings. In a run_dir of its own: the checkout's may hold a run."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
@@ -215,6 +218,29 @@ def test_every_example_script_dry_runs(script, tmp_path):
     assert f"\nreplay:\n  enabled: {str(replay).lower()}\n" in result.stdout
 
 
-def test_there_is_a_script_for_each_first_thing():
-    names = ["ablation_no_replay_1p5b_8gpu", "grpo_1p5b_8gpu", "quickstart", "r3_1p5b_8gpu"]
-    assert [script.name for script in SCRIPTS] == [f"{name}.sh" for name in names]
+CLUSTERS = {
+    "slurm": (["--dry-run"], "#SBATCH --array=1,2,3"),
+    "ray_job": (["--address", "http://HOST:8265", "--dry-run"], "r3 train experiment=r3_1p5b_deepscaler_8gpu"),
+    "kubernetes": (["--image", "IMAGE", "--claim", "runs", "--mount", "/runs"], "kind: RayJob"),
+    "container": (["--dry-run"], "docker run"),
+}
+
+
+@pytest.mark.parametrize("kind", CLUSTERS)
+def test_a_script_for_each_cluster_says_what_it_would_start(kind, tmp_path):
+    (script,) = [script for script in SCRIPTS if script.name.startswith(kind)]
+    options, expected = CLUSTERS[kind]
+    run_dir = [] if kind == "kubernetes" else [f"run_dir={tmp_path / 'run'}"]
+    command = ["bash", str(script), "train.seed=7", *run_dir, *options]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    assert expected in result.stdout and "train.seed=7" in result.stdout
+
+
+def test_the_examples_are_listed_one_line_each():
+    examples = REPOSITORY / "examples"
+    named = re.findall(r"\]\(([^)]+)\)", (examples / "README.md").read_text())
+    files = subprocess.run(["git", "ls-files", "."], cwd=examples, capture_output=True, text=True, check=True).stdout
+    assert sorted(named) == sorted(set(files.split()) - {"README.md"})
+    assert len(SCRIPTS) == len(TRAINING) + len(CLUSTERS) == 9

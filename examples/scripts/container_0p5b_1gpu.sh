@@ -1,0 +1,11 @@
+#!/bin/bash
+# R³ on Qwen2.5-0.5B and GSM8K in the container of docker/Dockerfile, which `docker build` made before.
+# Usage: examples/scripts/container_0p5b_1gpu.sh [key=value ...] [--dry-run: print the command, start nothing]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+command=(docker run --rm --gpus all --shm-size=10g --ulimit nofile=65536 --volume r3_cache:/root/.cache
+    --volume "$PWD/runs:/opt/r3_openrlhf/runs" r3_openrlhf r3 train experiment=r3_0p5b_1gpu)
+for argument in "$@"; do
+    [[ $argument == --dry-run ]] && exec echo "${command[@]}" "${@/--dry-run/}"
+done
+exec "${command[@]}" "$@"
