@@ -29,6 +29,7 @@ from r3_openrlhf.view.group_page import group_page, step_page, tokens_of_group, 
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.overview import compare_page, effect_page, overview, sentences, state
 from r3_openrlhf.view.problem_page import problem_page
+from r3_openrlhf.view.problems_page import problems_page
 from r3_openrlhf.view.rendering import ROOT_PATH, STATIC, link, render
 from r3_openrlhf.view.run_reader import NotThere, is_count
 from r3_openrlhf.view.search import search_page
@@ -132,6 +133,7 @@ ROUTES: dict[str, Callable[..., Any]] = {
     "/{name}": _run,
     "/{name}/effect": _page(effect_page),
     "/{name}/files": _page(files_page, "against"),
+    "/{name}/problems": _page(problems_page),
     "/{name}/problem/{uid:path}": _page(problem_page),
     "/{name}/sample/{benchmark}/{uid:path}": _page(sample_page),
     "/{name}/step/{step:count}": _page(step_page),
