@@ -27,7 +27,7 @@ from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sampl
 from r3_openrlhf.view.files_page import files_page
 from r3_openrlhf.view.group_page import group_page, step_page, tokens_of_group, tokens_page, trajectory_page
 from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.overview import compare_page, effect_page, overview, sentences, state
+from r3_openrlhf.view.overview import compare_page, effect_page, overview, state
 from r3_openrlhf.view.problem_page import problem_page
 from r3_openrlhf.view.problems_page import problems_page
 from r3_openrlhf.view.rendering import ROOT_PATH, STATIC, link, render
@@ -125,7 +125,6 @@ ROUTES: dict[str, Callable[..., Any]] = {
     "/": _home,
     "/api/state": _page(state),
     "/api/curves": _curves,
-    "/api/effect/{name}": _page(sentences),
     "/api/tokens/{name}/step/{step:count}/" + _OF_GROUP: _tokens,
     "/search": search_page,
     "/compare": lambda library, query: compare_page(library, query.getlist("run"), query.get("reference", "")),

@@ -77,7 +77,7 @@ def view(
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The page to write.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:
-    """Write runs into one page to share: changes, curves, some groups with texts, settings.
+    """Write runs into one page to share: changes, curves, settings.
 
     The page has no scripts and needs no other file, so it opens as an attachment. At most 3 MB.
 

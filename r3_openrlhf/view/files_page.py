@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ from r3_openrlhf.view.rendering import render
 
 END_BYTES = 60_000  # of a file that is shown
 MAX_EVENTS_BYTES = 4_000_000
-MAX_SEGMENTS = 240  # of a timeline: its newest
 FIRST_PHASE = "checking the settings"  # stack/phases.py: what each start announces first
 PAST = 4102444800.0  # a clock that shows the year 2100 is wrong
 Value = TypeVar("Value")
@@ -45,7 +45,6 @@ class Start:
     seconds: float
     steps: tuple[int, int] | None  # the first and the last that it worked on
     last_phase: str
-    segments: list[tuple[str, float, float, int | None]]  # (phase, begin, seconds, step)
     totals: list[tuple[str, float]]  # seconds of each phase, the longest first
     warnings: list[str]
 
@@ -117,20 +116,15 @@ def starts_of(events: Sequence[Event]) -> list[Start]:
 
 def _start(events: Sequence[Event]) -> Start:
     began = events[0].time
-    segments = [
-        (before.phase, before.time - began, max(0.0, after.time - before.time), before.step)
-        for before, after in pairwise(events)
-    ]
-    totals: dict[str, float] = {}
-    for phase, _, seconds, _ in segments:
-        totals[phase] = totals.get(phase, 0.0) + seconds
+    totals: Counter[str] = Counter()
+    for before, after in pairwise(events):
+        totals[before.phase] += max(0.0, after.time - before.time)  # type: ignore[assignment]
     steps = [event.step for event in events if event.step is not None]
     return Start(
         began=datetime.fromtimestamp(began, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         seconds=max(0.0, events[-1].time - began),
         steps=(min(steps), max(steps)) if steps else None,
         last_phase=events[-1].phase,
-        segments=segments[-MAX_SEGMENTS:],
-        totals=sorted(totals.items(), key=lambda item: -item[1]),
+        totals=totals.most_common(),
         warnings=[event.warning for event in events if event.warning],
     )

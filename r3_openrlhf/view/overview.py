@@ -16,7 +16,7 @@ from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation import difference_of
 from r3_openrlhf.view.health import answers
 from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.rendering import link, render
+from r3_openrlhf.view.rendering import render
 from r3_openrlhf.view.run_reader import RunReader
 
 
@@ -32,6 +32,7 @@ def overview(library: Library, names: Sequence[str] | None = None, *, counted: b
         runs=[summary(run) for run in runs],
         single=single,
         answers=answers(single) if single else {},
+        effect=effect_sentences(single) if single and counted else [],
         evaluations=[
             (reader, reader.results()[0], difference_of(evaluations[0], reader) if number else None)
             for number, reader in enumerate(evaluations)
@@ -96,15 +97,12 @@ def effect_page(library: Library, name: str) -> str:
     return render("effect.html", run=run, effect=effect_of(run.directory) if run.steps() else None)
 
 
-def sentences(library: Library, name: str) -> dict[str, Any]:
-    """The sentences at the top of a run, each with the address of its data, and their last step."""
-    run = library.run(name)
-    effect = effect_of(run.directory) if run.steps() else None
-    parts = effect.parts() if effect else []
-    return {
-        "step": effect.steps[-1].step if effect else None,
-        "sentences": [{"text": text, "href": f"{link(name, 'effect')}#{part}"} for part, text in parts],
-    }
+def effect_sentences(run: RunReader) -> list[tuple[str, str]]:
+    """(part of its page, sentence) of the effect; one sentence where a file is damaged."""
+    try:
+        return effect_of(run.directory).parts() if run.steps() else []
+    except R3Error as error:
+        return [("by-step", str(error))]
 
 
 # ── arms ──

@@ -40,7 +40,6 @@ class Life:
     points: list[Moment]
     threshold: float | None
     hard_by: str
-    helped: list[tuple[float, float]]  # share right after reflection, and plain, by step
 
 
 def problem_page(library: Library, name: str, uid: str) -> str:
@@ -92,14 +91,4 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
             if row["recalled_from"] is None and row["outcome_reward"] is not None:
                 is_reward = settings.hard_by == HardBy.REWARD
                 stored.append(row["outcome_reward"] if is_reward else float(row["verdict"] == Verdict.CORRECT))
-    plain = {point.step: point.group for point in points if point.group.context is Context.PLAIN}
-    helped = [
-        (_share(point.group), _share(plain[point.step]))
-        for point in points
-        if point.group.context is Context.REFLECTION and point.step in plain
-    ]
-    return Life(run=run, points=points, threshold=tau, hard_by=settings.hard_by, helped=helped)
-
-
-def _share(group: StepGroup) -> float:
-    return group.num_correct / group.num_fresh if group.num_fresh else 0.0
+    return Life(run=run, points=points, threshold=tau, hard_by=settings.hard_by)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import chain, islice, zip_longest
 from statistics import fmean
 from typing import Any
 
@@ -15,34 +13,19 @@ from r3_openrlhf.comparison.table import FIRST, table_rows
 from r3_openrlhf.config.loading import config_to_yaml
 from r3_openrlhf.method.errors import R3Error, without_secrets
 from r3_openrlhf.runs.effect import effect_of
-from r3_openrlhf.runs.step_groups import StepGroup
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.overview import comparison_of, summary
 from r3_openrlhf.view.rendering import STATIC, render
-from r3_openrlhf.view.responses import Opened, Shown, by_advantage, open_group
-from r3_openrlhf.view.run_reader import RunReader
 
 MAX_BYTES = 3_000_000
-MAX_GROUPS, NEWEST = 12, 20  # groups of all runs; steps in which they are looked for
-TEXT_START, TEXT_END = 2400, 600  # characters that are shown of a longer text
 MAX_POINTS = 160  # of a curve; a longer one is shown as means of equal parts
 MAX_VALUES = 60_000  # points of all curves
 _DARK = re.compile(r':root\[data-theme="dark"\][^{]*\{[^}]*\}')
 
-# Reason for a group in the report -> test.
-REASONS = {
-    "repaired by replay": lambda group: group.fate == "recalled",
-    "asked again with a stored error": lambda group: group.context == "reflection",
-    "only ranked": lambda group: group.fate == "ranked",
-    "collapsed, and nothing was found for it": lambda group: group.fate not in (None, "recalled", "ranked"),
-    "right and wrong responses": lambda group: group.state == "mixed",
-    "with an ungraded response": lambda group: group.num_ungraded > 0,
-}
-
 
 def report(library: Library) -> str:
-    """The page: what changed, the curves, some groups and the settings of all open runs.
+    """The page: what changed, the curves and the settings of all open runs.
 
     Raises:
         R3Error: no run is open, or the page would have more than MAX_BYTES.
@@ -67,7 +50,6 @@ def report(library: Library) -> str:
             (section["title"], [(chart, drawing(chart, curves["runs"])) for chart in section["charts"]])
             for section in curves["sections"]
         ],
-        examples=examples(library, runs),
         settings={
             run.name: without_secrets(config_to_yaml(run.config)) for run in runs if run.config is not None
         },
@@ -76,46 +58,6 @@ def report(library: Library) -> str:
     if size > MAX_BYTES:
         raise R3Error(f"the report of {len(runs)} runs would have {size / 1e6:.1f} MB; name fewer runs")
     return page
-
-
-# ── groups ──
-
-
-def examples(library: Library, runs: Sequence[RunReader]) -> list[tuple[str, Opened, list[Shown]]]:
-    """(why, group, some of its responses): of each run the newest of each of REASONS in turn."""
-    found = []
-    for run in runs:
-        waiting: dict[str, list[tuple[str, int, StepGroup]]] = {why: [] for why in REASONS}
-        for step in run.steps()[: -NEWEST - 1 : -1]:
-            for group in run.groups(step):
-                if why := next((why for why, holds in REASONS.items() if holds(group)), None):
-                    waiting[why].append((why, step, group))
-        in_turn = filter(None, chain.from_iterable(zip_longest(*waiting.values())))
-        for why, step, group in islice(in_turn, max(1, MAX_GROUPS // len(runs))):
-            opened = open_group(library, run.name, step, group.context.value, group.uid)
-            found.append((why, opened, _responses(opened)))
-    return found
-
-
-def _responses(opened: Opened) -> list[Shown]:
-    """The best and the worst response, and the best that was recalled, and ranked."""
-    ordered = sorted(map(opened.shown, range(len(opened.rows))), key=by_advantage)
-    recalled = [response for response in ordered if response.age is not None]
-    ranked = [response for response in ordered if response.row["ranked"]]
-    wanted = {response.place for some in (ordered, recalled, ranked, ordered[::-1]) for response in some[:1]}
-    return [
-        replace(response, row={**response.row, "text": shortened(response.row["text"])})
-        for response in ordered
-        if response.place in wanted
-    ]
-
-
-def shortened(text: str | None) -> str | None:
-    """The beginning and the end of a long text."""
-    left_out = len(text or "") - TEXT_START - TEXT_END
-    if not text or left_out <= 0:
-        return text
-    return f"{text[:TEXT_START]}\n[… {left_out:,} characters …]\n{text[-TEXT_END:]}"
 
 
 # ── charts ──

@@ -22,7 +22,6 @@ from r3_openrlhf.view.rendering import render
 from r3_openrlhf.view.run_reader import RunReader, Stamp, check_row, is_count, read_rows, stamp_of
 
 HITS_PER_PAGE = 30
-MAX_PROBLEMS = 5
 MAX_CHARS = 1000  # of a query
 PAGE_S = 30.0  # for what one page asks
 MEMORY = "400MB"
@@ -48,22 +47,18 @@ def search_page(library: Library, form: Mapping[str, str]) -> str:
     runs = [library.run(form["run"])] if form.get("run") else list(library.runs.values())
     page = max(1, int(form["page"])) if is_count(form.get("page", "")) else 1
     hits: list[tuple[str, Row]] = []
-    problems: list[tuple[str, str, str]] = []
     faults: list[str] = []
     texts: list[str] = []
     fault = None
     try:
         texts = texts_in(query)
         hits, faults = search(runs, query, form, offset=(page - 1) * HITS_PER_PAGE)
-        if query and page == 1:
-            problems = [(run.name, *problem) for run in runs for problem in problems_with(run, query)]
     except R3Error as error:
         fault = str(error)
     return render(
         "search.html",
         form=form,
         query=query,
-        problems=[(name, uid, marked(text[:SNIPPET], texts)) for name, uid, text in problems],
         hits=[
             (name, row, marked(" ".join((row["snippet"] or "").split()), texts)) for name, row in hits[:HITS_PER_PAGE]
         ],
@@ -102,16 +97,6 @@ def search(
 def rollouts_of_problem(run: RunReader, uid: str) -> tuple[list[Row], list[str]]:
     """Every rollout of a problem by step, without texts, and sentences about damaged files."""
     return select("uid = $uid", [file for _, file in _steps_of(run, {})], {"uid": uid})
-
-
-def problems_with(run: RunReader, query: str) -> list[tuple[str, str]]:
-    """(uid, text) of a run's first MAX_PROBLEMS problems with the query in text or references."""
-    texts = [text.lower() for text in texts_in(query)]
-    labels = (problem.label for problem in run.problems(run.directory.data)[0].values())
-    whole = ((label, "\n".join([label.problem, *label.references]).lower()) for label in labels)
-    return [(label.uid, label.problem) for label, words in whole if all(text in words for text in texts)][
-        :MAX_PROBLEMS
-    ]
 
 
 def texts_in(query: str) -> list[str]:

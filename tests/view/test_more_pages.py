@@ -260,7 +260,6 @@ def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
             page.bring_to_front()
             run.step()
             page.wait_for_function("() => document.querySelector('[data-live-step]').textContent === '4'")
-            page.wait_for_function("() => document.querySelector('#effect-step').textContent === 'as of step 4'")
             wait_for_counts(page, 4)
             # every number of the page that followed is that of the files, and of a page that is loaded now
             reward = quarter_means(run.run.read_metrics(), "fresh/reward")
@@ -269,7 +268,7 @@ def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
             followed = [page.locator(part).all_text_contents() for part in parts]
             assert f"{reward[0]:.3f} → {reward[1]:.3f}" in followed[0] and followed[1] == ["4", "3", "2", "1"]
             page.reload()
-            page.wait_for_function("() => document.querySelector('#effect-step').textContent === 'as of step 4'")
+            wait_for_counts(page, 4)
             all_drawn(page)
             assert [page.locator(part).all_text_contents() for part in parts] == followed
             step.wait_for_function("() => document.querySelector('#news').textContent === '2 new steps'")

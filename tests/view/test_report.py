@@ -11,7 +11,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.view import report as module
 from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.report import examples, report, shortened
+from r3_openrlhf.view.report import report
 from tests.view.conftest import axe_faults
 from tests.view.story import Story
 
@@ -27,7 +27,7 @@ def two(story, tmp_path_factory):
 
 
 def test_the_report_of_two_runs(page, two, tmp_path):
-    """Sentences, curves and groups are those of the files; the page has no scripts and asks nobody."""
+    """Sentences and curves are those of the files; the page has no scripts and asks nobody."""
     out = tmp_path / "made" / "report.html"
     done = CliRunner().invoke(main, ["report", *map(str, two), "--out", str(out)])
     assert done.exit_code == 0, done.stderr
@@ -37,9 +37,6 @@ def test_the_report_of_two_runs(page, two, tmp_path):
     assert page.locator("script, link, img, iframe, [src], a:not([href^='#'])").count() == 0
     said = page.locator("main > ul.plain li").all_text_contents()
     assert said == [text for run in two for text in effect_of(RunDirectory.open(run)).sentences()]
-    assert page.locator("section.example").count() == module.MAX_GROUPS
-    whys = page.locator("section.example h3").all_text_contents()
-    assert all(any(why.lower() in text.lower() for text in whys) for why in ("repaired by replay", "only ranked"))
     # the first and the last value of a curve, from the file
     lines = [json.loads(line) for line in (two[0] / "metrics.jsonl").read_text().splitlines()]
     told = page.locator("figure", has_text="mean of a rollout").locator("svg").get_attribute("aria-label")
@@ -55,22 +52,6 @@ def test_several_runs_are_drawn_in_small_multiples(two):
     """One series a chart, one colour a run; a chart of one run has all of its series."""
     charts = report(Library(two)).count('class="drawing"'), report(Library([two[0]])).count('class="drawing"')
     assert charts[0] > charts[1] > 15
-
-
-def test_groups_are_shared_out(two):
-    """Both runs have as many; each reason that a run has is there, with its newest group first."""
-    found = examples(Library(two), list(Library(two).runs.values()))
-    reasons = {name: [why for why, opened, _ in found if opened.run.name == name] for name in ("story", "other")}
-    assert [len(whys) for whys in reasons.values()] == [module.MAX_GROUPS // 2] * 2
-    assert all(len(set(whys)) >= 4 for whys in reasons.values()) and "repaired by replay" in reasons["story"]
-    assert all(1 <= len(shown) <= 4 for *_, shown in found)
-
-
-def test_long_texts_keep_their_beginning_and_end():
-    text = "a" * 5000 + "z" * 5000
-    short = shortened(text)
-    assert short.startswith("aaa") and short.endswith("zzz") and "7,000 characters" in short
-    assert shortened("as it is") == "as it is" and shortened(None) is None
 
 
 def test_mistakes_are_one_sentence(two, tmp_path, monkeypatch):

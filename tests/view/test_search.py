@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.problems.label import Label
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_files import file_of
 from r3_openrlhf.view import search as module
 from r3_openrlhf.view.run_reader import RunReader
-from r3_openrlhf.view.search import marked, problems_with, rollouts_of_problem, search, texts_in
+from r3_openrlhf.view.search import marked, rollouts_of_problem, search, texts_in
 
 
 def row(step, text="", *, uid="p", verdict="wrong", **changes):
@@ -144,20 +143,6 @@ def test_a_damaged_file_is_named_and_read_again_when_it_changes(tmp_path):
         )
     pq.write_table(table.drop_columns(["entropy_global", "answer", "cut_state"]), file)
     assert len(places(run, "gold")) == 2
-
-
-def test_problems_are_searched(tmp_path):
-    run = make_run(tmp_path / "run", {1: [row(1, "x"), row(1, "y", uid="unknown")]})
-    assert problems_with(run, "dwarfs") == []
-    labels = [
-        Label(uid="p", problem="How many <i>dwarfs</i> are there?", references=["7", "seven"], task="math"),
-        Label(uid="o", problem="How many coins?", references=["3"], task="math"),
-    ]
-    run.directory.data.parent.mkdir(exist_ok=True)
-    lines = [json.dumps({"input": "…", "label": label.to_json(), "datasource": "d"}) + "\n" for label in labels]
-    run.directory.data.write_text("".join(["not a line\n", *lines]))
-    for query, uids in (("dwarfs", ["p"]), ("seven", ["p"]), ("how many", ["p", "o"]), ('"many coins"', ["o"])):
-        assert [uid for uid, _ in problems_with(run, query)] == uids
 
 
 def test_the_life_of_a_problem(run):

@@ -69,31 +69,12 @@
     });
   }
 
-  // ── did it help? reading all steps takes seconds in a long run, and the page does not wait for it ──
-  const effect = $("#effect[data-address]");
-  async function tellEffect() {
-    try {
-      const { step, sentences } = await (await fetch(effect.dataset.address)).json();
-      $("#effect-step").textContent = step == null ? "" : `as of step ${step}`;
-      effect.replaceChildren(...sentences.map(({ text, href }) => {
-        const item = document.createElement("li"), link = document.createElement("a");
-        link.href = href;
-        link.textContent = text;
-        item.append(link);
-        return item;
-      }));
-    } catch (_) { /* the server has ended, or a file is damaged, which its page says */ }
-    effect.removeAttribute("aria-busy");
-  }
-  if (effect) tellEffect();
-
   // ── news ──
   const page = $("h1[data-step]");
   let before = null;
   window.r3Renewed = () => { // a page that follows is as new as the files
     before = null;
     $("#news").replaceChildren();
-    if (effect) tellEffect();
   };
   async function look() {
     if (document.visibilityState === "visible") {
