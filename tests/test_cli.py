@@ -232,8 +232,7 @@ def test_a_script_for_each_cluster_says_what_it_would_start(kind, tmp_path):
     options, expected = CLUSTERS[kind]
     run_dir = [] if kind == "kubernetes" else [f"run_dir={tmp_path / 'run'}"]
     command = ["bash", str(script), "train.seed=7", *run_dir, *options]
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     assert expected in result.stdout and "train.seed=7" in result.stdout
 

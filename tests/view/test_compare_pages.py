@@ -11,8 +11,6 @@ from r3_openrlhf.comparison.intervals import estimate
 from r3_openrlhf.comparison.runs import read_run
 from r3_openrlhf.comparison.table import table_rows
 from r3_openrlhf.view.curves import arms_of
-from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.report import report
 from tests.view.conftest import axe_faults, follow, serving
 from tests.view.evaluations import write_evaluation
 from tests.view.story import Story
@@ -110,10 +108,6 @@ def test_the_arms_are_compared_as_the_command_does(page, many, arms):
     assert axe_faults(page) == []
     page.goto(f"{many}/compare?run=r3_1&run=r3_2&reference=nobody")
     assert "no run has the reference arm 'nobody'" in page.locator("p.note").text_content()
-
-
-def test_a_report_has_the_comparison(arms):
-    assert "held-out accuracy at" in report(Library([arms]))
 
 
 def test_evaluations_have_their_paired_difference(page, many, arms):

@@ -10,9 +10,7 @@ import pytest
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import link
-from r3_openrlhf.view.report import report
 from tests.rewards.hostile_payloads import CODE, ENDLESS, HUGE, UNICODE
 from tests.view.conftest import HOSTILE, script, serving, wait_for_counts
 
@@ -118,16 +116,3 @@ def test_payloads_are_text_and_do_nothing(page, places, tmp_path):
     for text in map(shown, TEXTS):
         if text:
             assert text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "") in seen, text[:80]
-
-
-def test_payloads_in_a_report_are_text(page, places, tmp_path):
-    """It has no scripts at all, so nothing of a run may become one, an address or an element that loads something."""
-    (run, _), _ = places
-    file = tmp_path / "report.html"
-    file.write_text(report(Library([run])), encoding="utf-8")
-    page.goto(file.as_uri())
-    assert page.locator("section.example").count() == min(12, -(-len(TEXTS) // TOGETHER))
-    found = "script, link, img, iframe, object, embed, base, svg image, form, main style, main meta, [src], a:not([href^='#'])"
-    assert page.locator(found).count() == 0
-    elements = page.evaluate(script("foreign_elements"))
-    assert (elements["hacked"], elements["handlers"]) == (None, 0)

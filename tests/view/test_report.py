@@ -10,8 +10,6 @@ from r3_openrlhf.cli import main
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.view import report as module
-from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.report import report
 from tests.view.conftest import axe_faults
 from tests.view.story import Story
 
@@ -43,15 +41,6 @@ def test_the_report_of_two_runs(page, two, tmp_path):
     numbers = [float(text) for text in re.findall(r"story reward from ([\d.]+) to ([\d.]+)", told)[0]]
     assert numbers == pytest.approx([lines[0]["reward_mean"], lines[-1]["reward_mean"]], rel=5e-3)
     assert axe_faults(page) == []
-    # a phone is wide enough for it
-    page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-
-
-def test_several_runs_are_drawn_in_small_multiples(two):
-    """One series a chart, one colour a run; a chart of one run has all of its series."""
-    charts = report(Library(two)).count('class="drawing"'), report(Library([two[0]])).count('class="drawing"')
-    assert charts[0] > charts[1] > 15
 
 
 def test_mistakes_are_one_sentence(two, tmp_path, monkeypatch):

@@ -68,12 +68,6 @@ def test_hits(run, case):
     assert places(run, query, **form) == [tuple(hit) for hit in expected]
 
 
-def test_pages_are_cut_out_of_one_list(run, monkeypatch):
-    whole = places(run, "seven")
-    monkeypatch.setattr(module, "HITS_PER_PAGE", 1)
-    assert places(run, "seven", offset=1) == whole[1:3]
-
-
 def test_the_numbers_are_those_of_the_file(run):
     for name, hit in search([run], "", {})[0]:
         stored = list(run.directory.read_rollouts(step=hit["step"]))[hit["at"]]
