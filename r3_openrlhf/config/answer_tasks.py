@@ -12,12 +12,17 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import Name, OpenTable, check_signature, is_import_path
 
 _ROOM = "r3_openrlhf.rewards.answers"
+# kinds of answers, one file each: every one is a task
+KINDS = sorted(
+    file.stem for file in Path(__file__).parents[1].glob("rewards/answers/kinds/*.py") if not file.stem.startswith("_")
+)
 OPTIONAL = ("problem", "metadata", "truncated")  # what a user's function gets by its parameters
 
 
@@ -89,7 +94,7 @@ TASKS: OpenTable[AnswerTask] = OpenTable(
     {
         "math": AnswerTask(grade=f"{_ROOM}.mathematics:grade", prepare=f"{_ROOM}.warm_up:warm_up"),
         "exact": AnswerTask(grade=f"{_ROOM}.exact:grade"),
-        "choice": AnswerTask(grade=f"{_ROOM}.tasks:choice"),
+        **{name: AnswerTask(grade=f"{_ROOM}.tasks:of_kind") for name in KINDS},
         "words": AnswerTask(grade=f"{_ROOM}.tasks:words"),
         "number": AnswerTask(grade=f"{_ROOM}.tasks:number"),
         "reasoning_gym": AnswerTask(

@@ -84,6 +84,7 @@ def needs_more(response, answer):
 
 NUMBER = 3
 """
+TASKS = "r3_openrlhf.rewards.answers.tasks"
 
 
 @pytest.fixture
@@ -201,6 +202,10 @@ def test_a_group_without_values_is_ungraded_as_a_whole(user_files, name, reason)
         ("<i>4</i>", {"function": "my_rewards.py:judge"}, 1.0),
         ("<i>4</i>", {"function": "my_rewards.py:judge.score", "function_args": {"factor": 0.5}}, 0.5),
         ("<b>4</b>", {"functions": ["my_rewards.py:Tagged"], "function_args": {"Tagged": {"tag": "b"}}}, 1.0),
+        (r"\boxed{4.3}", {"function": f"{TASKS}:near", "function_args": {"tolerance": 0.1}}, 1.0),
+        (r"\boxed{4.3}", {"function": f"{TASKS}:near"}, 0.0),
+        (r"\boxed{5}", {"functions": ["data.task", f"{TASKS}:in_form"], "weights": [1.0, 0.25]}, 0.25),
+        ("<think> 4", {"functions": ["data.task", f"{TASKS}:in_form"], "weights": [1.0, 0.25]}, 0.0),
     ],
 )
 def test_arguments_classes_and_attributes(user_files, response, chosen, reward):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
+from r3_openrlhf.rewards.answers.arithmetic import exact_value
 from r3_openrlhf.rewards.answers.comparison import compare_cheaply, normalise
 from r3_openrlhf.rewards.answers.units import split_unit
 from tests.tables import tables_beside
@@ -78,12 +78,6 @@ def test_arithmetic_agrees_with_python_where_both_read_the_text(text):
 @pytest.mark.parametrize("text", [*TABLES["no_value"], "(" * 101 + "1" + ")" * 101, "1" * 300])
 def test_arithmetic_refuses_what_is_too_large_or_no_number(text):
     assert exact_value(text) is None
-
-
-def test_stated_precision():
-    assert stated_precision("0.0605") == (3, Fraction(1, 20000))
-    assert stated_precision(r"1.602\times10^{-19}") == (4, Fraction(5, 10**23))
-    assert stated_precision("15") is None and stated_precision("1/3") is None
 
 
 @pytest.mark.parametrize(("text", "number", "unit"), TABLES["units"])
