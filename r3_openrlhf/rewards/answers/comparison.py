@@ -202,7 +202,8 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
     if _is_decimal_comma(answer, right) or _is_decimal_comma(reference, left, min_decimals=2):
         return True
     decided = _compare_names(left, right)
-    if decided is None and left.isalpha() and right.isalpha() and _is_text(answer) | _is_text(reference):
+    in_text = TEXT_COMMAND.fullmatch(answer) or TEXT_COMMAND.fullmatch(reference)
+    if decided is None and in_text and left.isalpha() and right.isalpha():
         decided = left.casefold() == right.casefold()
     if decided is None and b is not None and _SPACED_DIGITS.fullmatch(answer):
         decided = False  # LaTeX would read "1 2" as 12
@@ -238,8 +239,6 @@ def _connectives_differ(answer: str, reference: str) -> bool:
 def _marks_differ(answer: str, reference: str) -> bool:
     """Tell whether letters carry other primes or negations: f' is not f, nor a negated p."""
     feet = _FEET.findall(answer), _FEET.findall(reference)
-    if all(feet) and feet[0] != feet[1]:
-        return True  # 5' is not 5''
     if any(feet) and not all(feet) and any("\\circ" in text for text in (answer, reference) if not _FEET.search(text)):
         return True  # 30' is not 30 degrees
     if ("=" in answer) != ("=" in reference):  # "f'(x) = 2x" for 2x
@@ -262,17 +261,10 @@ def _cycles(answer: str) -> frozenset | None:
     return frozenset(turned)
 
 
-def _is_text(answer: str) -> bool:
-    return TEXT_COMMAND.fullmatch(answer) is not None
-
-
 def _compare_names(left: str, right: str) -> bool | None:
-    """Choices, words, other bases' numerals: not products or plain numbers."""
-    for compare in (_compare_points, _compare_figures):
-        decided = compare(left, right)
-        if decided is not None:
-            return decided
-    return None
+    """Compare angles, arrows and similar figures by their points."""
+    decided = _compare_points(left, right)
+    return _compare_figures(left, right) if decided is None else decided
 
 
 def _compare_points(left: str, right: str) -> bool | None:
