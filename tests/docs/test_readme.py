@@ -96,7 +96,9 @@ def labels_in(page) -> list[str]:
 
 @pytest.mark.parametrize("page", [README, DOCS / "usage.md"], ids=lambda page: page.name)
 def test_what_the_quickstart_shows_is_what_it_shows_now(page):
-    printed = "".join((REPOSITORY / "r3_openrlhf" / "runs" / name).read_text() for name in ("report.py", "report.toml", "display.py"))
+    printed = "".join(
+        (REPOSITORY / "r3_openrlhf" / "runs" / name).read_text() for name in ("report.py", "report.toml", "display.py")
+    )
     found = [label.removeprefix("seconds per step: ") for label in labels_in(page) if not label.startswith("mean of ")]
     assert len(found) >= 4
     assert [label for label in found if f'"{label}"' not in printed and label not in printed] == []
