@@ -1,8 +1,8 @@
-"""R³ in a loop of your own with a model of transformers: no trainer, no engine. With the path of a file as
-history, a run that continues calls r3.roll_back with the step of its checkpoint.
+"""R³ in a loop of your own: no trainer, no engine.
 
     python examples/short_loop.py HuggingFaceTB/SmolLM2-135M-Instruct 100       # steps
-"""
+
+With a file as history, a run that continues calls r3.roll_back."""
 
 import sys
 from types import SimpleNamespace
