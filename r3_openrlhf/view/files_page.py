@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -116,15 +116,15 @@ def starts_of(events: Sequence[Event]) -> list[Start]:
 
 def _start(events: Sequence[Event]) -> Start:
     began = events[0].time
-    totals: Counter[str] = Counter()
+    totals: dict[str, float] = defaultdict(float)
     for before, after in pairwise(events):
-        totals[before.phase] += max(0.0, after.time - before.time)  # type: ignore[assignment]
+        totals[before.phase] += max(0.0, after.time - before.time)
     steps = [event.step for event in events if event.step is not None]
     return Start(
         began=datetime.fromtimestamp(began, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         seconds=max(0.0, events[-1].time - began),
         steps=(min(steps), max(steps)) if steps else None,
         last_phase=events[-1].phase,
-        totals=totals.most_common(),
+        totals=sorted(totals.items(), key=lambda item: -item[1]),
         warnings=[event.warning for event in events if event.warning],
     )
