@@ -7,11 +7,15 @@ import functools
 import hashlib
 import os
 import socket
+import stat
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 from wrapt import register_post_import_hook
 
 from r3_openrlhf.machine import flash_attention, stores
+from r3_openrlhf.machine.places import LOCAL_TYPES, mount_of
 from r3_openrlhf.machine.ports import free_port
 
 ENVIRONMENT = {
@@ -41,6 +45,8 @@ def install() -> None:
     register_post_import_hook(_patch_free_port, "openrlhf.trainer.ray.launcher")
     register_post_import_hook(_refuse_model_code, "transformers.dynamic_module_utils")
     register_post_import_hook(_separate_compile_caches, "vllm.v1.worker.gpu_worker")
+    register_post_import_hook(_sleep_beside_others, "vllm.v1.worker.gpu_worker")
+    _keep_triton_local()
 
 
 def _patch_free_port(module) -> None:
@@ -62,6 +68,35 @@ def _refuse_model_code(module) -> None:
         return run(class_name, module_path, **more)
 
     module.get_class_in_module = run_if_trusted
+
+
+def _sleep_beside_others(module) -> None:
+    """vllm/v1/worker/gpu_worker.py:265 asserts, after an engine fell asleep, that the whole GPU has more
+    free memory than before: another program that took some ended the run."""
+    sleep = module.Worker.sleep
+
+    def sleep_and_warn(self, level: int = 1) -> None:
+        try:
+            sleep(self, level)
+        except AssertionError as error:
+            if "after sleeping" not in str(error):
+                raise
+            module.logger.warning("other programs took memory of this GPU while its engine fell asleep")
+
+    module.Worker.sleep = sleep_and_warn
+
+
+def _keep_triton_local() -> None:
+    """Let kernels be compiled in a directory of this node: Triton's own is in the home directory
+    (triton/knobs.py, cache_knobs), and on a shared file system each node waits for it or meets
+    another's half-written file."""
+    home = Path(os.environ.get("TRITON_HOME", "~")).expanduser()
+    if "TRITON_CACHE_DIR" in os.environ or mount_of(home)[1] in LOCAL_TYPES:
+        return
+    folder = Path(tempfile.gettempdir(), f"r3-triton-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if (seen := folder.lstat()).st_uid == os.getuid() and stat.S_IMODE(seen.st_mode) == 0o700:
+        os.environ["TRITON_CACHE_DIR"] = str(folder)  # else somebody else made it first
 
 
 def _separate_compile_caches(module) -> None:

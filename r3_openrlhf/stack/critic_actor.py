@@ -17,6 +17,7 @@ from peft import PeftModel
 
 from r3_openrlhf.stack import safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
+from r3_openrlhf.stack.environment import use_share_of_cores
 from r3_openrlhf.stack.phases import announce_builds
 from r3_openrlhf.stack.policy_update import AnyNumberOfRows, in_order
 
@@ -70,6 +71,7 @@ class R3CriticActor(UpstreamCriticActor):
     def init_model_from_pretrained(self, *args, **kwargs):
         """As upstream's (ppo_critic.py:198), which takes both from the module's global names."""
         keep_blocked()
+        use_share_of_cores()
         safe_pickles.allow_deepspeed()
         announce_builds(builder)
         ppo_critic.CriticPPOTrainer = R3CriticTrainer

@@ -13,7 +13,7 @@ from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
 
 VARIABLE = "R3_CONFIG"
 PLATFORM = "R3_PLATFORM"
-# Policy actors that share a node's cores; unset where the user's OMP_NUM_THREADS counts
+# Actors of policy and critic that share a node's cores; unset where the user's OMP_NUM_THREADS counts
 THREADS = "R3_ACTORS_PER_NODE"
 
 
@@ -31,7 +31,7 @@ def on_cpu() -> bool:
 
 
 def use_share_of_cores() -> None:
-    """Give a policy actor on GPUs its share of the node's cores: with one thread, Adam on the host
+    """Give an actor that trains on GPUs its share of the node's cores: with one thread, Adam on the host
     (train.adam_offload) takes seconds. DeepSpeed reads the variable at load, torch has read it."""
     actors = os.environ.get(THREADS)
     if actors is not None:

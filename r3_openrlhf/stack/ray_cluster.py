@@ -134,7 +134,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
             options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
     else:
         if "OMP_NUM_THREADS" not in environment:
-            environment[THREADS] = str(config.policy_gpus_per_node)
+            environment[THREADS] = str(config.policy_gpus_per_node * (1 + config.algorithm.has_critic))
         environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")  # cli/train_ppo_ray.py:26
     return options
 
