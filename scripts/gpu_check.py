@@ -175,7 +175,7 @@ def model_of_experts(kind: str, folder: Path) -> str:
         "num_key_value_heads": 2,
         "head_dim": 64,
     }
-    sizes |= {"num_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "initializer_range": 0.1}
+    sizes |= {"num_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "initializer_range": 0.04}
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes), dtype=torch.bfloat16)
     model.save_pretrained(folder)

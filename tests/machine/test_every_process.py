@@ -25,6 +25,43 @@ def test_engines_of_several_gpus_share_no_compiled_graphs_with_those_of_other_gp
 
 
 @pytest.mark.stack
+def test_an_engine_falls_asleep_beside_programs_that_take_memory(monkeypatch):
+    """The real method asserts on what the whole GPU has; any other assertion of it stays one."""
+    free, backend = iter([50, 40] * 2), SimpleNamespace(suspend=lambda level: None)
+    monkeypatch.setattr(worker.torch.accelerator, "get_memory_info", lambda: (next(free), 80))
+    monkeypatch.setattr(worker.torch.accelerator, "synchronize", lambda: None)
+    monkeypatch.setattr(worker.Worker, "sleep", worker.Worker.sleep)  # to be put back
+    engine = SimpleNamespace(_get_sleep_mode_backend=lambda: backend)
+    with pytest.raises(AssertionError, match="after sleeping"):
+        worker.Worker.sleep(engine)
+    every_process._sleep_beside_others(worker)
+    worker.Worker.sleep(engine)
+
+    def suspend(level):
+        raise AssertionError("another")
+
+    backend.suspend = suspend
+    monkeypatch.setattr(worker.torch.accelerator, "get_memory_info", lambda: (50, 80))
+    with pytest.raises(AssertionError, match="another"):
+        worker.Worker.sleep(engine)
+
+
+@pytest.mark.parametrize(("kind", "is_set"), [("nfs4", True), ("lustre", True), ("ext4", False), ("tmpfs", False)])
+def test_triton_compiles_on_this_node_where_the_home_is_on_others(monkeypatch, tmp_path, kind, is_set):
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    monkeypatch.setattr(every_process, "mount_of", lambda path: (path, kind))
+    monkeypatch.setattr(every_process.tempfile, "tempdir", str(tmp_path))
+    every_process._keep_triton_local()
+    folder = tmp_path / f"r3-triton-{os.getuid()}"
+    assert (os.environ.get("TRITON_CACHE_DIR") == str(folder)) is is_set is folder.exists()
+    if is_set:
+        monkeypatch.delenv("TRITON_CACHE_DIR")
+        folder.chmod(0o777)  # somebody else was first
+        every_process._keep_triton_local()
+        assert "TRITON_CACHE_DIR" not in os.environ
+
+
+@pytest.mark.stack
 def test_openrlhf_can_be_imported_without_flash_attn_on_gpus_too():
     code = (
         "from r3_openrlhf.machine import every_process as here; here.install(); import openrlhf.models.ring_attn_utils"

@@ -131,6 +131,9 @@ def test_a_policy_actor_on_gpus_gets_its_share_of_the_cores(config, monkeypatch)
         assert os.environ["OMP_NUM_THREADS"] == "4" and torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(threads)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    with_critic = load_config("cpu_smoke", ["algo=ppo", "cluster.gpus_per_node=2"])  # which update at a time
+    assert ray_options(with_critic, "cuda")["runtime_env"]["env_vars"][environment.THREADS] == "4"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")  # a user's
     variables = ray_options(config, "cuda")["runtime_env"]["env_vars"]
     assert variables["OMP_NUM_THREADS"] == "3" and environment.THREADS not in variables
