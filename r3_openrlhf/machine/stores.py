@@ -5,6 +5,7 @@ reads and writes all keys, and vLLM unpickles values. Several nodes: docs/cluste
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ def _patch_torch(module: Any) -> None:
     """torch/distributed/rendezvous.py:188, of tcp:// and env://: rank 0 starts a TCPStore."""
     upstream = module._create_c10d_store
 
+    @functools.wraps(upstream)
     def create(hostname, port, rank, world_size, timeout, *more):
         store = _store(hostname, port, world_size, timeout)
         return upstream(hostname, port, rank, world_size, timeout, *more) if store is None else store
@@ -53,6 +55,7 @@ def _patch_vllm(module: Any) -> None:
     """vllm/distributed/utils.py:499: StatelessProcessGroup unpickles what this store says."""
     upstream = module.create_tcp_store
 
+    @functools.wraps(upstream)
     def create(host, port, listen_socket=None, **options):
         store = _store(host, port, options["world_size"], options["timeout"])
         if store is None:
@@ -66,10 +69,12 @@ def _patch_vllm(module: Any) -> None:
 
 def _patch_ray_executor(module: Any) -> None:
     """vllm/v1/executor/ray_executor_v2.py:127: an engine of several GPUs has a TCPStore, too."""
-    upstream = module.RayWorkerProc.create_dist_init_method
+    worker = module.RayWorkerProc
+    upstream = worker.create_dist_init_method
 
+    @functools.wraps(upstream)
     def create_dist_init_method(self) -> str:
         folder = os.environ.get(FOLDER)
         return f"file://{folder}/engine-{os.getpid()}" if folder else upstream(self)
 
-    module.RayWorkerProc.create_dist_init_method = create_dist_init_method
+    worker.create_dist_init_method = create_dist_init_method
