@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 # word is an extra of pyproject.toml: its needs beyond the smallest installation.
 ELSEWHERE = {
     "attack-rewards": ("evaluation.attacks.cli", "attack_rewards", "eval"),
-    "calibrate": ("runs.planning.cli", "calibrate", "torch"),
     "compare": ("comparison.cli", "compare", "notebook"),
     "doctor": ("operations.doctor.cli", "doctor", None),
     "eval": ("evaluation.cli", "evaluate", "eval"),

@@ -7,15 +7,11 @@ import functools
 import hashlib
 import os
 import socket
-import stat
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from wrapt import register_post_import_hook
 
 from r3_openrlhf.machine import flash_attention, stores
-from r3_openrlhf.machine.places import LOCAL_TYPES, mount_of
 from r3_openrlhf.machine.ports import free_port
 
 ENVIRONMENT = {
@@ -40,13 +36,14 @@ def set_environment(values: Mapping[str, str] = ENVIRONMENT) -> None:
 @functools.cache  # harmless twice
 def install() -> None:
     """Register what changes modules of others, in this process."""
+    # nodes that share a home directory would meet each other's kernels half written, on slow locks
+    os.environ.setdefault("TRITON_CACHE_DIR", os.path.expanduser(f"~/.triton/cache/{socket.gethostname()}"))
     flash_attention.stand_in()
     stores.install()
     register_post_import_hook(_patch_free_port, "openrlhf.trainer.ray.launcher")
     register_post_import_hook(_refuse_model_code, "transformers.dynamic_module_utils")
     register_post_import_hook(_separate_compile_caches, "vllm.v1.worker.gpu_worker")
     register_post_import_hook(_sleep_beside_others, "vllm.v1.worker.gpu_worker")
-    _keep_triton_local()
 
 
 def _patch_free_port(module) -> None:
@@ -84,19 +81,6 @@ def _sleep_beside_others(module) -> None:
             module.logger.warning("other programs took memory of this GPU while its engine fell asleep")
 
     module.Worker.sleep = sleep_and_warn
-
-
-def _keep_triton_local() -> None:
-    """Let kernels be compiled in a directory of this node: Triton's own is in the home directory
-    (triton/knobs.py, cache_knobs), and on a shared file system each node waits for it or meets
-    another's half-written file."""
-    home = Path(os.environ.get("TRITON_HOME", "~")).expanduser()
-    if "TRITON_CACHE_DIR" in os.environ or mount_of(home)[1] in LOCAL_TYPES:
-        return
-    folder = Path(tempfile.gettempdir(), f"r3-triton-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if (seen := folder.lstat()).st_uid == os.getuid() and stat.S_IMODE(seen.st_mode) == 0o700:
-        os.environ["TRITON_CACHE_DIR"] = str(folder)  # else somebody else made it first
 
 
 def _separate_compile_caches(module) -> None:

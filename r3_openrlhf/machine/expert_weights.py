@@ -31,42 +31,39 @@ class ExpertWeights:
         """Around the load of one weight of a sync. A layer's weights come one after another.
 
         ValueError: the sync ends and some weights did not come."""
-        number = _number(name) if _number(name) in self.layers else ""
+        number = _number(name)
         if number != self.open:
             self._lay_out()
-            self._begin(number)
+            if number in self.layers:
+                self._begin(number)
         yield
         if last:
             self._lay_out()
             if missing := self.layers.keys() - self.loaded:
-                raise ValueError(
-                    f"no weights came for the experts of the layers {', '.join(sorted(missing, key=int))}"
-                )
+                raise ValueError(f"no weights came for the experts of the layers {', '.join(missing)}")
             self.loaded = set()
 
     def _begin(self, number: str) -> None:
-        self.open = number
-        if number:
-            layer = self.layers[number]
-            info = layerwise.get_layerwise_info(layer)
-            info.kernel_tensors = utils.get_layer_params_buffers(layer)
-            info.kernel_non_persistent_buffers = set(layer._non_persistent_buffers_set)
-            meta.restore_layer_on_meta(layer, info)
-            meta.materialize_layer(layer, info)
-            for weight in layer.parameters(recurse=False):
-                weight.data.fill_(torch.nan)  # what does not come is no number
+        self.open, layer = number, self.layers[number]
+        info = layerwise.get_layerwise_info(layer)
+        info.kernel_tensors = utils.get_layer_params_buffers(layer)
+        info.kernel_non_persistent_buffers = set(layer._non_persistent_buffers_set)
+        meta.restore_layer_on_meta(layer, info)
+        meta.materialize_layer(layer, info)
+        for weight in layer.parameters(recurse=False):
+            weight.data.fill_(torch.nan)  # what does not come is no number
 
     def _lay_out(self) -> None:
         """Lay out the open layer's weights, where CUDA graphs expect them."""
         if not self.open:
             return
-        layer = self.layers[self.open]
+        layer, info = self.layers[self.open], layerwise.get_layerwise_info(self.layers[self.open])
         if any(weight.isnan().any() for weight in layer.parameters(recurse=False)):
             raise ValueError(f"weights of the experts of layer {self.open} did not come, or are no numbers")
         with torch.no_grad(), set_current_vllm_config(self.worker.vllm_config):
             layer.quant_method.process_weights_after_loading(layer)
-            layerwise._copy_and_restore_kernel_tensors(layer, layerwise.get_layerwise_info(layer))
-        layerwise.get_layerwise_info(layer).reset()
+            layerwise._copy_and_restore_kernel_tensors(layer, info)
+        info.reset()
         self.loaded.add(self.open)
         self.open = ""
 

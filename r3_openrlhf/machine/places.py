@@ -16,8 +16,6 @@ SHARED_MEMORY = Path("/dev/shm")
 # need some too. For GPUs OpenRLHF starts its container with --shm-size=10g.
 MIN_SHARED_MEMORY = {"cpu": 2**30, "cuda": 10 * 2**30}
 MIN_TEMPORARY = 64 * 2**20  # bytes of logs and sockets; Ray waits 46 s for what cannot be written
-# Kernels' own local file systems. All others (nfs, nfs4, lustre, gpfs, ceph, fuse.*) may be shared
-LOCAL_TYPES = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs tmpfs ramfs overlay".split())
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 

@@ -46,21 +46,6 @@ def test_an_engine_falls_asleep_beside_programs_that_take_memory(monkeypatch):
         worker.Worker.sleep(engine)
 
 
-@pytest.mark.parametrize(("kind", "is_set"), [("nfs4", True), ("lustre", True), ("ext4", False), ("tmpfs", False)])
-def test_triton_compiles_on_this_node_where_the_home_is_on_others(monkeypatch, tmp_path, kind, is_set):
-    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
-    monkeypatch.setattr(every_process, "mount_of", lambda path: (path, kind))
-    monkeypatch.setattr(every_process.tempfile, "tempdir", str(tmp_path))
-    every_process._keep_triton_local()
-    folder = tmp_path / f"r3-triton-{os.getuid()}"
-    assert (os.environ.get("TRITON_CACHE_DIR") == str(folder)) is is_set is folder.exists()
-    if is_set:
-        monkeypatch.delenv("TRITON_CACHE_DIR")
-        folder.chmod(0o777)  # somebody else was first
-        every_process._keep_triton_local()
-        assert "TRITON_CACHE_DIR" not in os.environ
-
-
 @pytest.mark.stack
 def test_openrlhf_can_be_imported_without_flash_attn_on_gpus_too():
     code = (

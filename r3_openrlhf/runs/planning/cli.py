@@ -11,7 +11,7 @@ import click
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 
-OWN = ("gpu", "nodes", "mean_tokens", "problems", "rates")
+OWN = ("gpu", "nodes", "mean_tokens", "problems")
 
 
 @click.command()
@@ -33,7 +33,6 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     nodes=N           instead of cluster.num_nodes
     mean_tokens=N     of a response; default: half of rollout.max_new_tokens
     problems=N        how many there are, where the configuration does not say
-    rates=FILE        what `r3 calibrate` has measured on such a GPU, instead of assumed rates
     every other KEY=VALUE as for r3 train
 
     The formulas and their sources: docs/planning.md. Exit code 1 where the run does not fit.
@@ -42,7 +41,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     from r3_openrlhf.runs.models.checks import without_packing
     from r3_openrlhf.runs.models.locate import locate_model
     from r3_openrlhf.runs.planning.forecast import make_plan, not_planned, num_problems_of
-    from r3_openrlhf.runs.planning.formulas import RATES, SLOW, with_measured
+    from r3_openrlhf.runs.planning.formulas import RATES, SLOW
     from r3_openrlhf.runs.planning.hardware import DEFAULT, gpu_named
     from r3_openrlhf.runs.planning.history_forecast import history_warnings
     from r3_openrlhf.runs.planning.shapes import shape_of
@@ -51,7 +50,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
 
     name, settings_of_run = split_settings(settings, command="plan")
     own = {key: value for key, _, value in (setting.partition("=") for setting in settings_of_run) if key in OWN}
-    numbers = {key: _number(key, value) for key, value in own.items() if key not in ("gpu", "rates")}
+    numbers = {key: _number(key, value) for key, value in own.items() if key != "gpu"}
     others = [setting for setting in settings_of_run if setting.partition("=")[0] not in OWN]
     others += [f"cluster.num_nodes={numbers['nodes']}"] if "nodes" in numbers else []
     config = load_config(name, others)
@@ -74,7 +73,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     mean = numbers.get("mean_tokens")
     found, slow = (
         make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=mean, rates=rates)
-        for rates in with_measured((RATES, SLOW), gpu, file=own.get("rates"))
+        for rates in (RATES, SLOW)
     )
     fitting = fits(config, shape, gpu)
     said: dict[str, Any] = {
@@ -91,26 +90,6 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         Console(file=sys.stdout, width=width).print(plan_table(found, slow, **said), crop=False)
     if not fitting:
         sys.exit(1)
-
-
-@click.command()
-@click.option("--out", type=click.Path(path_type=Path), default=Path("rates.json"), show_default=True)
-def calibrate(out: Path) -> None:
-    """Measure what a GPU reaches, for `r3 plan ... rates=FILE`; a rehearsal without one.
-
-    \b
-    r3 calibrate --out h100.json
-    r3 plan experiment=r3_1p5b_deepscaler_8gpu rates=h100.json
-    """
-    import torch
-
-    from r3_openrlhf.runs.planning.calibrate import calibrate as measure
-
-    cuda = torch.cuda.is_available()
-    device = torch.cuda.get_device_name() if cuda else "cpu"
-    answer = json.dumps({"device": device, **measure(cuda=cuda)}, indent=1)
-    out.write_text(f"{answer}\n")
-    click.echo(answer)
 
 
 def _number(key: str, value: str) -> int:

@@ -11,14 +11,8 @@ import heapq
 import math
 import random
 import statistics
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Annotated
+from dataclasses import asdict, dataclass
 
-import msgspec
-
-from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.runs.planning.hardware import Gpu
 from r3_openrlhf.runs.planning.shapes import ModelShape
 
 GiB = 2**30
@@ -50,38 +44,9 @@ class Rates:
     sleep_s: float = 1.0  # an engine's sleep or wake besides what moves (vLLM 28714: 1 to 3)
 
 
-Rate = Annotated[float, msgspec.Meta(gt=0)]
-
-
-class Measured(msgspec.Struct):
-    """What `r3 calibrate` measures: FLOP and bytes per second, and seconds."""
-
-    device: str
-    forward: Rate
-    update: Rate
-    decode: Rate
-    host_link: Rate
-    tensor_sync_s: Rate
-
-
 RATES = Rates()
 _HALF = {name: value * 2 if name.endswith("_s") else value / 2 for name, value in asdict(RATES).items()}
 SLOW = Rates(**_HALF | {"sleep_s": 3.0})
-
-
-def with_measured(rates: tuple[Rates, ...], gpu: Gpu, *, file: str | None) -> list[Rates]:
-    """The rates with those of a file of `r3 calibrate`, as shares of this GPU's sheet. ConfigError."""
-    if file is None:
-        return list(rates)
-    try:
-        found = msgspec.json.decode(Path(file).read_bytes(), type=Measured)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"rates is {quoted(file)}, which is no file of `r3 calibrate`: {error}") from error
-    if found.device == "cpu":
-        raise ConfigError(f"rates is {quoted(file)}, a rehearsal on a CPU; run `r3 calibrate` on a GPU")
-    shares = {"forward": found.forward / gpu.flops, "update": found.update / gpu.flops}
-    shares |= {"decode": found.decode / gpu.bandwidth, "host_link": found.host_link}
-    return [replace(one, **shares, tensor_sync_s=found.tensor_sync_s) for one in rates]
 
 
 # ── model states ──

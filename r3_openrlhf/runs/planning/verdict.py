@@ -61,7 +61,7 @@ def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, .
                 continue
             changed = _changed(config, chosen)
             if changed is not None and fits(changed, shape, gpu):
-                found.append(tuple(f"{key}={_text(value)}" for key, value in chosen))
+                found.append(tuple(f"{key}={str(value).lower()}" for key, value in chosen))
             if len(found) == 2:
                 return found
         if found:
@@ -105,10 +105,6 @@ def _changed(config: R3Config, changes: tuple[tuple[str, Any], ...]) -> R3Config
     except ConfigError:
         return None
     return changed
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def start_check(config: R3Config, shape: ModelShape, gpu: Gpu) -> str | None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from click.testing import CliRunner
 from transformers import AutoConfig
 
@@ -224,28 +223,6 @@ def test_half_of_every_rate_is_at_most_twice_the_time():
     for phase, late in zip(planned(small()).phases, slow.phases, strict=True):
         assert 1.5 * phase.seconds < late.seconds < 3 * phase.seconds
         assert phase.name == "sync" or late.seconds <= 2.001 * phase.seconds
-
-
-def test_measured_rates_take_the_place_of_assumed_ones(tmp_path):
-    """A file with what the assumed shares of an H100 come to changes no plan; half of its passes take twice the time. What was
-    not measured (a decode step's fixed time, sleep) keeps its range. A rehearsal on a CPU measures all, and is no plan's."""
-    sizes = {"forward": 0.4 * H100.flops, "update": 0.3 * H100.flops, "decode": 0.6 * H100.bandwidth}
-    rates = {"device": "H100", **sizes, "host_link": 20e9, "tensor_sync_s": 0.01}
-    (file := tmp_path / "rates.json").write_text(json.dumps(rates))
-    command = ["plan", "experiment=r3_1p5b_deepscaler_8gpu", f"rates={file}", "--json"]
-    found = json.loads(CliRunner().invoke(main, command).output)
-    assert found["step_s"] == pytest.approx(planned(small()).step_s)
-    assert found["step_s"] < found["slow_step_s"] < 1.5 * found["step_s"]
-    file.write_text(json.dumps(rates | {"update": 0.15 * H100.flops}))
-    slower = json.loads(CliRunner().invoke(main, command).output)
-    assert slower["phases"][2]["seconds"] == pytest.approx(2 * found["phases"][2]["seconds"])
-    for text in ("{}", '{"device": 1}', json.dumps(rates | {"decode": 0}), "", "[]"):
-        file.write_text(text)
-        assert "which is no file of `r3 calibrate`" in CliRunner().invoke(main, command).stderr
-    assert CliRunner().invoke(main, ["calibrate", "--out", str(file)]).exit_code == 0
-    assert all(value > 0 for name, value in json.loads(file.read_text()).items() if name != "device")
-    if not torch.cuda.is_available():
-        assert "a rehearsal on a CPU" in CliRunner().invoke(main, command).stderr
 
 
 def test_a_start_is_refused_only_for_what_is_sure():
