@@ -43,7 +43,6 @@ def install() -> None:
     register_post_import_hook(_patch_free_port, "openrlhf.trainer.ray.launcher")
     register_post_import_hook(_refuse_model_code, "transformers.dynamic_module_utils")
     register_post_import_hook(_separate_compile_caches, "vllm.v1.worker.gpu_worker")
-    register_post_import_hook(_sleep_beside_others, "vllm.v1.worker.gpu_worker")
 
 
 def _patch_free_port(module) -> None:
@@ -65,22 +64,6 @@ def _refuse_model_code(module) -> None:
         return run(class_name, module_path, **more)
 
     module.get_class_in_module = run_if_trusted
-
-
-def _sleep_beside_others(module) -> None:
-    """vllm/v1/worker/gpu_worker.py:265 asserts, after an engine fell asleep, that the whole GPU has more
-    free memory than before: another program that took some ended the run."""
-    sleep = module.Worker.sleep
-
-    def sleep_and_warn(self, level: int = 1) -> None:
-        try:
-            sleep(self, level)
-        except AssertionError as error:
-            if "after sleeping" not in str(error):
-                raise
-            module.logger.warning("other programs took memory of this GPU while its engine fell asleep")
-
-    module.Worker.sleep = sleep_and_warn
 
 
 def _separate_compile_caches(module) -> None:

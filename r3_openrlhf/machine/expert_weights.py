@@ -2,8 +2,8 @@
 
 vLLM lays them out once, when it loads a model (fused_moe/oracle/unquantized.py:329, on CPUs
 experts/cpu_moe.py:305), and a later `load_weights` writes a checkpoint's order into that (issue 42821).
-`Worker.reload_weights` would not do: it sees weight loaders alone, and models/gpt_oss.py copies
-without one. Here a layer has tensors as before its first load while its weights come."""
+`Worker.reload_weights` misses models/gpt_oss.py, which copies without a weight loader. Here a layer
+has tensors as before its first load while its weights come, one after another."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ class ExpertWeights:
 
     @contextlib.contextmanager
     def loading(self, name: str, *, last: bool) -> Iterator[None]:
-        """Around the load of one weight of a sync. A layer's weights come one after another.
-
-        ValueError: the sync ends and some weights did not come."""
+        """Around the load of one weight. ValueError: the sync ends and some weights did not come."""
         number = _number(name)
         if number != self.open:
             self._lay_out()

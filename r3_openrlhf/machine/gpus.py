@@ -121,7 +121,7 @@ def taken_memory(gpus: Sequence[Gpu], *, share: float) -> list[tuple[str, bool]]
         results.append(
             (
                 f"GPU {gpu.index} has {free / GiB:.1f} of {gpu.total / GiB:.1f} GiB free{demand if refuses else ''}: {_held(gpu)}; "
-                "or take other GPUs with CUDA_VISIBLE_DEVICES",
+                "or take other GPUs with CUDA_VISIBLE_DEVICES. If it takes more while the engine falls asleep, vLLM ends the run",
                 refuses,
             )
         )

@@ -25,28 +25,6 @@ def test_engines_of_several_gpus_share_no_compiled_graphs_with_those_of_other_gp
 
 
 @pytest.mark.stack
-def test_an_engine_falls_asleep_beside_programs_that_take_memory(monkeypatch):
-    """The real method asserts on what the whole GPU has; any other assertion of it stays one."""
-    free, backend = iter([50, 40] * 2), SimpleNamespace(suspend=lambda level: None)
-    monkeypatch.setattr(worker.torch.accelerator, "get_memory_info", lambda: (next(free), 80))
-    monkeypatch.setattr(worker.torch.accelerator, "synchronize", lambda: None)
-    monkeypatch.setattr(worker.Worker, "sleep", worker.Worker.sleep)  # to be put back
-    engine = SimpleNamespace(_get_sleep_mode_backend=lambda: backend)
-    with pytest.raises(AssertionError, match="after sleeping"):
-        worker.Worker.sleep(engine)
-    every_process._sleep_beside_others(worker)
-    worker.Worker.sleep(engine)
-
-    def suspend(level):
-        raise AssertionError("another")
-
-    backend.suspend = suspend
-    monkeypatch.setattr(worker.torch.accelerator, "get_memory_info", lambda: (50, 80))
-    with pytest.raises(AssertionError, match="another"):
-        worker.Worker.sleep(engine)
-
-
-@pytest.mark.stack
 def test_openrlhf_can_be_imported_without_flash_attn_on_gpus_too():
     code = (
         "from r3_openrlhf.machine import every_process as here; here.install(); import openrlhf.models.ring_attn_utils"

@@ -47,9 +47,8 @@ def _memory(plan: Plan, slow: Plan) -> Table:
             table.add_row(name, *[gib(size) if size else "" for size in sizes])
     table.add_section()
     table.add_row("sum", *[gib(phase.peak) for phase in plan.phases])
-    table.add_row(
-        f"of {gib(plan.gpu.memory_bytes)}", *[_share(phase.peak / plan.gpu.memory_bytes) for phase in plan.phases]
-    )
+    shares = [_share(phase.peak / plan.gpu.memory_bytes) for phase in plan.phases]
+    table.add_row(f"of {gib(plan.gpu.memory_bytes)}", *shares)
     pairs = zip(plan.phases, slow.phases, strict=True)
     table.add_row("seconds a step", *[_range(fast.seconds, late.seconds) for fast, late in pairs])
     return table
