@@ -118,13 +118,11 @@ def taken_memory(gpus: Sequence[Gpu], *, share: float) -> list[tuple[str, bool]]
         free = gpu.total - gpu.used
         refuses = free < share * gpu.total
         demand = f", and an engine takes {share * gpu.total / GiB:.1f} of it (cluster.vllm_gpu_memory_utilization={share:g})"
-        results.append(
-            (
-                f"GPU {gpu.index} has {free / GiB:.1f} of {gpu.total / GiB:.1f} GiB free{demand if refuses else ''}: {_held(gpu)}; "
-                "or take other GPUs with CUDA_VISIBLE_DEVICES. If it takes more while the engine falls asleep, vLLM ends the run",
-                refuses,
-            )
+        sentence = (
+            f"GPU {gpu.index} has {free / GiB:.1f} of {gpu.total / GiB:.1f} GiB free{demand if refuses else ''}: {_held(gpu)}; "
+            "or take other GPUs with CUDA_VISIBLE_DEVICES. If it takes more while the engine falls asleep, vLLM ends the run"
         )
+        results.append((sentence, refuses))
     return results
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from r3_openrlhf.config.loading import load_config, split_settings
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history.connection import CONTENT_ERRORS, reading, snapshot
 from r3_openrlhf.method.history.numbers import attempts, statistics
@@ -95,6 +94,7 @@ def import_(source: str, settings: tuple[str, ...], into: Path, **options: Any) 
     r3 history import solved.jsonl --into runs/start --solution answer_text experiment=quickstart
     r3 train experiment=quickstart history.start=runs/start
     """
+    from r3_openrlhf.config.loading import load_config, split_settings
     from r3_openrlhf.operations.store.importing import import_successes
 
     config = load_config(*split_settings(settings, command="history import"))
