@@ -12,8 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from r3_openrlhf import R3, ChatPrompts, Rollout, Verdict
 
-GROUP, CLIP = 8, 0.2
-
 
 def logprobs_and_entropy(model, prompt_ids, response_ids):
     """Of one response, [tokens] each."""
@@ -22,7 +20,7 @@ def logprobs_and_entropy(model, prompt_ids, response_ids):
     return logits.gather(1, ids[0, len(prompt_ids) :, None])[:, 0], -(logits.exp() * logits).sum(1)
 
 
-def train(path: str, *, steps: int, problems_per_step: int = 4, limit: int = 32):
+def train(path: str, *, steps: int, problems_per_step: int = 4, limit: int = 32, group: int = 8, clip: float = 0.2):
     tokenizer, model = AutoTokenizer.from_pretrained(path), AutoModelForCausalLM.from_pretrained(path)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     problems = [SimpleNamespace(uid=str(n), problem=f"{n}+{n}=", answer=str(2 * n)) for n in range(64)]
@@ -32,7 +30,7 @@ def train(path: str, *, steps: int, problems_per_step: int = 4, limit: int = 32)
         due, rollouts, groups, entropies = problems[place : place + problems_per_step], [], [], []
         for number, one in enumerate(r3.prompts(due, step=step, epoch=epoch + 1, render=render)):  # reflection
             prompt = tokenizer(one.prompt, return_tensors="pt", add_special_tokens=False)
-            output = model.generate(**prompt, do_sample=True, max_new_tokens=limit, num_return_sequences=GROUP)
+            output = model.generate(**prompt, do_sample=True, max_new_tokens=limit, num_return_sequences=group)
             for ids in output[:, prompt["input_ids"].size(1) :].tolist():
                 ended = tokenizer.eos_token_id in ids
                 ids = ids[: ids.index(tokenizer.eos_token_id) + 1] if ended else ids
@@ -47,7 +45,7 @@ def train(path: str, *, steps: int, problems_per_step: int = 4, limit: int = 32)
         for row in batch.trained:
             now, _ = logprobs_and_entropy(model, batch.prompt_ids_of(row), row.rollout.response_ids)
             ratio = (now - (now.detach() if row.old_logprobs is None else torch.as_tensor(row.old_logprobs))).exp()
-            gain = torch.minimum(ratio * row.advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * row.advantage)
+            gain = torch.minimum(ratio * row.advantage, ratio.clamp(1 - clip, 1 + clip) * row.advantage)
             gains.append(gain.clamp(min=-r3.settings.replay.dual_clip * abs(row.advantage)))  # binds where A < 0
         optimizer.zero_grad()
         torch.cat(gains).mean().neg().backward()
