@@ -16,7 +16,13 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import OpenTable, load_object, looking_only
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.settings import AdvantageSettings, RankingSettings, ReplaySettings, StateReplaySettings
+from r3_openrlhf.method.settings import (
+    AdvantageSettings,
+    ImportedSettings,
+    RankingSettings,
+    ReplaySettings,
+    StateReplaySettings,
+)
 from tests.method.test_r3 import W, rollout, settings_of
 
 MODULE = """
@@ -42,6 +48,9 @@ def best(candidates, k, rng):
 
 def centred(rewards):
     return [reward - sum(rewards) / len(rewards) for reward in rewards]
+
+def rising(probs):
+    return probs / (probs + 1)
 
 def plain(logprobs, old_logprobs, advantages, mask):
     return -(logprobs - old_logprobs).exp() * advantages
@@ -124,6 +133,7 @@ SECTIONS = {
     "exploration.rrl": StateReplaySettings,
     "ranking": RankingSettings,
     "replay": ReplaySettings,
+    "replay.imported": ImportedSettings,
     "train": TrainConfig,
 }
 UNUSABLE = tomllib.loads(Path(__file__).with_name("unusable_parts.toml").read_text())
@@ -167,6 +177,7 @@ def test_a_file_that_failed_is_read_again_when_it_is_corrected(tmp_path):
 OF_TABLES = {
     "ranking.score": "longest",
     "replay.order": "best",
+    "replay.imported.weight": "rising",
     "algo": "MINE",
     "data.task": "graded",
     "advantage.function": "centred",

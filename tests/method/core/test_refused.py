@@ -12,6 +12,7 @@ from r3_openrlhf.config.algorithms import overlong_penalty
 from r3_openrlhf.method.core import advantages, entropy, ranking, reflection, replay, rewards
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.agents import hierarchy
+from tests.method.core.test_hierarchy import hierarchy_advantages
 
 
 def of_zeros(shape, labels, **options):
@@ -20,6 +21,7 @@ def of_zeros(shape, labels, **options):
 
 MODULES = (advantages, entropy, ranking, reflection, replay, rewards, hierarchy)
 FUNCTIONS = {name: value for module in MODULES for name, value in vars(module).items()} | {
+    "hierarchy_advantages": hierarchy_advantages,
     "choose": partial(replay.choose, rng=random.Random(0)),
     "overlong_penalty": overlong_penalty,
     "token_logprobs_and_entropy": of_zeros,
