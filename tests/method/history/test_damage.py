@@ -131,11 +131,6 @@ def test_a_missing_table_or_index_is_found(name, sound, quick_path):
     assert result.exit_code == 1 and f"{name} is missing" in result.output
 
 
-def test_a_sound_store(sound):
-    result = verify(sound / "history.sqlite")
-    assert result == ([], [])
-
-
 @pytest.mark.parametrize(("damage", "finding"), DAMAGE)
 def test_each_kind_of_damage_is_named(sound, quick_path, damage, finding):
     with damaged(quick_path, sound) as connection:

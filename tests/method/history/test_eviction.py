@@ -148,18 +148,6 @@ def test_without_room_the_newest_rows_are_counted_but_not_kept(quick_path):
         assert len(store.recall("again", Verdict.WRONG, k=1, step=60, max_policy_lag=99)) == 1
 
 
-def test_moving_the_floor_makes_room(quick_path):
-    path = quick_path / "history.sqlite"
-    with open_store(path) as store:
-        for step in range(60):
-            store.commit_step(step, 1, [noisy_rollout(f"p{step}", 5000)])
-        store.set_rollback_floor(59)
-        store.commit_step(60, 1, [noisy_rollout("new", 5000)])
-        assert len(store.recall("new", Verdict.WRONG, k=1, step=60, max_policy_lag=99)) == 1
-        assert path.stat().st_size <= CAP
-    assert verify(path).findings == []
-
-
 def test_without_room_for_a_newer_sample_the_older_one_stays(quick_path):
     with open_store(quick_path / "history.sqlite") as store:
         for step in range(60):
