@@ -27,36 +27,23 @@ MAX_TESTS = 1000
 
 
 class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The tests of one problem.
+    """The tests of one problem."""
 
-    Args:
-        inputs, outputs: Equally many. With `fn_name` an input is arguments, an output any JSON
-            value; without it both are texts.
-        fn_name: The function that is called.
-        asserts: Instead of both: sources, each of which raises nothing where the test holds.
-        setup: Runs before each of `asserts`, in the same process.
-        preamble: Goes before the program: imports and helpers that the problem promises.
-        checker: Python that decides where several outputs are right; run as `checker.py input.txt
-            correct_output.txt solution_output.txt` it prints 1 last.
-        language: "python", or a word of reward.code.languages; never an import path, for safety.
-        time_limit: Seconds for a test that needs more than reward.code.seconds_per_test.
-        memory_limit_mb: The same for reward.code.memory_mb.
-        boxed_outputs: Every output is a list around the value (APPS).
-        integer_keys: Keys of dictionaries among the arguments are numbers, which JSON cannot say.
-    """
-
+    # equally many; with fn_name an input is arguments, an output any JSON value; without it both are texts
     inputs: list[Any] = []
     outputs: list[Any] = []
-    fn_name: str | None = None
-    asserts: list[str] = []
-    setup: str = ""
-    preamble: str = ""
+    fn_name: str | None = None  # the function that is called
+    asserts: list[str] = []  # instead of both: sources, each of which raises nothing where the test holds
+    setup: str = ""  # runs before each of asserts, in the same process
+    preamble: str = ""  # goes before the program: imports and helpers that the problem promises
+    # Python that decides where several outputs are right; run as `checker.py input.txt correct_output.txt
+    # solution_output.txt` it prints 1 last
     checker: str | None = None
-    language: str = "python"
-    time_limit: float | None = None
-    memory_limit_mb: float | None = None
-    boxed_outputs: bool = False
-    integer_keys: bool = False
+    language: str = "python"  # or a word of reward.code.languages; never an import path, for safety
+    time_limit: float | None = None  # seconds for a test that needs more than reward.code.seconds_per_test
+    memory_limit_mb: float | None = None  # the same for reward.code.memory_mb
+    boxed_outputs: bool = False  # every output is a list around the value (APPS)
+    integer_keys: bool = False  # keys of dictionaries among the arguments are numbers, which JSON cannot say
 
     @property
     def kind(self) -> str:

@@ -44,35 +44,28 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns in which one family of data sets keeps its tests.
+    """The columns in which one family of data sets keeps its tests."""
 
-    Args:
-        name: As the first page says it.
-        tests: The column with the tests.
-        problem: The columns of which the first that is there holds the problem.
-        read: From a row to its tests; None: the column has one of the forms of any_tests.
-        also: Further columns without which it is another shape.
-    """
-
-    name: str
-    tests: str
-    problem: tuple[str, ...]
-    read: Callable[[dict[str, Any]], CodeTests] | None = None
-    also: tuple[str, ...] = ()
+    name: str  # as the first page says it
+    tests: str  # the column with the tests
+    problem: tuple[str, ...]  # columns of which the first that is there holds the problem
+    read: Callable[[dict[str, Any]], CodeTests] | None = None  # None: the column has one of the forms of any_tests
+    also: tuple[str, ...] = ()  # further columns without which it is another shape
 
 
 def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Shape:
     """The shape of a file. DataError: none that is known, and the column is not named either."""
+    known = known_shape(columns)
     if answer_key is not None:
         chosen_column(columns, key=answer_key, groups=(), option="answer_key", path=path)
-        known = next((shape for shape in SHAPES if shape.tests == answer_key and {*shape.also} <= {*columns}), None)
-        return known or Shape("tests in a column", answer_key, _PROBLEM)
-    if (known := known_shape(columns)) is not None:
-        return known
-    raise DataError(
-        f"data.path {path} has no column that is known to hold the tests of programs; its columns are {', '.join(columns)}; "
-        "name it with data.answer_key=COLUMN (docs/code.md says what it may hold)"
-    )
+        named = (shape for shape in SHAPES if shape.tests == answer_key and {*shape.also} <= {*columns})
+        known = next(named, Shape("tests in a column", answer_key, _PROBLEM))
+    if known is None:
+        raise DataError(
+            f"data.path {path} has no column that is known to hold the tests of programs; its columns are {', '.join(columns)}; "
+            "name it with data.answer_key=COLUMN (docs/code.md says what it may hold)"
+        )
+    return known
 
 
 def known_shape(columns: Sequence[str]) -> Shape | None:
@@ -390,20 +383,15 @@ def _check_marks(test: ast.FunctionDef) -> None:
     for mark in test.decorator_list:
         if ast.unparse(mark).partition("(")[0] != "pytest.mark.parametrize":
             raise DataError(f"its tests have the mark {quoted(ast.unparse(mark)[:40])}")
-        names: Any = mark.args[0]  # type: ignore[attr-defined]
-        given |= (
-            {name.strip() for name in names.value.split(",")}
-            if isinstance(names, ast.Constant)
-            else set(ast.literal_eval(names))
-        )
+        names: Any = ast.literal_eval(mark.args[0])  # type: ignore[attr-defined]
+        given |= {*re.split(r"[, ]+", names)} if isinstance(names, str) else {*names}
     if {argument.arg for argument in test.args.args} - given:
         raise DataError("its tests have fixtures")
 
 
 def codeforces(row: dict[str, Any]) -> CodeTests:
     """open-r1/codeforces: official tests, and a checker where several outputs are right."""
-    cases = parsed(row["official_tests"]) or []
-    return listed(cases, checker=row.get("generated_checker") or None, **_limits(row))
+    return listed(parsed(row["official_tests"]) or [], checker=row.get("generated_checker") or None, **_limits(row))
 
 
 # column -> what it may say, and what it says otherwise of a row that cannot be run

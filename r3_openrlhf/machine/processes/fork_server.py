@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -148,11 +149,9 @@ class ForkServer:
 
     def close(self) -> None:
         """End it and, with it, what it has forked and what these have started."""
-        try:
+        with suppress(OSError, subprocess.TimeoutExpired):
             self._channel.shutdown(socket.SHUT_RDWR)
             self.process.wait(END_S)
-        except (OSError, subprocess.TimeoutExpired):
-            pass
         self.process.kill()
         self.process.wait()  # from now on no one waits for its answer
         with self._lock:
@@ -169,10 +168,8 @@ def pid_of(pidfd: int) -> int:
 
 def kill(pidfd: int) -> None:
     """End a process; harmless when it is gone."""
-    try:
+    with suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def serve(

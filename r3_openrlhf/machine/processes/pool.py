@@ -46,9 +46,8 @@ AnswerT = TypeVar("AnswerT")
 class ItemLost(Exception):
     """An item has no answer.
 
-    reason: "timeout", "crashed" (its process ended), "talkative" (an answer above
-    MAX_ANSWER_BYTES), "raised" (`detail` says
-        what), "unavailable" (no process could be started) or "closed".
+    reason: "timeout", "crashed" (its process ended), "talkative" (an answer above MAX_ANSWER_BYTES),
+    "raised" (`detail` says what), "unavailable" (no process could be started) or "closed".
     seconds: the time that it had."""
 
     def __init__(self, reason: str, detail: str = "", *, seconds: float = 0.0) -> None:

@@ -336,21 +336,18 @@ def toolkit(cuda: str, *, adam_on_host: bool = False) -> Line:
 def running_programs() -> list[Line]:
     """Name the barriers around programs (task code); no line where rewards do not import."""
     try:
-        from r3_openrlhf.rewards.code.barriers import floor_gap
         from r3_openrlhf.rewards.code.run import Runner
     except ImportError:
         return []
     line = "running programs", "Landlock and seccomp, or namespaces"
     try:
         with Runner() as runner:
-            barriers = runner.look()
+            runner.start()
     except OSError as error:
-        return [Line(line[0], f"cannot be tried: {error}", line[1], NOTE, "task code needs it; other tasks do not")]
-    missing = " and ".join(name for name, holds in barriers.items() if not holds)
+        return [Line(line[0], f"task code is refused: {error}", line[1], NOTE, "other tasks do not need it")]
+    missing = " and ".join(name for name, holds in runner.barriers.items() if not holds)
     remedy = missing and f"no {missing}: a program meets fewer barriers (docs/code.md)"
-    if gap := floor_gap(barriers):
-        remedy = f"task code is refused: {gap}"
-    holding = ", ".join(name for name, holds in barriers.items() if holds)
+    holding = ", ".join(name for name, holds in runner.barriers.items() if holds)
     return [judged(not remedy, line[0], holding or "nothing", line[1], remedy, otherwise=NOTE)]
 
 

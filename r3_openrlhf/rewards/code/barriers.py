@@ -70,17 +70,14 @@ def namespace_command(wanted: str | None = None, *, visible: Sequence[str] = ())
     name = next((name for name in ([wanted] if wanted else NAMESPACES) if _works(name)), None)
     if name is None:
         raise OSError(f"{wanted} makes no namespaces on this machine")
-    command, box = NAMESPACES[name]
-    return name, command(visible), box
+    return name, NAMESPACES[name][0](visible), NAMESPACES[name][1]
 
 
 @functools.cache
 def _works(name: str) -> bool:
     """Tried once, with a program that does nothing."""
     command = NAMESPACES[name][0](())
-    if not command:
-        return True
-    if shutil.which(command[0]) is None:
-        return False
+    if not command or shutil.which(command[0]) is None:
+        return not command
     done = subprocess.run([*command, sys.executable, "-I", "-S", "-c", ""], capture_output=True, timeout=60)
     return done.returncode == 0

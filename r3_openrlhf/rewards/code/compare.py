@@ -64,7 +64,7 @@ def _same_word(expected: str, printed: str) -> bool:
         return difference == 0 or "." in printed and difference < Decimal(ABSOLUTE)
     digits = len(decimals or "") - 1
     rounded = 1.01 * 10.0**-digits if digits >= ROUNDED_DECIMALS else 0.0
-    return _close(float(expected), float(printed), max(ABSOLUTE, rounded))
+    return math.isclose(float(expected), float(printed), rel_tol=RELATIVE, abs_tol=max(ABSOLUTE, rounded))
 
 
 def same_value(expected: Any, returned: str, *, boxed: bool = False) -> bool:
@@ -96,9 +96,9 @@ def _same(expected: Any, returned: Any) -> bool:
         return actual.keys() == expected.keys() and all(_same(value, actual[key]) for key, value in expected.items())
     if isinstance(expected, float):
         is_number = isinstance(returned, (int, float)) and not isinstance(returned, bool)
-        return is_number and (
-            math.isnan(expected) and math.isnan(returned) or _close(expected, float(returned), ABSOLUTE)
-        )
+        if not is_number or math.isnan(expected):
+            return is_number and math.isnan(returned)
+        return math.isclose(expected, float(returned), rel_tol=RELATIVE, abs_tol=ABSOLUTE)
     if expected is None or isinstance(expected, str):
         return type(expected) is type(returned) and expected == returned
     return isinstance(returned, (bool, int, float)) and expected == returned
@@ -109,7 +109,3 @@ def _key(key: Any) -> str:
     if isinstance(key, dict) and "int" in key:
         return str(int(key["int"], 16))
     return key if isinstance(key, str) else json.dumps(key)
-
-
-def _close(expected: float, actual: float, absolute: float) -> bool:
-    return math.isclose(expected, actual, rel_tol=RELATIVE, abs_tol=absolute)

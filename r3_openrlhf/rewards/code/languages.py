@@ -15,20 +15,15 @@ PACKAGES = tuple("numpy scipy pandas sympy mpmath networkx sortedcontainers date
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
     """A way to run programs of a language; behind the same barriers as Python, as one process that
-    may have threads.
+    may have threads."""
 
-    command: program and arguments, `{file}` for the program's file; empty for this Python.
-    file: the name of the program's file. paths: directories besides /usr that the command reads and
-    starts from. packages: what programs may import besides the standard library, where it is
-    installed. preload: those that are loaded once, before the first test. reserves_memory: it
-    reserves much more than it uses: only use, looked at from time to time, is limited."""
-
-    command: tuple[str, ...] = ()
-    file: str = "solution"
-    paths: tuple[str, ...] = ()
-    packages: tuple[str, ...] = PACKAGES
+    command: tuple[str, ...] = ()  # program and arguments, `{file}` for the program's file; empty for this Python
+    file: str = "solution"  # the name of the program's file
+    paths: tuple[str, ...] = ()  # directories besides /usr that the command reads and starts from
+    packages: tuple[str, ...] = PACKAGES  # importable besides the standard library, where they are installed
+    # those that are loaded once, before the first test
     preload: tuple[str, ...] = tuple("array copy queue statistics numpy numpy.random".split())
-    reserves_memory: bool = False
+    reserves_memory: bool = False  # much more than it uses: only use, looked at from time to time, is limited
 
 
 def _of_user(path: str, found: Any) -> Language:

@@ -55,53 +55,43 @@ _OF_PROGRAMS = ("finished", "error", "syntax_error", "memory", "blocked")  # sai
 class Call:
     """One test's input, and never what is expected of a call.
 
-    stdin: a program's standard input. function: or a function, or a method of `class Solution`,
-    called with `arguments`. test: or a piece of Python, after `setup`, with the program's `names`:
-    `assert f(1) == 2`. It runs in a process of its own, whose calls of the program are forwarded
-    (asserts.py). With function and test the call alone is made, and its value keeps types that JSON
-    lacks (data.py)."""
+    With function and test the call alone is made, and its value keeps types that JSON lacks
+    (data.py)."""
 
-    stdin: str | None = None
-    function: str | None = None
+    stdin: str | None = None  # a program's standard input
+    function: str | None = None  # or a function, or a method of `class Solution`, called with arguments
     arguments: tuple[Any, ...] = ()
-    test: str | None = None
-    setup: str = ""
-    names: tuple[str, ...] = ()
+    test: str | None = (
+        None  # or Python, in a process of its own, whose calls of the program are forwarded (asserts.py)
+    )
+    setup: str = ""  # goes before it
+    names: tuple[str, ...] = ()  # those of the program that it uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one test, and `seconds` all tests of a program together.
+    """Limits of one test, and `seconds` all tests of a program together."""
 
-    seconds_per_test, seconds: the process's own time, waiting for a processor aside. memory_mb:
-    resident, of one test. output_bytes: standard output, and each file. threads: at one time.
-    """
-
-    seconds_per_test: float = 6.0
-    seconds: float = 60.0
-    memory_mb: int = 1024
-    output_bytes: int = 2**25
+    seconds_per_test: float = 6.0  # the process's own time, waiting for a processor aside
+    seconds: float = 60.0  # the same
+    memory_mb: int = 1024  # resident
+    output_bytes: int = 2**25  # standard output, and each file
     open_files: int = 64
-    threads: int = 128
+    threads: int = 128  # at one time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of one call.
+    """The result of one call."""
 
-    status: "finished", "error", "syntax_error", "timeout", "memory", "output" (over output_bytes),
-        "blocked" (forbidden), "crashed" (it ended by itself), "unavailable" (no verdict: no
-        process, or none with a processor).
-    value: what the function returned, as data.encode wrote it, or a test's `true` or `false`.
-    detail: type of the exception and line of the program, to be shown, as the program may have
-    written it; nothing of a test. cpu_s: processor time.
-    """
-
+    # "finished", "error", "syntax_error", "timeout", "memory", "output" (over output_bytes), "blocked" (forbidden),
+    # "crashed" (it ended by itself), "unavailable" (no verdict: no process, or none with a processor)
     status: str
     stdout: str = ""
-    value: str = ""
+    value: str = ""  # what the function returned, as data.encode wrote it, or a test's `true` or `false`
+    # type of the exception and line of the program, to be shown, as the program may have written it; nothing of a test
     detail: str = ""
-    cpu_s: float = 0.0
+    cpu_s: float = 0.0  # processor time
 
 
 _BOOTSTRAP = (
@@ -178,15 +168,11 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
     def __del__(self) -> None:
         self.close()
 
-    def look(self) -> dict[str, str | bool]:
-        """Start, and say what holds, enough or not (floor_gap). OSError: nothing can be started."""
-        if self._zygote is None:
-            self._start()
-        return self.barriers
-
     def start(self) -> None:
         """OSError: no process can be started, or barriers are too weak; no program runs."""
-        if gap := floor_gap(self.look()):
+        if self._zygote is None:
+            self._start()
+        if gap := floor_gap(self.barriers):
             raise OSError(gap)
 
     def _start(self) -> None:
