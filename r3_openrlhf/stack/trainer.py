@@ -29,7 +29,7 @@ from r3_openrlhf.runs.rollout_records import record_of as rollout_record
 from r3_openrlhf.runs.stop_request import RunInterrupted, StepClock, StopRequest
 from r3_openrlhf.stack import other_ranks
 from r3_openrlhf.stack.blocked_signals import keep_blocked
-from r3_openrlhf.stack.completions import log_completions
+from r3_openrlhf.stack.completions import log_completions, name_wandb_run
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
 from r3_openrlhf.stack.experience_values import logprobs_of, values_of_prefixes
@@ -61,7 +61,11 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
         keep_order(strategy, self.config)
+        if self.config.logging.wandb_project:
+            name_wandb_run(self.config, self.run)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
+        if self.wandb_logger:  # upstream (:80) names eval/epoch, which nothing logs
+            self.wandb_logger.handle.define_metric("eval/*", step_metric="eval/global_step", step_sync=True)
         self.history = None
         if self.config.keeps_history:
             limits, seed = self.config.history, self.config.train.seed

@@ -18,7 +18,6 @@ from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.overview import comparison_of, summary
 from r3_openrlhf.view.rendering import STATIC, render
 
-MAX_BYTES = 3_000_000
 MAX_POINTS = 160  # of a curve; a longer one is shown as means of equal parts
 MAX_VALUES = 60_000  # points of all curves
 _DARK = re.compile(r':root\[data-theme="dark"\][^{]*\{[^}]*\}')
@@ -27,8 +26,7 @@ _DARK = re.compile(r':root\[data-theme="dark"\][^{]*\{[^}]*\}')
 def report(library: Library) -> str:
     """The page: what changed, the curves and the settings of all open runs.
 
-    Raises:
-        R3Error: no run is open, or the page would have more than MAX_BYTES.
+    R3Error: no run is open.
     """
     runs = list(library.runs.values())
     if not runs:
@@ -36,7 +34,7 @@ def report(library: Library) -> str:
     curves = curves_of(runs, counted=True)
     compared, _ = comparison_of(runs) if len(runs) > 1 else (None, None)
     css = (STATIC / "view.css").read_text(encoding="utf-8")
-    page = render(
+    return render(
         "report.html",
         link=lambda *_: None,  # there is no other page
         css=Markup(css),
@@ -54,10 +52,6 @@ def report(library: Library) -> str:
             run.name: without_secrets(config_to_yaml(run.config)) for run in runs if run.config is not None
         },
     )  # fmt: skip
-    size = len(page.encode())
-    if size > MAX_BYTES:
-        raise R3Error(f"the report of {len(runs)} runs would have {size / 1e6:.1f} MB; name fewer runs")
-    return page
 
 
 # ── charts ──
