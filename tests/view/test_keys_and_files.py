@@ -84,17 +84,14 @@ def test_damaged_lines_are_left_out(tmp_path):
 
 
 def test_the_files_of_a_run(page, story, tmp_path):
-    """Settings and their differences, error and log as text, without passwords."""
-    for name in ("one", "two"):
-        shutil.copytree(story, tmp_path / "runs" / name)
-    one, two = tmp_path / "runs" / "one", tmp_path / "runs" / "two"
-    (one / "config.yaml").write_text((story / "config.yaml").read_text().replace("batch_size: 10", "batch_size: 12"))
+    """Error and log as text, without passwords."""
+    one = shutil.copytree(story, tmp_path / "runs" / "one")
     (one / "error.txt").write_text("the disk <b>is</b> full")
     hostile = "\n<script>window.hacked=1</script>\nhttps://me:secret@host.invalid/\n"
     (one / "train.log").write_text("x" * END_BYTES + hostile)
     events = '{"time": 5, "phase": "<i>"}\n{"time": 8, "phase": "policy update", "step": 3}\n'
     (one / "events.jsonl").write_text(events)
-    assert end_of(two / "error.txt") is None
+    assert end_of(story / "error.txt") is None
     with serving(tmp_path / "runs", page=page) as address:
         page.goto(f"{address}/one")
         follow(page, page.get_by_role("link", name="Settings and log"))

@@ -24,7 +24,6 @@ def two(story, tmp_path_factory):
 
 
 def test_the_report_of_two_runs(page, two, tmp_path):
-    """Sentences and curves are those of the files; the page has no scripts and asks nobody."""
     out = tmp_path / "made" / "report.html"
     done = CliRunner().invoke(main, ["report", *map(str, two), "--out", str(out)])
     assert done.exit_code == 0, done.stderr
