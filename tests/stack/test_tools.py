@@ -150,7 +150,7 @@ def test_an_answer_is_an_observation_whatever_it_is(executor, byte_tokenizer):
         assert text.startswith("```output\n") and text.endswith("\n```\n"), kind
         assert len(given) <= TOKENS + len("```output\n\n```\n"), kind
         assert rollout.given == ((len(call), len(call) + len(given)),), kind
-        assert not set(given) & set(byte_tokenizer.all_special_ids), kind
+        assert not set(given) & set(byte_tokenizer.added_tokens_decoder), kind
         assert all(one.isprintable() or one in "\n\t" for one in text), kind
         assert engine.asked[1][0] == [*engine.asked[0][0], *rollout.response_ids[: len(call) + len(given)].tolist()]
         asked = executor.requests[-1]

@@ -34,6 +34,7 @@ class Turn:
     index: int  # t, from 0
     anchor: str  # s_t: steps of a task are grouped by it
     observation: str
+    prompt: str = ""  # the user turn of the chat; "": not known any more
     shown_turns: int  # earlier turns in the prompt
     action: str  # of the response; "": it has none
     truncated: bool  # the response was stopped by the token limit
@@ -150,6 +151,7 @@ class Episode:
                 index=len(self.turns),
                 anchor=self.observation.anchor,
                 observation=self.observation.text,
+                prompt=self._prompt.text,
                 shown_turns=self._prompt.num_turns,
                 action=action,
                 truncated=truncated,
