@@ -263,7 +263,7 @@ def test_the_paths_of_an_experiment(tmp_path):
     config, (line,) = configuration(settings)
     assert line.status == OK
     model, data = paths(config)
-    assert model.what == "model.path" and "without config.json" in model.remedy
+    assert model.what == "model.path" and "has no config.json" in model.remedy
     assert data.what == "data.path" and "there is no such file" in data.remedy
     assert model.status == data.status == FAIL
 
