@@ -39,4 +39,8 @@ def _same(said: Numeral, wanted: Numeral) -> bool:
     return said[0] == wanted[0] and said[1] in (None, wanted[1])
 
 
-KIND = Kind(name="base", rank=27, recognise=_recognise, read=_read, same=_same)
+def _find(sentence: str, problem: str) -> list[str]:
+    return re.findall(r"\(?\b[0-9A-Za-z]+\)?_(?:\{[^{}]*\}|\w+)", sentence)[-1:] or [sentence.removeprefix("Answer: ")]
+
+
+KIND = Kind(name="base", rank=27, recognise=_recognise, read=_read, same=_same, find=_find)
