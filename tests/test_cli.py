@@ -43,7 +43,6 @@ def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path, monk
     config = load_config(experiment, [])
     assert f"path: {config.model.path}\n" in result.stdout
     assert f"--rollout.n_samples_per_prompt {config.rollout.n_samples_per_prompt} \\\n" in result.stdout
-    # what an experiment of full size is for: `r3 compare` compares held-out problems
     warned = "Warning: no held-out problems, so r3 compare will refuse this run; set held_out.path" in result.stdout
     assert warned == (config.held_out.path is None) and not (warned and config.cluster.device == "cuda")
     assert not list(tmp_path.iterdir())
@@ -242,4 +241,3 @@ def test_the_examples_are_listed_one_line_each():
     named = re.findall(r"\]\(([^)]+)\)", (examples / "README.md").read_text())
     files = subprocess.run(["git", "ls-files", "."], cwd=examples, capture_output=True, text=True, check=True).stdout
     assert sorted(named) == sorted(set(files.split()) - {"README.md"})
-    assert len(SCRIPTS) == len(TRAINING) + len(CLUSTERS) == 9

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from r3_openrlhf.runs import effect
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import ProblemLine, read_lines
 from r3_openrlhf.runs.report import LEVELS, summary
+
+FIRST = ("step", "fresh/reward", "fresh/accuracy", "pass_at_1", "pass_at_n")
 
 
 class Run:
@@ -37,6 +40,11 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.directory = RunDirectory.open(path)
+
+    @classmethod
+    def below(cls, *paths: str | Path) -> list[Run]:
+        """The runs in these directories, at any depth: `Run.below("runs/")`. R3Error: there is none."""
+        return [cls(path) for path in find_runs(paths)[0]]
 
     @property
     def path(self) -> Path:
@@ -74,7 +82,7 @@ class Run:
 
         Raises:
             R3Error: there are none."""
-        rows = pd.DataFrame(self.directory.read_rollouts(step=step, uid_start=uid, held_out=held_out))
+        rows = _frame(self.directory.read_rollouts(step=step, uid_start=uid, held_out=held_out))
         if rows.empty:
             where = "" if step is None else f" of step {step}"
             kind = "held-out rollouts" if held_out else "rollouts"
@@ -85,6 +93,11 @@ class Run:
     def effect(self) -> effect.Effect:
         """Measure the mechanisms (`r3 show RUN --effect`)."""
         return effect.effect_of(self.directory)
+
+    @property
+    def effects(self) -> pd.DataFrame:
+        """`effect` by step: groups, repairs, shares of the update (runs/effect.py, Totals)."""
+        return _by_step([asdict(one) for one in self.effect().steps])
 
     def plot(self, *keys: str, window: int = 1) -> Axes:
         """Draw metrics against steps; without keys the held-out accuracy.
@@ -119,24 +132,30 @@ class Run:
 
 
 def compare(
-    runs: Sequence[Run | str | Path], *, reference: str | None = None, target: float | None = None
+    runs: Sequence[Run | str | Path],
+    *,
+    reference: str | None = None,
+    target: float | None = None,
+    unfinished: bool = False,
 ) -> pd.DataFrame:
     """`r3 compare` as a data frame: one row per arm, the reference first.
 
     Args:
-        runs: finished runs, or directories that hold some.
+        runs: runs, or directories that hold some.
         reference: an arm; default: grpo, or the only one.
         target: held-out accuracy that the arms are to reach.
+        unfinished: take runs that have not ended as far as they are.
 
     Returns:
         For each quantity of `r3 compare` its mean over seeds, and `QUANTITY_less_reference` with
-            `_low` and `_high`: the paired
-        difference to the reference and its 95% interval. NaN: not measured, or one seed.
+        `_low` and `_high`: the paired difference to the reference and its 95% interval. NaN: not
+        measured, or too few seeds.
 
     Raises:
         R3Error: runs that cannot be compared."""
     paths, _ = find_runs([run.path if isinstance(run, Run) else run for run in runs])
-    found = arms.compare([read_run(path) for path in paths], reference=reference, target=target)
+    read = [read_run(path, unfinished=unfinished) for path in paths]
+    found = arms.compare(read, reference=reference, target=target)
     rows = []
     for arm in found.arms:
         row: dict[str, Any] = {"arm": arm.name, "seeds": len(arm.runs)}
@@ -146,7 +165,7 @@ def compare(
                 name = f"{quantity}_less_reference"
                 row |= {name: less.mean, f"{name}_low": less.low, f"{name}_high": less.high}
         rows.append(row)
-    return pd.DataFrame(rows).set_index("arm")
+    return _frame(rows).set_index("arm")
 
 
 def _problems_in(file: Path) -> pd.DataFrame:
@@ -155,4 +174,14 @@ def _problems_in(file: Path) -> pd.DataFrame:
 
 
 def _by_step(lines: list[dict[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(lines, columns=None if lines else ["step"]).set_index("step")
+    return (_frame(lines) if lines else pd.DataFrame(columns=["step"])).set_index("step")
+
+
+def _frame(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Columns with FIRST before the others; None is NaN where a column has no text."""
+    frame = pd.DataFrame(lines)
+    for name in [name for name in frame if frame[name].dtype.kind == "O"]:
+        if not frame[name].map(lambda value: isinstance(value, str | list | dict)).any():
+            frame[name] = frame[name].astype(float)
+    known = [name for name in FIRST if name in frame]
+    return frame[[*known, *(name for name in frame if name not in known)]]

@@ -37,6 +37,9 @@ def test_metrics_rollouts_and_problems_are_those_of_the_files(path):
     own = run.rollouts(uid=row.uid)
     assert set(own.uid) == {row.uid} and len(set(own.step)) > 1
     assert "accuracy" in run._repr_html_() and repr(run) == f"Run('{path}')"
+    # numbers are numbers, what matters comes first, and the effect has a row per step
+    assert list(run.metrics.columns[:2]) == ["fresh/reward", "fresh/accuracy"] and rollouts.entropy_peak.dtype == float
+    assert list(run.effects.collapsed) == list(run.metrics["r3/groups/collapsed_before"])
 
 
 def test_what_is_not_there_is_a_sentence(path, tmp_path):
@@ -83,7 +86,8 @@ def test_the_comparison_is_that_of_r3_compare(tmp_path):
             ("r3", 3, 0.6),
         )
     ]
-    assert Run(paths[3]).config.algo == "r3"
+    assert [str(run.path) for run in Run.below(tmp_path)] == sorted(map(str, paths))
+    assert list(compare(paths, unfinished=True).seeds) == [3, 3]
     table = compare(paths)
     assert list(table.index) == ["grpo", "r3"] and list(table.seeds) == [3, 3]
     assert list(table.final_accuracy) == pytest.approx([0.35, 0.6])

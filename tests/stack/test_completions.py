@@ -26,7 +26,6 @@ def test_a_table_of_a_step(tmp_path, monkeypatch):
 
 
 def test_two_starts_are_one_run(tmp_path, monkeypatch):
-    """By the offline files: id, group and tags; each start is another process."""
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     config = load_config("cpu_smoke", [f"run_dir={tmp_path}", "train.seed=7", "arm=mine"])
     for _ in range(2):
