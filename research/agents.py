@@ -23,7 +23,6 @@ from r3_openrlhf.problems.agents.advantages import steps_alone
 from r3_openrlhf.runs.directory import write_whole
 from research.agents_estimators import advantages_of
 from research.agents_table import (
-    FORGETS,
     NUM_TASKS,
     Played,
     Recipe,
@@ -86,15 +85,17 @@ def recall(group: list[Played], stored: Sequence[Played], rng: random.Random) ->
     return rng.choice(list(stored))
 
 
-def make_policy(kind: str, *, variant: str, seed: int, forgets: float = FORGETS) -> TablePolicy | NetworkPolicy:
-    """The policy with which a run begins. ConfigError: no such kind."""
+def make_policy(kind: str, *, variant: str, seed: int, recipe: Recipe) -> TablePolicy | NetworkPolicy:
+    """Make the policy with which a run begins. ConfigError: no such kind, or a network whose tasks share nothing."""
     if kind not in POLICIES:
         raise ConfigError(f"the policy {quoted(kind)} does not exist; known: {', '.join(POLICIES)}")
     if kind == "table":
-        return TablePolicy(forgets)
+        return TablePolicy(recipe.forgets, shared=recipe.shared)
+    if not recipe.shared:
+        raise ConfigError("shared=false needs --policy table: all that a network learns holds in every task")
     from research.agents_network import imitator  # with torch
 
-    return imitator(seed, shows_keys=variant == "state", forgets=forgets)
+    return imitator(seed, shows_keys=variant == "state", forgets=recipe.forgets)
 
 
 def train(
@@ -117,7 +118,7 @@ def train(
     recipe = recipe or Recipe()
     settings, num = agents_config(arm, recipe.settings), recipe.trajectories
     rng = random.Random(f"{variant}/{seed}")
-    player = make_policy(policy, variant=variant, seed=seed, forgets=recipe.forgets)
+    player = make_policy(policy, variant=variant, seed=seed, recipe=recipe)
     rate = learning_rate or LEARNING_RATES[policy]
     run = AgentRun(variant, arm, seed, rate, policy=policy, recipe=asdict(recipe))
     successes: dict[str, list[Played]] = defaultdict(list)

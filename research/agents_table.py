@@ -42,7 +42,7 @@ NUM_TASKS = 24  # seeds that come up again and again, so that replay has somethi
 FORGETS, CARELESS, NOISE = 0.85, 0.15, 0.1
 EPS_CLIP, DUAL_CLIP = 0.2, 3.0
 
-Key = tuple[str, tuple[str, ...]]  # place, keys at hand; in parts of the goal
+Key = tuple[str, tuple[str, ...], str]  # place, keys at hand, in parts of the goal; the goal where tasks share nothing
 _GOAL = re.compile(r"Goal: open the gate with ([\w ]+)")
 _TAKEN = re.compile(rf"^(\w+)[^\n]* -> {TAKE}$", re.MULTILINE)
 NOW = re.compile(r"^Now: (\w+)(?:, keys ([\w ]+))?$", re.MULTILINE)
@@ -57,6 +57,7 @@ class Recipe:
         minibatches: updates of a step; after the first one ratios differ from 1.
         rescale: divide the advantages of an update by their root mean square, because the estimators differ in scale.
         forgets: how often the first policy forgets what it holds; 0.85 succeeds in a quarter of its trajectories, 0.5 in a half.
+        shared: what is learned in a task holds in all; without it the table has its own rows for each of the NUM_TASKS goals.
         settings: further keys of `agents`.
     """
 
@@ -64,6 +65,7 @@ class Recipe:
     minibatches: Annotated[int, msgspec.Meta(ge=1)] = 1
     rescale: bool = True
     forgets: Annotated[float, msgspec.Meta(ge=0, le=1)] = FORGETS
+    shared: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -114,8 +116,9 @@ def parts_of(prompt: str) -> dict[str, str]:
 class TablePolicy:
     """Logits per Key and action."""
 
-    def __init__(self, forgets: float = FORGETS) -> None:
+    def __init__(self, forgets: float = FORGETS, *, shared: bool = True) -> None:
         self.forgets = forgets
+        self.shared = shared
         self.logits: dict[Key, dict[str, float]] = {}
 
     def read(self, prompt: str) -> tuple[Key, dict[str, str]]:
@@ -124,7 +127,8 @@ class TablePolicy:
         if now is None:
             raise ValueError(f"this prompt of the vault has no state: {quoted(prompt)}")
         held = now[2].split() if now[2] else _TAKEN.findall(prompt)
-        return (parts.get(now[1], HALL), tuple(sorted({parts[colour] for colour in held if colour in parts}))), parts
+        keys = tuple(sorted({parts[colour] for colour in held if colour in parts}))
+        return (parts.get(now[1], HALL), keys, "" if self.shared else " ".join(parts)), parts
 
     def row(self, key: Key) -> dict[str, float]:
         """The logits of each action, by parts of the goal."""
@@ -198,7 +202,7 @@ class TablePolicy:
 def forgetful_probabilities(key: Key, forgets: float = FORGETS) -> dict[str, float]:
     """Probabilities of the player's actions: right, forgetful in the hall (any needed room or the gate, whatever it has), careless in the
     rooms, or anything at all."""
-    where, held = key
+    where, held, _ = key
     if where == HALL:
         forgot = [*(f"go {part}" for part in PARTS), OPEN]
         actions = [*forgot, *(f"go other{i}" for i in range(ROOMS - KEYS))]

@@ -22,6 +22,8 @@ from research.agents_table import (
     forgetful_probabilities,
 )
 
+FIRST = ("first", (), "")  # a row of the table
+
 
 def keys_of(actions, *, shows_keys):
     """The rows that the table uses along these actions, by parts of the goal."""
@@ -42,47 +44,58 @@ def keys_of(actions, *, shows_keys):
 def test_the_row_is_the_place_and_the_keys_whatever_way_they_are_known(shows_keys):
     actions = ["go second", TAKE, BACK, "go first", BACK]
     assert keys_of(actions, shows_keys=shows_keys) == [
-        ("hall", ()),
-        ("second", ()),
-        ("second", ("second",)),
-        ("hall", ("second",)),
-        ("first", ("second",)),
-        ("hall", ("second",)),
+        ("hall", (), ""),
+        ("second", (), ""),
+        ("second", ("second",), ""),
+        ("hall", ("second",), ""),
+        ("first", ("second",), ""),
+        ("hall", ("second",), ""),
     ]
 
 
 def test_the_forgetful_player_by_hand():
     """In the hall with all keys: 0.1 anything, 0.9 * 0.85 one of three rooms and the gate, 0.9 * 0.15 the gate."""
-    found = forgetful_probabilities(("hall", ("first", "second", "third")))
+    found = forgetful_probabilities(("hall", ("first", "second", "third"), ""))
     assert found[OPEN] == approx(0.1 / 6 + 0.9 * (0.85 / 4 + 0.15))
     assert found["go other0"] == approx(0.1 / 6)
-    assert forgetful_probabilities(("first", ("first",))) == approx({TAKE: 0.05, BACK: 0.95})
-    for key in (("hall", ()), ("other1", ()), ("second", ("first",))):
+    assert forgetful_probabilities(("first", ("first",), "")) == approx({TAKE: 0.05, BACK: 0.95})
+    for key in (("hall", (), ""), ("other1", (), ""), ("second", ("first",), "")):
         assert sum(forgetful_probabilities(key).values()) == approx(1)
 
 
 def one_choice(policy, action, *, probability=None):
-    key = ("first", ())
-    return Played(None, [Choice(key, action, probability or policy.probabilities(key)[action])])
+    return Played(None, [Choice(FIRST, action, probability or policy.probabilities(FIRST)[action])])
 
 
 def test_an_update_is_the_policy_gradient():
     """Two turns, advantages 3 and 3 (root mean square 3): the row moves by lr / 2 * (1 - p, -p) each."""
     policy = TablePolicy()
-    before, p = dict(policy.row(("first", ()))), policy.probabilities(("first", ()))
+    before, p = dict(policy.row(FIRST)), policy.probabilities(FIRST)
     policy.update(
         [(one_choice(policy, TAKE), [3.0], False)] * 2 + [(one_choice(policy, TAKE), None, False)],
         learning_rate=0.5,
     )
-    assert policy.row(("first", ()))[TAKE] == approx(before[TAKE] + 0.5 * (1 - p[TAKE]))
-    assert policy.row(("first", ()))[BACK] == approx(before[BACK] - 0.5 * p[BACK])
+    assert policy.row(FIRST)[TAKE] == approx(before[TAKE] + 0.5 * (1 - p[TAKE]))
+    assert policy.row(FIRST)[BACK] == approx(before[BACK] - 0.5 * p[BACK])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_update_in_one_task_moves_another_only_where_tasks_share_rows(shared):
+    policy, rng = TablePolicy(shared=shared), random.Random(0)
+    settings = agents_config("hgpo_k2")
+    first, second = (policy.play(settings, seed=seed, uid="0", shows_keys=False, rng=rng) for seed in (0, 1))
+    hall = [next(choice.key for choice in played.choices if choice.key[0] == "hall") for played in (first, second)]
+    before = [dict(policy.row(key)) for key in hall]
+    policy.update([(first, [1.0] * len(first.choices), False)], learning_rate=1.0)
+    assert policy.row(hall[0]) != before[0]
+    assert (policy.row(hall[1]) != before[1]) is shared
 
 
 def test_without_rescaling_advantages_are_used_as_they_are():
     policy = TablePolicy()
-    before, p = dict(policy.row(("first", ()))), policy.probabilities(("first", ()))
+    before, p = dict(policy.row(FIRST)), policy.probabilities(FIRST)
     policy.update([(one_choice(policy, TAKE), [3.0], False)], learning_rate=0.5, rescale=False)
-    assert policy.row(("first", ()))[TAKE] == approx(before[TAKE] + 0.5 * 3 * (1 - p[TAKE]))
+    assert policy.row(FIRST)[TAKE] == approx(before[TAKE] + 0.5 * 3 * (1 - p[TAKE]))
 
 
 def test_a_recipe_changes_the_run_and_has_a_name_of_its_own():
@@ -107,13 +120,13 @@ def test_a_recipe_changes_the_run_and_has_a_name_of_its_own():
 )
 def test_a_recalled_turn_is_clipped(advantage, ratio, moves):
     policy = TablePolicy()
-    before = dict(policy.row(("first", ())))
-    old = one_choice(policy, TAKE, probability=policy.probabilities(("first", ()))[TAKE] / ratio)
+    before = dict(policy.row(FIRST))
+    old = one_choice(policy, TAKE, probability=policy.probabilities(FIRST)[TAKE] / ratio)
     policy.update([(old, [advantage], True)], learning_rate=0.5)
-    assert (policy.row(("first", ())) != before) is moves
+    assert (policy.row(FIRST) != before) is moves
     if moves:
         share = 1 - math.exp(before[TAKE]) / sum(map(math.exp, before.values()))
-        assert policy.row(("first", ()))[TAKE] == approx(before[TAKE] + 0.5 * advantage * ratio * share)
+        assert policy.row(FIRST)[TAKE] == approx(before[TAKE] + 0.5 * advantage * ratio * share)
 
 
 def test_a_success_is_recalled_where_all_failed_and_only_there():
