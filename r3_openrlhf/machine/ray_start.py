@@ -32,8 +32,11 @@ def authentication() -> dict[str, str]:
 
 def of_this_machine() -> dict[str, str]:
     """Environment of a Ray of one node. A variable for Windows and macOS makes it take 127.0.0.1
-    (ray/_private/services.py:791), and listen there alone. Ray reads both when it is imported."""
-    return {**authentication(), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    (ray/_private/services.py:791), and listen there alone. Ray reads them when it is imported.
+
+    A run goes on without its key store; after 60 s, the default, Ray would end it without a word."""
+    local = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    return {**authentication(), **local, "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 86_400)}
 
 
 @contextlib.contextmanager

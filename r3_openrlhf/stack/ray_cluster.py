@@ -22,8 +22,6 @@ from r3_openrlhf.stack.arguments import ray_address
 from r3_openrlhf.stack.environment import THREADS, environment_of
 
 LEAVING_S = 10.0
-# Without its key store a run goes on; after 60 s (Ray's default) Ray would end its processes without a word
-KEY_STORE_S = 7 * 86_400
 # Of the user's environment, to Ray's workers on every node. The last two choose between two parts
 # of vLLM (docs/first-gpu-run.md).
 PASSED_ON = (
@@ -120,11 +118,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
         options |= {
             "address": "local",
             "include_dashboard": False,
-            "_system_config": {
-                "worker_niceness": 0,
-                "prestart_worker_first_driver": False,
-                "gcs_rpc_server_reconnect_timeout_s": KEY_STORE_S,
-            },
+            "_system_config": {"worker_niceness": 0, "prestart_worker_first_driver": False},
         }
     if platform == "cpu":
         ranks = config.cluster.num_ranks
