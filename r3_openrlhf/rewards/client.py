@@ -21,7 +21,7 @@ class Grader(Protocol):
 
 
 def make_grader(config: RewardConfig) -> Grader:
-    """A grader on the configured servers, or in local processes."""
+    """Make a grader on the configured servers, or in local processes."""
     if config.urls:
         from r3_openrlhf.rewards.remote import RemoteGrader  # needs aiohttp
 

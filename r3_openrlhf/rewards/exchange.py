@@ -37,8 +37,8 @@ class Grade:
 
 
 def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
-    """The grade with its reward, the one place where score and length reward meet (METHOD section
-    3). What a user's own function returned is the reward as it is."""
+    """Return the grade with its reward, the one place where score and length reward meet (METHOD
+    section 3). What a user's own function returned is the reward as it is."""
     reward = outcome.reward
     if reward is None and outcome.score is not None:
         reward = outcome_reward(outcome.score, num_tokens, max_tokens=config.length_reward_max_tokens)
@@ -48,8 +48,8 @@ def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
 
 
 def encode_request(request: GradeRequest) -> msgspec.Raw:
-    """The request as bytes, equal for equal requests. GradingError: metadata or row is not plain
-    data."""
+    """Encode the request as bytes, equal for equal requests.
+    GradingError: metadata or row is not plain data."""
     item = msgspec.structs.replace(
         request,
         response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
@@ -65,7 +65,7 @@ def encode_request(request: GradeRequest) -> msgspec.Raw:
 
 
 def in_group(requests: Sequence[GradeRequest]) -> list[GradeRequest]:
-    """The requests about all responses to one prompt, each with all of them."""
+    """Give each of the requests about all responses to one prompt all of the responses."""
     group = tuple((one.response[-MAX_RESPONSE_CHARS:], one.num_tokens, one.truncated) for one in requests)
     return [msgspec.structs.replace(one, group=group, place=place) for place, one in enumerate(requests)]
 

@@ -46,8 +46,8 @@ class Part(msgspec.Struct, array_like=True, frozen=True):
 
 
 def make_worker(functions: Sequence[tuple[str, dict[str, Any]]]) -> Callable[[GradeRequest], list[Part]]:
-    """The handler of a pool's workers: the parts of functions of one response; of a group those of
-    functions of groups, for each function those of all its responses.
+    """Make the handler of a pool's workers. It returns the parts of functions of one response; of a group
+    those of functions of groups, for each function those of all its responses.
 
     functions: import path, further arguments. ConfigError: one that cannot be loaded."""
     known = [reward_function("reward.function", path, arguments) for path, arguments in functions]
@@ -127,7 +127,7 @@ def _values(function: RewardFunction, item: GradeRequest, finish: Finish) -> lis
 
 
 def _values_of_group(value: object, item: GradeRequest) -> Sequence[object]:
-    """The values for all responses of a group. ValueError: they are not one for each."""
+    """Return the values for all responses of a group. ValueError: they are not one for each."""
     content = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(content, (list, tuple)) or len(content) != len(item.group):
         what = f"{len(content)} values" if isinstance(content, (list, tuple)) else type(content).__name__
@@ -155,7 +155,7 @@ def _trl_arguments(item: GradeRequest) -> dict[str, Any]:
 
 
 def _only(value: object) -> object:
-    """The one value of a batch of one."""
+    """Return the one value of a batch of one."""
     content = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(content, (list, tuple)):
         if len(content) != 1:
@@ -217,8 +217,8 @@ def _number(value: object) -> float | None:
 
 
 def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: float) -> Outcome:
-    """The outcome of all functions: reward and score are sums by weight; the built-in grader, if it is one of them, says
-    what is correct, else a sum from `correct_from` on.
+    """Combine the parts of all functions: reward and score are sums by weight; the built-in grader,
+    if it is one of them, says what is correct, else a sum from `correct_from` on.
 
     One function without a value leaves the whole response ungraded: a part that is missing is not a
     part of 0. Only a TRL function's None is "not mine", as there, while another one has a value."""

@@ -137,7 +137,7 @@ class LocalGrader:
         return grade_of(outcome, request.num_tokens, self._config)
 
     async def _parts_of_group(self, request: GradeRequest) -> list[Part]:
-        """A part of each function of groups. They are called once for all responses of the group."""
+        """Return a part of each function of groups. They are called once for all responses of the group."""
         request = request if request.group else in_group([request])[0]
         size, key = len(request.group), (request.prompt or request.problem, request.group)
         whole = msgspec.structs.replace(request, response="", place=0)

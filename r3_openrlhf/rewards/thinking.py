@@ -15,7 +15,7 @@ _ENDS = 200  # characters of a prompt in which its last mark is
 
 
 def opened_thinking(prompt: str) -> str:
-    """The mark with which a final prompt opens thinking at its end; "": none."""
+    """Return the mark with which a final prompt opens thinking at its end; "": none."""
     end = prompt[-_ENDS:].rstrip()
     marks_at_end = [
         mark for mark in THINKING_MARK.finditer(end) if mark.end() == len(end) and not closes_thinking(mark)
@@ -24,13 +24,13 @@ def opened_thinking(prompt: str) -> str:
 
 
 def as_graded(prompt: str, response: str) -> str:
-    """The response with an open mark in front where its prompt ends with one, as if the model had
-    written it: thinking that never closes is then no answer."""
+    """Return the response with an open mark in front where its prompt ends with one, as if the
+    model had written it: thinking that never closes is then no answer."""
     return OPEN_THINKING + response if opened_thinking(prompt) else response
 
 
 def response_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """The text of a response for graders: without special tokens, but with those that are marks of
+    """Decode a response for graders: without special tokens, but with those that are marks of
     thinking (Magistral's [THINK]). Without its marks thinking would be graded as the answer."""
     kept = _special_marks(tokenizer)
     if not kept:

@@ -18,7 +18,7 @@ MAX_PROBLEM_CHARS = 20_000
 
 
 def make_worker(task: str, code: dict[str, Any] | None = None) -> Callable[[Item], Outcome]:
-    """The handler of a pool's workers: loads what this task needs and nothing else.
+    """Make the handler of a pool's workers: it loads what this task needs and nothing else.
 
     Args:
         code: Settings of reward.code, for a task that runs programs.
@@ -68,7 +68,7 @@ def _is_harmless(judge: Callable[[Item], Result], item: Item) -> bool:
 
 
 def _judge_of_user(function: Callable[..., object]) -> Callable[[Item], Result]:
-    """A user's function as a grader: the best score over the accepted answers; 1 is correct."""
+    """Make a grader of a user's function: the best score over the accepted answers; 1 is correct."""
 
     def judge(item: Item) -> Result:
         metadata = msgspec.json.decode(item.metadata) if isinstance(item.metadata, bytes) else item.metadata

@@ -63,12 +63,12 @@ unified = lru_cache(maxsize=4096)(unify)
 
 
 def parse_in_text(text: str) -> list:
-    """Readings of the mathematics in a text."""
+    """Return the readings of the mathematics in a text."""
     return parse(text, _IN_TEXT, parsing_timeout=None)
 
 
 def _parse_bare(answer: str) -> list:
-    """Readings of a text that is only an answer: as an expression, and as a string."""
+    """Return the readings of a text that is only an answer: as an expression, and as a string."""
     # math-verify's own list of units has single letters, and takes the t of 5t for one
     normalised = normalize_latex(without_unit(answer), _BARE)
     percent = normalised.endswith("%")
@@ -99,13 +99,13 @@ def _has_math_inside(text: str) -> bool:
 
 
 def parse_any(answer: str) -> list:
-    """Readings of a text: of what is in dollar signs or announced, else of all of it."""
+    """Return the readings of a text: of what is in dollar signs or announced, else of all of it."""
     return parse_in_text(answer) if _has_math_inside(answer) else _parse_bare(answer)
 
 
 @lru_cache(maxsize=4096)
 def parse_reference(reference: str) -> tuple:
-    """Readings of a reference, which many responses share."""
+    """Return the readings of a reference, which many responses share."""
     return tuple(parse_any(reference))
 
 
@@ -194,7 +194,7 @@ def _in_one_case(a: Basic | str, b: Basic | str) -> tuple[Basic | str, Basic | s
 
 
 def _with_imaginary_unit(expression: object) -> object:
-    """The letter i as the imaginary unit, which the LaTeX parser takes for a name."""
+    """Replace the letter i, which the LaTeX parser takes for a name, by the imaginary unit."""
     if not isinstance(expression, Expr):
         return expression
     letters = {symbol: I for symbol in expression.free_symbols if str(symbol) == "i"}
@@ -202,7 +202,7 @@ def _with_imaginary_unit(expression: object) -> object:
 
 
 def _rounds_to(expression: Basic | str, decimal: Number | None) -> bool:
-    """A decimal to which an irrational number rounds ("3.1416" for pi), as in numbers_agree."""
+    """Tell whether an irrational number rounds to a decimal ("3.1416" for pi), as in numbers_agree."""
     if decimal is None or stated_precision(decimal.text) is None:
         return False
     value = real_value(expression)

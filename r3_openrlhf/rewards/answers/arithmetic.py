@@ -29,7 +29,7 @@ _IN_PYTHON = {
 
 
 def exact_value(text: str) -> Fraction | None:
-    """The value of `text`; None for anything but numbers and + - * / ^ ( ), or two readings."""
+    """Return the value of `text`; None for anything but numbers and + - * / ^ ( ), or two readings."""
     if len(text) > MAX_CHARS or not _DIGIT.search(text):
         return None
     if (plain := _TOKEN.fullmatch(text.strip())) and plain["number"]:
@@ -41,7 +41,7 @@ def exact_value(text: str) -> Fraction | None:
 
 
 def evaluate(node: ast.expr, atom: Callable[[ast.expr], Any], operators: Mapping[type, Callable]) -> Any:
-    """The value of a parsed expression by the given operators; `atom` has the value of any other node.
+    """Compute a parsed expression by the given operators; `atom` has the value of any other node.
 
     Raises:
         ValueError: a part has no value."""

@@ -80,7 +80,7 @@ def _tidy(answer: str) -> str:
 
 @lru_cache(maxsize=4096)
 def normalise(answer: str) -> str:
-    """The same answer in one spelling, for comparison as text."""
+    """Return the same answer in one spelling, for comparison as text."""
     text = TEXT_COMMAND.sub(r"\1", AND_OR.sub(",", _tidy(answer)))
     text = text.replace("\\{", "{").replace("\\}", "}").replace("\\infin", "\\infty").replace("+\\infty", "\\infty")
     return _SPACE.sub("", text).rstrip(".")
@@ -98,7 +98,7 @@ class Number:
 
 @lru_cache(maxsize=4096)
 def number(answer: str) -> Number | None:
-    """The number that an answer is; None when it is anything else."""
+    """Return the number that an answer is; None when it is anything else."""
     if (amount := _several_units(answer)) is not None:
         return amount
     text = _tidy(answer)
@@ -169,12 +169,12 @@ def is_rounded(precision: tuple[int, Fraction]) -> bool:
 
 
 def _ratio(a: Number, b: Number) -> Fraction | None:
-    """a / b where a carries the percent sign."""
+    """Return a / b where a carries the percent sign; else None."""
     return a.value / b.value if a.percent and b.value else None
 
 
 def compare_cheaply(answer: str, reference: str) -> bool | None:
-    """True: equal. False: certainly different. None: not decided here.
+    """Compare two answers. True: equal. False: certainly different. None: not decided here.
 
     The answer may use a decimal comma where the reference has a point ("1,22" for 1.22).
     """
@@ -253,7 +253,7 @@ def _marks_differ(answer: str, reference: str) -> bool:
 
 
 def _cycles(answer: str) -> frozenset | None:
-    """A permutation in cycles such as "(1 2 3)(4 5)": cycles commute, and begin anywhere."""
+    """Read a permutation in cycles such as "(1 2 3)(4 5)": cycles commute, and begin anywhere."""
     if not _PERMUTATION.fullmatch(answer):
         return None
     found = [tuple(cycle.split()) for cycle in re.findall(r"\(([^()]*)\)", answer)]
@@ -268,7 +268,7 @@ def _compare_names(left: str, right: str) -> bool | None:
 
 
 def _compare_points(left: str, right: str) -> bool | None:
-    """An angle may be read from both ends, an arrow from one."""
+    """Compare the points of two names: an angle reads from both ends, an arrow from one."""
     here, there = _POINTS.fullmatch(left), _POINTS.fullmatch(right)
     if not here or not there or not (here[1] or there[1]):
         return None

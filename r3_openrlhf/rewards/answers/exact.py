@@ -23,8 +23,8 @@ _QUOTES = (("**", "**"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"
 
 
 def short_answers(response: str) -> list[str]:
-    """The last boxes, else the last <answer>, else the last line of what follows the thinking part,
-    and what that line announces: "Paris" of "The answer is Paris."
+    """Return the last boxes, else the last <answer>, else the last line of what follows the
+    thinking part, and what that line announces: "Paris" of "The answer is Paris."
 
     Several boxes, or tags, that belong to one answer are that answer, not the last of them.
     """
@@ -42,12 +42,12 @@ def short_answers(response: str) -> list[str]:
 
 
 def short_answer(response: str) -> str | None:
-    """The shortest of the texts that may be the answer; None: there is none."""
+    """Return the shortest of the texts that may be the answer; None: there is none."""
     return min(short_answers(response), key=len, default=None)
 
 
 def grade(item: Item) -> Result:
-    """The verdict on one item."""
+    """Grade one item."""
     results = [grade_exact(answer, item.references) for answer in short_answers(item.response)]
     if not results:
         return "wrong", "no_answer", 0.0, None

@@ -65,7 +65,7 @@ class FinalAnswer:
 
 
 def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalAnswer | None:
-    """The places of an answer in common use, in this order, after the thinking part and before a
+    """Look for the answer in the usual places, in this order, after the thinking part and before a
     next question:
 
     an explicit "final answer is ..." or "#### ..." after the last box, the last box that is not
@@ -97,8 +97,8 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
 
 
 def answer_part(response: str, problem: str = "") -> str | None:
-    """The part of a response that holds its answer: after the thinking part, in its section for the
-    answer, before an invented next turn or question. None: it is still thinking."""
+    """Return the part of a response that holds its answer: after the thinking part, in its
+    section for the answer, before an invented next turn or question. None: it is still thinking."""
     text = after_thinking(response)
     if text is None:
         return None
@@ -113,7 +113,7 @@ def answer_part(response: str, problem: str = "") -> str | None:
 
 
 def _before_the_next(text: str, problem: str) -> str:
-    """A text up to the next turn, or the next question, that the model made up."""
+    """Cut a text before the next turn, or the next question, that the model made up."""
     if "<" in text or "[" in text:
         turn = next((mark for mark in _MARKS["next_turn"].finditer(text) if text[: mark.start()].strip()), None)
         text = text[: turn.start()] if turn else text
@@ -165,7 +165,7 @@ def _says_more(text: str) -> bool:
 
 
 def _in_json(text: str) -> FinalAnswer | None:
-    """The answer of a JSON text in a code block or at the end."""
+    """Return the answer of a JSON text in a code block or at the end."""
     if "{" not in text or '"' not in text or not (blocks := _MARKS["json"].findall(text)):
         return None
     try:
@@ -216,7 +216,7 @@ def _only_denied(text: str) -> bool:
 
 
 def _first_number(text: str) -> str:
-    """A text that ends in a sentence such as "5 cars came in the first 15 minutes": up to 5."""
+    """Cut a text that ends in a sentence such as "5 cars came in the first 15 minutes" after the 5."""
     begin = max((mark.end() for mark in _SENTENCE_BEGINS.finditer(text.rstrip(" .\n"))), default=0)
     sentence = _GUESS["subject"].match(text, begin)
     if sentence is None:
@@ -227,7 +227,7 @@ def _first_number(text: str) -> str:
 
 
 def _stated(snippet: str) -> str | None:
-    """The answer that a sentence states, where nothing else is there."""
+    """Return the answer that a sentence states, where nothing else is there."""
     if exactly := _STATED["exactly"].search(snippet):
         math = exactly["math"] or ""  # after "\\$" a formula or a price
         return math.rpartition("\\$ ")[2].strip() or math or exactly["number"]
@@ -249,7 +249,7 @@ def _stated(snippet: str) -> str | None:
 
 
 def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
-    """Why a number at the end of a text is not its answer; None when nothing speaks against it.
+    """Say why a number at the end of a text is not its answer; None when nothing speaks against it.
 
     "several": it is the last of an enumeration, 7 of "it is 5 or 7". "no_answer": the words before
     it make it another number or none, as in "The answer exceeds 8", "See equation 8".
@@ -320,8 +320,8 @@ def _overrides_a_box(text: str, start: int) -> bool:
 
 
 def after_thinking(response: str) -> str | None:
-    """The part after the last mark that closes thinking; the whole response without marks; None
-    when it never stops.
+    """Return the part after the last mark that closes thinking; the whole response without marks;
+    None when it never stops.
 
     Marks: <think>, <Think >, <thinking>, <thought>, [THINK], ◁think▷ and their closing forms. Where
     the prompt has opened thinking, the caller puts `OPEN_THINKING` in front of the response."""
@@ -339,7 +339,7 @@ def closes_thinking(mark: re.Match) -> bool:
 
 
 def nesting_depth(text: str) -> int:
-    """The largest number of brackets open at once, of any kind."""
+    """Return the largest number of brackets open at once, of any kind."""
     depth = deepest = 0
     for character in text:
         depth = max(0, depth + (character in "({[") - (character in ")}]"))
@@ -348,5 +348,5 @@ def nesting_depth(text: str) -> int:
 
 
 def last_line(text: str) -> str | None:
-    """The last line that is not blank."""
+    """Return the last line that is not blank."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)

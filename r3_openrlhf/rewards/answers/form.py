@@ -97,7 +97,7 @@ class Formula:
 
 
 def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> str | None:
-    """Why an answer that equals `gold` does not count ("unsolved", "restated"); None when it does.
+    """Say why an answer that equals `gold` does not count ("unsolved", "restated"); None when it does.
 
     answer, gold: in one spelling (spelling.unify). same_value: whether two texts have the same
     value."""
@@ -259,7 +259,7 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
 
 
 def _said_by(answer: str) -> str:
-    """The side of an equation with the value: 60 of 60=3*4*5, x+1 of y=x+1; else all of it."""
+    """Return the side of an equation with the value: 60 of 60=3*4*5, x+1 of y=x+1; else all of it."""
     if "=" not in answer or _INEQUALITY.search(answer):
         return answer
     first, last = answer.partition("=")[0], answer.rpartition("=")[2]
@@ -352,7 +352,7 @@ def _other_notation(answer: str, gold: str, problem: str) -> bool:
 
 
 def _notation(text: str) -> str:
-    """The notation of a number that is written down."""
+    """Name the notation in which a number is written."""
     if _FRACTION.fullmatch(text.strip()):
         return "fraction"
     if _PERCENTAGE.search(text):
@@ -371,7 +371,7 @@ def is_literal(text: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def formulas(problem: str) -> tuple[Formula, ...]:
-    """The mathematics of a problem, whole and side by side."""
+    """Return the formulas of a problem, whole and in parts."""
     found: dict[str, None] = {}
     for match in _SEGMENTS.finditer(problem):
         found[next(group for group in (*match.groups()[:4], match[6]) if group)] = None

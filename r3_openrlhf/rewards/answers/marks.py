@@ -38,12 +38,12 @@ class Mark:
 
 
 def without_blanks(text: str) -> str:
-    """A text without the boxes that are to be filled in."""
+    """Remove the boxes that are to be filled in from a text."""
     return _BLANK_BOX.sub(" ", text) if "box" in text else text
 
 
 def boxed_answer(text: str) -> str | None:
-    """The last boxes as one answer, with those that "or" or tags join to them."""
+    """Return the last boxes as one answer, with those that "or" or tags join to them."""
     boxes = _last_group(text, _boxes(text))
     if not boxes:
         return None
@@ -57,7 +57,7 @@ def boxed_answer(text: str) -> str | None:
 
 
 def tagged_answer(text: str) -> str | None:
-    """The last <answer>...</answer>, with those that belong to it as boxes do, as one answer."""
+    """Return the last <answer>...</answer>, with those that belong to it as boxes do, as one answer."""
     tags = _tags(text)
     if not tags or tags[-1].end < 0:
         return None  # it never closes
@@ -66,7 +66,7 @@ def tagged_answer(text: str) -> str | None:
 
 
 def end_of_what_is_withdrawn(text: str) -> int | None:
-    """Where the last mark ends, if there are marks and all are taken back; else None."""
+    """Return where the last mark ends, if there are marks and all are taken back; else None."""
     marks = [mark for mark in (*_boxes(text), *_tags(text)) if mark.content]
     if marks and all(is_withdrawn(text, mark.start, mark.end) for mark in marks):
         return max(mark.end for mark in marks)
@@ -97,12 +97,12 @@ def _joined(text: str, marks: list[Mark]) -> str:
 
 
 def _contents(marks: list[Mark]) -> list[str]:
-    """The contents of the marks; a direct repetition counts once."""
+    """Return the contents of the marks; a direct repetition counts once."""
     return [content for content, _ in groupby(mark.content for mark in marks if mark.content)]
 
 
 def _last_group(text: str, marks: Sequence[Mark]) -> list[Mark]:
-    """The last mark that holds an answer, and those before it of the same answer, in order."""
+    """Return the last mark that holds an answer, and those before it of the same answer, in order."""
     group: list[Mark] = []
     for mark in reversed(marks):
         if mark.content is not None and is_withdrawn(text, mark.start, mark.end):

@@ -48,7 +48,7 @@ _NO_DIGIT = re.compile(r"[^0-9]+")
 
 
 def grade(item: Item) -> Result:
-    """The verdict on one item. With the problem's text, what is copied from it is no answer (form.py)."""
+    """Grade one item. With the problem's text, what is copied from it is no answer (form.py)."""
     problem = item.problem
     golds = [read.text for read in map(read_reference, item.references) if read.unusable is None]
     if not golds:
@@ -72,7 +72,7 @@ def grade(item: Item) -> Result:
 
 
 def _decide_cheaply(extracted: str, golds: list[str], problem: str) -> Result | None:
-    """The verdict on a text that is the answer, if no formula has to be parsed for it."""
+    """Grade a text that is the answer, if no formula has to be parsed for it."""
     text = with_factors(unified(extracted), problem) if problem else unified(extracted)
     golds = [_in_asked_unit(gold, text, problem) for gold in golds]
     if (end := _UNFINISHED.search(text)) and not any(gold.endswith(end[0]) or unit_of(gold) for gold in golds):
@@ -96,7 +96,7 @@ def _decide_cheaply(extracted: str, golds: list[str], problem: str) -> Result | 
 
 
 def _in_asked_unit(gold: str, answer: str, problem: str) -> str:
-    """A number with the unit that the problem asks for, where the answer states another one."""
+    """Add the unit that the problem asks for to a number, where the answer states another one."""
     stated = unit_of(answer) if problem else None
     if stated is None or unit_of(gold) or number(gold) is None or (unit := asked_unit(problem, stated)) is None:
         return gold
@@ -125,7 +125,7 @@ def _leaves_the_computing(answer: str, golds: list[str]) -> bool:
 
 
 def _compare_long_text(answer: str, golds: list[str]) -> Result:
-    """An answer so long is right only if a reference says the same, white space aside."""
+    """Compare a long answer as text: it is right only if a reference says the same, white space aside."""
     if "".join(answer.split()) in {"".join(gold.split()) for gold in golds}:
         return "correct", "correct", 1.0, answer[:MAX_ANSWER_CHARS]
     return "wrong", "answer_too_long", 0.0, answer[:MAX_ANSWER_CHARS]
@@ -166,7 +166,7 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
 
 
 def _grade_lists(pairs: list[tuple[str, str]], extracted: str, problem: str) -> Result | None:
-    """The verdict part by part, where all references are lists that can be evaluated."""
+    """Grade part by part, where all references are lists that can be evaluated."""
     if any(is_too_large(reading) for _, gold in pairs for reading in parse_reference(gold)):
         return None
     same = [same_list(*pair, agree) for pair in pairs]

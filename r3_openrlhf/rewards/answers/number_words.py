@@ -20,7 +20,7 @@ _PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}
 
 
 def value_in_words(text: str) -> Fraction | None:
-    """The number that the words say, also an ordinal; None when they say anything else."""
+    """Return the number that the words say, also an ordinal; None when they say anything else."""
     words = [word for word in _WORD.findall(text.lower()) if word != "and"]
     if not words or len(words) > MAX_WORDS or re.search(r"[^a-zA-Z\s-]", text):
         return None
@@ -58,7 +58,7 @@ def _fraction(words: list[str]) -> Fraction | None:
 
 
 def _cardinal(word: str) -> str | None:
-    """The cardinal word of an ordinal: "twelve" of "twelfth"."""
+    """Return the cardinal word of an ordinal: "twelve" of "twelfth"."""
     word = _IRREGULAR.get(word, word)
     for stem in (word, word.removesuffix("th"), word.removesuffix("ieth") + "y"):
         if stem in _SMALL and (word.endswith("th") or word in _IRREGULAR.values()):
@@ -67,7 +67,7 @@ def _cardinal(word: str) -> str | None:
 
 
 def _whole(words: list[str], *, ordinal: bool) -> int | None:
-    """The value of cardinal words, the last of which may be an ordinal."""
+    """Return the value of cardinal words, the last of which may be an ordinal."""
     if ordinal and words and (last := _cardinal(words[-1])) and words[-1] not in _SMALL:
         words = [*words[:-1], last]
     total = group = 0

@@ -15,8 +15,8 @@ _EXPONENT = re.compile(r"\^\s*(?:\{[^{}]*\}|\w)")
 
 
 def renamed(answer: str, gold: str, problem: str) -> Iterator[str]:
-    """The answer with its free letters named as in the reference; nothing where a letter is not
-    free.
+    """Yield the answer with its free letters named as in the reference; nothing where a letter is
+    not free.
 
     Free are letters that only one side has, in equal number, and that the problem does not know:
     capitals and C_1 in a sum, k, m, n of "x = ...", and exponents where there are several."""

@@ -70,7 +70,7 @@ def without_head(text: str) -> str:
 
 
 def _with_thousands(answer: str, gold: str) -> list[str]:
-    """The answer, and the one without commas before three digits if the reference has large numbers."""
+    """Return the answer, and the one without commas before three digits if the reference has large numbers."""
     return [answer, COMMA_OF_THOUSANDS.sub("", answer)] if _FOUR_DIGITS.search(gold) else [answer]
 
 
@@ -125,7 +125,7 @@ def _same_condition(a: str, b: str, agree: Callable[[str, str], bool], both_say_
 
 
 def _label(part: str) -> tuple[str, str]:
-    """The words of a part, and what it is without them."""
+    """Return the words of a part, and what it is without them."""
     words = " ".join(TEXT_COMMAND.findall(part) + re.findall(r"\\(max|min)(?![a-zA-Z])", part))
     bare = re.sub(r"\\(?:max|min)(?![a-zA-Z])", "", TEXT_COMMAND.sub("", part))
     return " ".join(words.split()).strip(" :=").lower(), re.sub(r"\\[,;: ]", "", bare).strip(" :=~")

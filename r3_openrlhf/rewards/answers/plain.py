@@ -29,7 +29,7 @@ def in_ascii_signs(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    r"""A text without \text{}, dollar signs, bold type and the full stop; spaces as one space."""
+    r"""Remove \text{}, dollar signs, bold type and the full stop from a text; make spaces one space."""
     text = in_ascii_signs(text).translate(_SUBSCRIPTS).replace("{,}", ",").replace("{:}", ":")
     for _ in range(2):
         text = _OTHER_TEXT.sub(r"\1", TEXT_COMMAND.sub(r"\1", text))

@@ -125,7 +125,7 @@ def _of_relations(sides: list[str], names: set[str]) -> Set:
 
 @lru_cache(maxsize=4096)
 def _end(text: str) -> Expr:
-    r"""The value of an end; of \sqrt{3} and the like to 30 digits. Raises _NoSet: it has letters, or is not real."""
+    r"""Return the value of an end; of \sqrt{3} and the like to 30 digits. _NoSet: it has letters, or is not real."""
     text = text.strip()
     if text.lstrip("+-") == "\\infty":
         return -oo if text[0] == "-" else oo

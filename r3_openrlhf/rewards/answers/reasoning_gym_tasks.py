@@ -51,7 +51,7 @@ def _scorer(name: str) -> Callable[..., float]:
 
 
 def named_data_set(entry: dict | None) -> str | None:
-    """The data set that an entry names; None: it names none, or one that is not graded."""
+    """Return the data set that an entry names; None: it names none, or one that is not graded."""
     metadata = (entry or {}).get("metadata")
     name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) and name in DATASETS and name not in REFUSED_DATA_SETS else None
@@ -61,7 +61,7 @@ _read_entry = msgspec.json.Decoder(dict).decode
 
 
 def grade(item: Item) -> Result:
-    """The verdict on one item; its metadata are the entry of the data set, or that as JSON."""
+    """Grade one item; its metadata are the entry of the data set, or that as JSON."""
     entry = item.metadata
     if isinstance(entry, bytes):
         try:
@@ -78,7 +78,7 @@ def grade(item: Item) -> Result:
 
 
 def _without_frames(answer: str) -> str:
-    r"""The texts in \text{}, in bold, in code or after "Answer:", as chat models answer."""
+    r"""Remove \text{}, bold, code and "Answer:" around an answer, as chat models write them."""
     for _ in range(4):
         frame = _FRAME.fullmatch(answer.strip())
         if frame is None:

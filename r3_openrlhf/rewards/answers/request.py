@@ -49,7 +49,7 @@ class GradeRequest(Item, array_like=True, frozen=True, kw_only=True):
     def about(
         cls, label: Any, response: str, *, num_tokens: int, truncated: bool = False, prompt: str = ""
     ) -> GradeRequest:
-        """A response to the problem of a `problems.Label`."""
+        """Make the request about a response to the problem of a `problems.Label`."""
         return cls(
             response=response,
             references=tuple(label.references),

@@ -41,8 +41,8 @@ def _parsed(text: str) -> ast.expr:
 def parse_expression(
     text: str, local_dict: Mapping[str, sympy.Expr] | None = None, *_ignored: object, **_options: object
 ) -> sympy.Expr:
-    """The sympy expression of `text`; takes the place of sympy.parse_expr, whose further options
-    are ignored.
+    """Return the sympy expression of `text`; replaces sympy.parse_expr, whose further options are
+    ignored.
 
     SyntaxError for anything but numbers, names, + - * / ** and elementary functions."""
     try:
@@ -114,7 +114,7 @@ _INTEGER_OPERATORS: dict[type, Callable] = {
 
 
 def literal(text: str) -> object:
-    """A list, tuple, string or number as a Python literal; a scorer's eval."""
+    """Read a list, tuple, string or number as a Python literal; a scorer's eval."""
     if len(text) > MAX_CHARS:
         raise ValueError(f"a literal has at most {MAX_CHARS} characters")
     return ast.literal_eval(text)

@@ -31,7 +31,7 @@ _MATH_LETTERS = re.compile("[\U0001d400-\U0001d7ff]")  # 𝑥 and the like
 
 
 def _plain(match: re.Match) -> str:
-    """Raised, lowered and vulgar signs in ASCII: "-3" for ⁻³, "1/2" for ½."""
+    """Write raised, lowered and vulgar signs in ASCII: "-3" for ⁻³, "1/2" for ½."""
     return unicodedata.normalize("NFKC", match[0]).replace("−", "-").replace("⁄", "/")
 
 
@@ -112,7 +112,7 @@ _NATURAL = re.compile(r"\\log(?![a-zA-Z]|\s*_)")  # with \ln in the other text, 
 
 
 def unify(answer: str) -> str:
-    """The answer with LaTeX for Unicode, without fonts and sizes, arguments in braces."""
+    """Rewrite the answer with LaTeX for Unicode, without fonts and sizes, arguments in braces."""
     text = answer.strip()
     if _PLAIN.fullmatch(text):
         return r"\pi" if text == "pi" else text
@@ -160,7 +160,7 @@ def _system(text: str) -> str:
 
 
 def _once(text: str) -> str:
-    """A number that is said twice, "1/2 or 0.5", once."""
+    """Reduce a number that is said twice, "1/2 or 0.5", to one."""
     ways = OR.split(text)
     numbers = [found for way in ways if (found := number(way))] if len(ways) > 1 else []
     same = len(numbers) == len(ways) > 1 and all(numbers_agree(numbers[0], other) for other in numbers)
@@ -208,7 +208,7 @@ def align(answer: str, reference: str) -> tuple[str, str]:
 
 
 def _words_beside(text: str, other: str) -> str:
-    """A text that says in words what the other says by a sign: "no solution" for the empty set."""
+    """Replace words by the sign that the other text uses for them: the empty set for "no solution"."""
     words = _FORMS["whole_text"].fullmatch(text)
     if words is None:
         return text
@@ -239,7 +239,7 @@ def _renamed(text: str, other: str) -> str:
 
 
 def _in_signs_of(text: str, other: str) -> str:
-    """A text with the functions and the order of signs that the other uses for the same thing."""
+    """Rewrite a text with the functions and the order of signs that the other uses for the same thing."""
     if "\\ln" in other and "\\log" not in other:
         text = _NATURAL.sub(r"\\ln", text)
     if "\\binom" in other:
@@ -320,7 +320,7 @@ def _as_period(text: str, other: str) -> str:
 
 
 def _as_column(text: str, other: str) -> str:
-    """A column as a pair if the other is one; a binomial as a column, which may look alike."""
+    """Write a column as a pair if the other is one; a binomial as a column, which may look alike."""
     if "{pmatrix}" not in text and "{bmatrix}" not in text and "binom" not in text and "{matrix}" not in text:
         return text
     if (column := _FORMS["column"].fullmatch(text.strip())) and _TUPLE.match(other):

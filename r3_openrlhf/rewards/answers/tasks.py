@@ -14,7 +14,7 @@ from r3_openrlhf.rewards.answers.spelling import unify
 
 
 def of_kind(item: Item) -> Result:
-    """An answer that is read as the kind that the task names, a file of kinds/: "choice", "date"."""
+    """Grade an answer, read as the kind that the task names, a file of kinds/: "choice", "date"."""
     answer, kind = _answer(item), importlib.import_module(f"{__package__}.kinds.{item.task}").KIND
     if answer is None:
         return "wrong", "no_answer", 0.0, None
@@ -35,7 +35,7 @@ def words(item: Item) -> Result:
 
 
 def number(item: Item, tolerance: float = 0.01) -> Result:
-    """A number within `tolerance` of a reference, relatively, for physics and the like."""
+    """Accept a number within `tolerance` of a reference, relatively, for physics and the like."""
     answer = _answer(item)
     if answer is None:
         return "wrong", "no_answer", 0.0, None

@@ -107,7 +107,7 @@ def without_rate(amount: str) -> str:
 
 @lru_cache(maxsize=64)  # a comparison asks more than once
 def unit_of(answer: str) -> str | None:
-    """The unit that an answer states, by a sign or a word; None: no known one."""
+    """Return the unit that an answer states, by a sign or a word; None: no known one."""
     if sign := _CURRENCY_SIGN.match(answer):
         rate = _A_RATE.search(answer)
         below = _one(rate[1].lower()) if rate else None
@@ -132,13 +132,13 @@ def in_one_unit(answer: str, reference: str) -> tuple[str, str]:
 
 
 def without_unit(text: str) -> str:
-    """A text without the unit, the counted things or the comment in brackets after it."""
+    """Remove the unit, the counted things or the comment in brackets after a text."""
     text = _COMMENT.sub("", text.strip())
     return text if _ONE_LETTER.search(text) else _apart(text)[0]
 
 
 def _apart(text: str) -> tuple[str, str | None]:
-    """A text and the unit after it; bare letters count only those that are no factors."""
+    """Split a text from the unit after it; a bare letter counts only if it is no factor."""
     text = text.strip()
     if (loose := _LOOSE.search(text)) and (len(loose["unit"]) > 1 or loose["power"]):
         unit = _known(loose["unit"], loose["power"])
@@ -176,7 +176,7 @@ _MONEY = frozenset((*_CURRENCY.values(), "cent", *"euro yuan peso franc ruble kr
 
 
 def in_kelvin(value: Fraction, unit: str | None) -> Fraction | None:
-    """A temperature in kelvin; None: the unit is of something else."""
+    """Convert a temperature to kelvin; None: the unit is of something else."""
     if unit == "kelvin":
         return value
     scale = _KELVIN.get(unit or "")
@@ -184,8 +184,8 @@ def in_kelvin(value: Fraction, unit: str | None) -> Fraction | None:
 
 
 def asked_unit(problem: str, stated: str) -> str | None:
-    """The unit in which the problem wants a number, where an answer that states another unit of the
-    same kind means another amount: "cent" where it asks for dollars."""
+    """Return the unit in which the problem wants a number, where an answer that states another
+    unit of the same kind means another amount: "cent" where it asks for dollars."""
     for words in _SAYS["asked"].findall(problem):
         unit = _known(words.lower(), None)
         if (
@@ -208,7 +208,7 @@ def _with_power(unit: str) -> tuple[str, int]:
 
 
 def _known(words: str, power: str | None) -> str | None:
-    """A unit's name in one spelling: "m/second" for m/s, m s^{-1}; "/day" for "pages per day"."""
+    """Write a unit's name in one spelling: "m/second" for m/s, m s^{-1}; "/day" for "pages per day"."""
     symbol = words.strip(" ~")
     if symbol in _SYMBOLS or len(symbol) == 1 and symbol.isascii() and symbol.isupper() and symbol != "L":
         return _SYMBOLS.get(symbol)

@@ -94,7 +94,7 @@ _CONSTANTS = {sympy.pi: mp.pi, sympy.E: mp.e, sympy.I: mp.j, sympy.EulerGamma: m
 
 
 def value_at(node: Basic, point: Point) -> Any:
-    """The value of a formula, each symbol with its value of `point`. NoValue: there is none."""
+    """Compute the value of a formula, each symbol with its value of `point`. NoValue: there is none."""
     if node.is_Rational:
         return mp.mpf(node.p) / node.q
     if node.is_Float:
@@ -129,7 +129,7 @@ def _value(node: Basic, point: Point) -> Any | None:
 
 
 def real_value(node: Any) -> Any | None:
-    """The value of a formula without letters, if it is real; else None."""
+    """Return the value of a formula without letters, if it is real; else None."""
     if not isinstance(node, Expr) or node.free_symbols or is_too_large(node):
         return None
     value = _value(node, {})
@@ -221,7 +221,7 @@ def same_value(a: Expr, b: Expr) -> bool:
 
 
 def _shape(node: Any) -> Any:
-    """A formula without values: what it is made of, the terms of sums and products in any order."""
+    """Describe a formula without values: what it is made of, the terms of sums and products in any order."""
     if not isinstance(node, Basic) or not node.args:
         return str(node)
     parts = [_shape(argument) for argument in node.args]
@@ -290,7 +290,7 @@ def _is_assignment(node: Any) -> bool:
 
 
 def _sides(gold: Any, said: Any) -> tuple[Any, Any]:
-    """The values of both, where one says the name of a value and the other does not."""
+    """Return the values of both, where one says the name of a value and the other does not."""
     named = _is_assignment(gold)
     chains = [_is_assignment(gold), _is_assignment(said)]
     gold, said = (

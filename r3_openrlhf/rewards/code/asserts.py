@@ -160,7 +160,7 @@ class Peer:
         return decode(text, of_object=self._object, max_bytes=MAX_MESSAGE_BYTES)
 
     def _described(self, value: Any) -> list[object]:
-        """Number an object of this process, and say what the other one can do with it."""
+        """Give an object of this process a number, and say what the other process can do with it."""
         number = vars(value).get("_Stub__number") if isinstance(value, (Stub, type)) else None
         if number is not None:
             return ["yours", number]
@@ -196,7 +196,7 @@ class Peer:
         return value
 
     def trusted(self, stub: Stub) -> Stub:
-        """The same object for a test that made it: its operators get the test's values."""
+        """Return the same object for a test that made it: its operators get the test's values."""
         name, specials, _ = known = stub._Stub__known
         key = stub._Stub__number, True
         return self._stand_ins.setdefault(key, _stub_class(name, tuple(specials), False)(self, key[0], known))
@@ -258,7 +258,7 @@ class Stub:
 
 @functools.cache
 def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
-    """A class whose instances do what an object with these special methods does.
+    """Make a class whose instances do what an object with these special methods does.
 
     guards: an object that is no data is given no value of a test, and has no length."""
     kept = _SPECIALS.intersection(specials) - (_CLAIMS if guards else frozenset())
@@ -330,7 +330,7 @@ async def _result_of(awaitable: Any) -> Any:
 
 
 def serve_program(link: int, module: types.ModuleType) -> None:
-    """The program's side, after it was loaded."""
+    """Serve the program's side, after it was loaded."""
     operations: dict[str, Callable[..., object]] = {
         "name": vars(module).__getitem__,
         "await": lambda awaitable: importlib.import_module("asyncio").run(_result_of(awaitable)),
@@ -347,7 +347,7 @@ def serve_program(link: int, module: types.ModuleType) -> None:
 
 
 def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[str, str, str]:
-    """The tests' side: status, detail and value. names: those that are the program's."""
+    """Run the tests' side: status, detail and value. names: those that are the program's."""
     operations: dict[str, Callable[..., object]] = {
         "input": lambda prompt: builtins.input(prompt),
         "stdin": lambda: sys.stdin,
@@ -385,7 +385,7 @@ def _all_close(numpy: Any, close: Any, given: Any, expected: Any, *limits: Any, 
 
 
 def _share_seeds(peer: Peer) -> None:
-    """A seed that a test sets is the program's too."""
+    """Set a seed that a test sets in the program, too."""
     for name in ("random", "numpy.random"):
         if (module := sys.modules.get(name)) is not None:
             vars(module)["seed"] = functools.partial(_seed_both, peer, name, vars(module)["seed"])

@@ -61,8 +61,8 @@ NAMESPACES: dict[str, tuple[Callable[[Sequence[str]], list[str]], str | None]] =
 
 
 def namespace_command(wanted: str | None = None, *, visible: Sequence[str] = ()) -> tuple[str, list[str], str | None]:
-    """The first kind of namespaces that works here, or the one that is wanted: its name, command
-    and directory.
+    """Return the first kind of namespaces that works here, or the one that is wanted: its name,
+    command and directory.
 
     visible: paths beyond the interpreter's own.
 
@@ -75,7 +75,7 @@ def namespace_command(wanted: str | None = None, *, visible: Sequence[str] = ())
 
 @functools.cache
 def _works(name: str) -> bool:
-    """Tried once, with a program that does nothing."""
+    """Try the namespaces once, with a program that does nothing."""
     command = NAMESPACES[name][0](())
     if not command or shutil.which(command[0]) is None:
         return not command

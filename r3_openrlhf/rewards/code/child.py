@@ -70,7 +70,7 @@ def report(status: str, detail: str = "", value: str = "") -> None:
 
 
 def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
-    """A fresh module and its code. SystemExit after a report: the program cannot be compiled."""
+    """Make a fresh module and its code. SystemExit after a report: the program cannot be compiled."""
     try:
         code = compile(source, NAME, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
@@ -117,7 +117,7 @@ def _program(job: dict[str, Any]) -> None:
 
 
 def _function(job: dict[str, Any]) -> None:
-    """A function, or a method of `class Solution`, with arguments."""
+    """Call a function, or a method of `class Solution`, with arguments."""
     module = _imported(job)
     function, solution = vars(module).get(job["function"]), vars(module).get("Solution")
     if not job["exact"] and isinstance(solution, type) and hasattr(solution, job["function"]):
@@ -135,7 +135,7 @@ def _function(job: dict[str, Any]) -> None:
 
 
 def _imported(job: dict[str, Any]) -> types.ModuleType:
-    """The program as a module. SystemExit after a report: it raises something."""
+    """Import the program as a module. SystemExit after a report: it raises something."""
     module, code = _load(job["program"], "solution")
     if job["usual_names"]:
         builtins.__dict__.update(_USUAL_NAMES)  # found last, so they hide nothing
@@ -156,7 +156,7 @@ _USUAL_NAMES = {name: value for name, value in _USUAL_NAMES.items() if not hasat
 
 
 def _serve(job: dict[str, Any]) -> None:
-    """The program's side of tests that are code. The other side reports its result."""
+    """Serve the program's side of tests that are code. The other side reports its result."""
     module = _imported(job)
     with contextlib.suppress(ProgramGone):  # the tests are over
         serve_program(LINK, module)

@@ -68,7 +68,7 @@ def _same_word(expected: str, printed: str) -> bool:
 
 
 def same_value(expected: Any, returned: str, *, boxed: bool = False) -> bool:
-    """True if a function returned the expected JSON value, as data.encode wrote it. Tuples count as
+    """Tell whether a function returned the expected JSON value, as data.encode wrote it. Tuples count as
     lists and keys as their texts; floats are compared as in same_text, all else is equal or not.
 
     boxed: `expected` is a list around the value, which counts too.

@@ -27,7 +27,7 @@ class NotPlain(Exception):
 
 
 def encode(value: object, *, exact: bool = False, of_object: Any = None, max_bytes: int = MAX_VALUE_BYTES) -> str:
-    """The text of a value. Subclasses of built-in types are what they are made of.
+    """Encode a value as text. Subclasses of built-in types are what they are made of.
 
     exact: `deque`, `Decimal`, arrays and others keep their type; else they are lists and floats.
     of_object: (object) -> the stand-in for an object that is no data; None: there are none.
@@ -151,7 +151,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
 
 
 def decode(text: str | bytes, *, of_object: Any = None, max_bytes: int = MAX_VALUE_BYTES) -> Any:
-    """The value that `encode` wrote. Only a process with limits of its own decodes another's text.
+    """Decode what `encode` wrote. Only a process with limits of its own decodes another's text.
 
     Raises:
         NotPlain: it is something else.

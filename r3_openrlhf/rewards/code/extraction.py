@@ -13,8 +13,8 @@ ALIASES = {"python": ("python", "python3", "py", "py3")}
 
 
 def last_program(response: str, *, language: str = "python", names: Sequence[str] = ()) -> str | None:
-    """The last closed block after the thinking part that names `language` and defines one of
-    `names`; else the last that names `language`, else the last that names none. None: there is none.
+    """Return the last closed block after the thinking part that names `language` and defines one of `names`;
+    else the last that names `language`, else the last that names none. None: there is none.
 
     A block that is still open is no program: the token limit may have cut it off anywhere."""
     text = after_thinking(response)

@@ -37,7 +37,7 @@ Run = Callable[..., Iterable[Outcome]]  # as run_program
 
 
 def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
-    """The grader with the settings of config.CodeConfig. ConfigError: a language is missing."""
+    """Make the grader with the settings of config.CodeConfig. ConfigError: a language is missing."""
     limits = Limits(**{name: code[name] for name in ("seconds_per_test", "seconds", "memory_mb")})
     by_share = code["credit"] == "share"
     if (url := code["url"]) is not None:
@@ -130,7 +130,7 @@ def _reason(outcome: Outcome, call: Call, sentence: str) -> str:
 
 
 def _whole(program: str, preamble: str) -> str:
-    """The program after the code that its problem promises; imports from the future stay first."""
+    """Put the program after the code that its problem promises; imports from the future stay first."""
     if not preamble:
         return program
     first = "".join(f"{line}\n" for line in _FUTURE.findall(program))
@@ -139,7 +139,7 @@ def _whole(program: str, preamble: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _pairs(reference: str) -> tuple[CodeTests, list[tuple[Call, Any]]]:
-    """The tests that a reference holds: what is called, and what is expected of it."""
+    """Read the tests that a reference holds: what is called, and what is expected of it."""
     tests = read_tests(reference)
     if tests.asserts:
         return tests, _asserts(tests)
@@ -154,7 +154,7 @@ def _pairs(reference: str) -> tuple[CodeTests, list[tuple[Call, Any]]]:
 
 
 def _asserts(tests: CodeTests) -> list[tuple[Call, Any]]:
-    """Tests that are code. `assert f(1) == 2` is first tried as a call, whose value is compared."""
+    """Read tests that are code. `assert f(1) == 2` is first tried as a call, whose value is compared."""
     setup, sources = shared_lines(tests)
     names, imports = split_names(tests)
     setup = "\n".join([*imports, setup]).strip()
@@ -164,7 +164,7 @@ def _asserts(tests: CodeTests) -> list[tuple[Call, Any]]:
 
 
 def _equation(call: Call) -> tuple[Call, str] | None:
-    """The call and the encoded literal of `assert f(1) == 2`; None: it is another test."""
+    """Return the call and the encoded literal of `assert f(1) == 2`; None: it is another test."""
     match ast.parse(call.test or "").body:
         case [ast.Assert(ast.Compare(ast.Call(ast.Name(name), given, []), [ast.Eq()], [right]))] if name in call.names:
             with contextlib.suppress(ValueError, TypeError, NotPlain):

@@ -69,7 +69,7 @@ def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) 
 
 
 def _ask(url: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """The answer; {} where there is none."""
+    """Ask the server, and return its answer; {} where there is none."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     for attempt in range(ATTEMPTS):
         if attempt:

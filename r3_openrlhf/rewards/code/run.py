@@ -121,7 +121,7 @@ _of_thread = threading.local()
 
 
 def _runner(language: str) -> Runner:
-    """This thread's; a fork of this process has its own."""
+    """Return this thread's runner; a fork of this process has its own."""
     runners: dict[tuple[int, str], Runner] = _of_thread.__dict__.setdefault("runners", {})
     key = os.getpid(), language
     if key not in runners:
@@ -247,7 +247,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         return replace(decisive, stdout="", cpu_s=cpu_s), tests.clock.seconds()
 
     def _attempt(self, work: Callable[[], tuple[Outcome, float]]) -> tuple[Outcome, float]:
-        """An outcome and its time. Tried again when neither program nor test caused it."""
+        """Return an outcome and its time. Try again when neither program nor test caused it."""
         outcome, seconds = Outcome(status="unavailable"), 0.0
         for _ in range(ATTEMPTS):
             try:

@@ -81,8 +81,8 @@ def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executab
 
 
 def _threads_for_processes() -> None:
-    """A program has one process: what it asks of `multiprocessing` and of ProcessPoolExecutor is
-    done by threads, as the standard library's multiprocessing.dummy does it."""
+    """Let threads do what a program asks of `multiprocessing` and of ProcessPoolExecutor, as the
+    standard library's multiprocessing.dummy does: a program has one process."""
     threads = {name: getattr(dummy, name) for name in (*dummy.__all__, "Array", "Value")}
     vars(multiprocessing).update(threads)
     for name, kind in itertools.product(threads, (context.BaseContext, *context.BaseContext.__subclasses__())):

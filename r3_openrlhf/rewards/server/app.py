@@ -23,7 +23,7 @@ _CLOSE = {"Connection": "close"}
 
 
 def create_app(settings: ServerSettings) -> Starlette:
-    """The service as an ASGI application; its grading processes live from start-up to shutdown."""
+    """Create the service as an ASGI application; its grading processes live from start-up to shutdown."""
     max_body_bytes = settings.max_body_mb * 2**20
 
     @asynccontextmanager
@@ -42,7 +42,7 @@ def create_app(settings: ServerSettings) -> Starlette:
         return _json({"status": "ok", "pending": request.app.state.queue.num_items})
 
     async def ready(request: Request) -> Response:
-        """A grading process has answered a probe."""
+        """Tell whether a grading process has answered a probe."""
         why = await request.app.state.queue.why_not_ready()
         if why is not None:
             return _problem(503, f"the grading processes do not answer: {why}", {"Retry-After": "1"})
@@ -65,7 +65,7 @@ def create_app(settings: ServerSettings) -> Starlette:
 
 
 async def _explain(_: Request, error: Exception) -> Response:
-    """The answer to a request that ended with `error`."""
+    """Answer a request that ended with `error`."""
     if not isinstance(error, Busy | Refused):  # the caller has gone: no one reads it
         return Response(status_code=400)
     if isinstance(error, Refused):

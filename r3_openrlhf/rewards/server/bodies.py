@@ -53,7 +53,7 @@ class Refused(Exception):
 
 
 async def read_body(request: Request, *, own_task: str, max_bytes: int, timeout_s: float) -> list[Question]:
-    """The items of a request, as parse_grade_body. Refused; starlette's ClientDisconnect."""
+    """Read the items of a request, as parse_grade_body. Refused; starlette's ClientDisconnect."""
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
@@ -70,7 +70,7 @@ async def read_body(request: Request, *, own_task: str, max_bytes: int, timeout_
 
 
 def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
-    """The items of /grade. Refused: the body has not the documented form.
+    """Read the items of /grade. Refused: the body has not the documented form.
 
     own_task: of this service; of the tasks that users have written, a caller can have no other one.
     """
@@ -88,7 +88,7 @@ def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
 
 
 def _read(body: bytes) -> GradeBody:
-    """A refusal with the place but without the value, which may be long or not be JSON."""
+    """Decode a body. A refusal has the place but not the value, which may be long or not be JSON."""
     try:
         return _decode(body)
     except msgspec.ValidationError as error:

@@ -20,7 +20,7 @@ DRAIN_S = 10
 
 
 def _option(name: str, field: str, text: str, *, of: Any = ServerSettings) -> Any:
-    """An option whose default is the one of the settings."""
+    """Make an option whose default is the one of the settings."""
     return click.option(name, field, default=getattr(of, field), show_default=True, help=text)
 
 

@@ -41,7 +41,7 @@ class Kind:
 
 
 def last_sentence(text: str, problem: str = "") -> list[str]:
-    """The last sentence of a statement, as the only text that may be the answer."""
+    """Return the last sentence of a statement, as the only text that may be the answer."""
     return [re.split(r"(?<=[.!?])\s+|\n", text.strip())[-1].removeprefix("Answer: ")]
 
 
@@ -55,7 +55,7 @@ def kinds() -> dict[str, Kind]:
 
 @lru_cache(maxsize=4096)
 def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
-    """The kind of a reference and its value; None: mathematics."""
+    """Return the kind of a reference and its value; None: mathematics."""
     for kind in kinds().values():
         if kind.recognise(reference, problem) and (value := kind.read(reference, problem)) is not None:
             return kind, value

@@ -28,7 +28,7 @@ _OPTION = re.compile(
 
 @lru_cache(maxsize=1024)
 def options_of(problem: str) -> dict[str, str]:
-    """The options that a problem lists, by letter: "(A) 3 (B) 4", one a line or in a row."""
+    """Return the options that a problem lists, by letter: "(A) 3 (B) 4", one per line or in a row."""
     options: dict[str, str] = {}
     for letter, text in _OPTION.findall(TEXT_COMMAND.sub(r"\1", problem)):
         if letter == _LETTERS[len(options) : len(options) + 1]:
@@ -37,7 +37,7 @@ def options_of(problem: str) -> dict[str, str]:
 
 
 def _read(text: str, problem: str) -> frozenset[str] | None:
-    """The letters that a text names and does not deny; with "or" where it does not decide."""
+    """Read the letters that a text names and does not deny; with "or" where it does not decide."""
     words = plain(text)
     if len(words) == 1 or len(set(words)) == len(words) < 6 and set(words) <= set(_LETTERS):
         return frozenset(words.upper()) if words.upper() in _LETTERS or len(words) > 1 else None
@@ -57,7 +57,7 @@ def _read(text: str, problem: str) -> frozenset[str] | None:
 
 
 def _find(sentence: str, problem: str) -> list[str]:
-    """The last sentence that names a letter, or what the last one says of an option's text."""
+    """Return the last sentence that names a letter, or what the last one says of an option's text."""
     sentences = [text for text in _SENTENCES.split(sentence.strip()) if text]
     if named := next((text for text in reversed(sentences) if _read(text, problem)), None):
         return [named]
