@@ -54,7 +54,7 @@ class Shape:
 
 
 def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Shape:
-    """The shape of a file. DataError: none that is known, and the column is not named either."""
+    """Return the shape of a file. DataError: none that is known, and the column is not named either."""
     known = known_shape(columns)
     if answer_key is not None:
         chosen_column(columns, key=answer_key, groups=(), option="answer_key", path=path)
@@ -69,12 +69,12 @@ def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Sh
 
 
 def known_shape(columns: Sequence[str]) -> Shape | None:
-    """The first shape whose columns are there."""
+    """Return the first shape whose columns are there."""
     return next((one for one in SHAPES if {root_of(one.tests, columns), *one.also} <= {*columns}), None)
 
 
 def problem_column(shape: Shape, columns: Sequence[str], *, path: str, problem_key: str | None) -> str:
-    """The column of the problem. DataError: there is none, or not the one that was named."""
+    """Return the column of the problem. DataError: there is none, or not the one that was named."""
     groups = [(name,) for name in shape.problem]
     return chosen_column(columns, key=problem_key, groups=groups, option="problem_key", path=path)
 
@@ -187,7 +187,7 @@ def unpacked(text: str) -> str:
 
 
 def limit_of(value: Any, *, unit: float = 1.0) -> float | None:
-    """A limit as a number: 2, "2.0 seconds", {"seconds": 2, "nanos": 0}. None: it says none."""
+    """Read a limit as a number: 2, "2.0 seconds", {"seconds": 2, "nanos": 0}. None: it says none."""
     if isinstance(value, dict):
         value = (value.get("seconds") or 0) + (value.get("nanos") or 0) / 1e9
     if isinstance(value, str):
@@ -197,7 +197,7 @@ def limit_of(value: Any, *, unit: float = 1.0) -> float | None:
 
 
 def as_text(value: Any) -> str:
-    """Standard input or output: a text, or a list of its lines."""
+    """Return standard input or output as text: it is one, or a list of its lines."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(line, (str, int, float)) for line in value):
@@ -216,7 +216,7 @@ def _lines_of_json(text: str) -> list[Any]:
 
 
 def _json_or_text(value: Any) -> Any:
-    """An expected value: of a text what it says as JSON, else the text."""
+    """Read an expected value: of a text what it says as JSON, else the text."""
     if not isinstance(value, str):
         return value
     try:
@@ -226,7 +226,7 @@ def _json_or_text(value: Any) -> Any:
 
 
 def _function_tests(name: str, inputs: list[Any], outputs: list[Any], *, boxed: bool, **more: Any) -> CodeTests:
-    """Tests of a function: argument lists, or texts with a line each. boxed: outputs in lists."""
+    """Make tests of a function: argument lists, or texts with a line each. boxed: outputs in lists."""
     arguments = [_lines_of_json(one) if isinstance(one, str) else one for one in inputs]
     if not all(isinstance(one, list) for one in arguments):
         raise DataError("an input for a function is no list of arguments")
@@ -242,7 +242,7 @@ def _function_tests(name: str, inputs: list[Any], outputs: list[Any], *, boxed: 
 
 
 def in_and_out(tests: dict[str, Any], *, name: str | None = None, **more: Any) -> CodeTests:
-    """{inputs, outputs[, fn_name]}, APPS's form, which TACO, PRIME and verl share."""
+    """Read {inputs, outputs[, fn_name]}, APPS's form, which TACO, PRIME and verl share."""
     name = tests.get("fn_name") or name
     inputs, outputs = tests.get("inputs") or [], tests.get("outputs") or []
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
@@ -294,7 +294,7 @@ def _limits(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
-    """Tests in a cell: the contract, or of APPS, LiveCodeBench, PRIME, rllm and SYNTHETIC."""
+    """Read tests in a cell: the contract, or of APPS, LiveCodeBench, PRIME, rllm and SYNTHETIC."""
     found = parsed(value)
     if not found:
         raise DataError("it has no tests")
@@ -345,7 +345,7 @@ def mbpp(row: dict[str, Any]) -> CodeTests:
 
 
 def python_tests(row: dict[str, Any]) -> CodeTests:
-    """A source of tests: HumanEval's, EvalPlus's and LeetCodeDataset's define `check(candidate)`,
+    """Read a source of tests: HumanEval's, EvalPlus's and LeetCodeDataset's define `check(candidate)`,
     KodCode's are a module of pytest, whose fixtures and classes are not known here."""
     source = str(row.get("test") or row.get("test_code") or "")
     if (body := statements(source)) is None:
@@ -369,7 +369,7 @@ def python_tests(row: dict[str, Any]) -> CodeTests:
 
 
 def _checks(name: str, source: str, prompt: str) -> CodeTests:
-    """The code of the prompt before the function is part of both sides."""
+    """Make the tests of `check`. Code of the prompt before the function is part of both sides."""
     before, declared, _ = prompt.rpartition(f"def {name}(")
     body = statements(before if declared else prompt) or []  # none in words, whose reader writes the whole program
     is_code = declared or all(isinstance(node, DEFINITIONS) for node in body)

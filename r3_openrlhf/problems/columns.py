@@ -47,12 +47,12 @@ def chosen_column(
 
 
 def root_of(key: str, columns: Sequence[str] = ()) -> str:
-    """The column of a dotted key."""
+    """Return the column of a dotted key."""
     return key if key in columns else key.partition(".")[0]
 
 
 def value_at(row: dict[str, Any], key: str) -> Any:
-    """The value at "column.key.0": structures, lists, JSON texts. DataError: no such key."""
+    """Return the value at "column.key.0": structures, lists, JSON texts. DataError: no such key."""
     if key in row:
         return row[key]
     root, *parts = key.split(".")
@@ -75,7 +75,7 @@ def value_at(row: dict[str, Any], key: str) -> Any:
 
 
 def turns_of(cell: Any, *, key: str) -> tuple[list[dict[str, str]], str, str]:
-    """(turns before it, the last user turn, its form) of the problem column.
+    """Return (turns before it, the last user turn, its form) of the problem column.
 
     Raises DataError: no text, no messages of text, or none of the user.
     """

@@ -24,7 +24,7 @@ _IS_PATTERN = re.compile(r"[*?\[]")
 
 
 def ending(path: str | Path) -> str | None:
-    """The one of ENDINGS that a file's name has, packed or not; None: another one."""
+    """Return the one of ENDINGS that a file's name has, packed or not; None: another one."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     packed = suffixes[-1:] and suffixes[-1] in PACKED
     found = "".join(suffixes[-2:-1] if packed else suffixes[-1:])
@@ -32,12 +32,12 @@ def ending(path: str | Path) -> str | None:
 
 
 def is_on_the_hub(path: str) -> bool:
-    """True if data.path names a data set on the hub, and no file or directory here."""
+    """Tell whether data.path names a data set on the hub, and no file or directory here."""
     return ending(path) is None and bool(_HUB_NAME.fullmatch(path)) and not Path(path).exists()
 
 
 def load_table(data: DataConfig) -> Table:
-    """The rows of data.path. DataError, also while they are read."""
+    """Load the rows of data.path. DataError, also while they are read."""
     name = f"data.path {data.path}"
     path = Path(data.path).expanduser()
     if data.revision is not None and not is_on_the_hub(data.path):
@@ -141,7 +141,7 @@ def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row
 
 
 def _table_of(dataset: Any, name: str) -> Table:
-    """A data set whose columns have types."""
+    """Make a table of a data set whose columns have types."""
 
     def rows(wanted: Collection[str] | None) -> Iterator[Row]:
         kept = [column for column in dataset.column_names if wanted is None or column in wanted]
@@ -159,7 +159,7 @@ def _of_size(row: dict[str, Any]) -> dict[str, Any] | DataError:
 
 
 def cause(error: BaseException) -> str:
-    """The first line of the innermost reason: what went wrong, not that something did."""
+    """Return the first line of the innermost reason: what went wrong, not that something did."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split("\n")[0].split()) or type(error).__name__

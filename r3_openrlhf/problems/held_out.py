@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def held_out_data(config: R3Config) -> DataConfig | None:
-    """The source of held-out problems: `held_out`, with columns, grader, prompt of `data`."""
+    """Return the source of held-out problems: `held_out`, with columns, grader, prompt of `data`."""
     settings, data = config.held_out, config.data
     if settings.path is None:
         return None
@@ -45,7 +45,7 @@ def held_out_data(config: R3Config) -> DataConfig | None:
 
 
 def check_held_out_source(config: R3Config) -> None:
-    """As problems.check_source, for `held_out`."""
+    """Check `held_out` as problems.check_source does."""
     data = held_out_data(config)
     if data is not None:
         with _errors_name_the_right_key():

@@ -47,14 +47,14 @@ _READ_BY_TEMPLATES = ("tools", "documents")  # arguments of transformers' apply_
 
 
 def near(label: Label) -> str:
-    """A problem without white space, case and LaTeX's spacing: equal for near copies."""
+    """Return a problem without white space, case and LaTeX's spacing: equal for near copies."""
     text = "\n".join([*(turn["content"] for turn in label.turns or []), label.problem])
     return _SPACING.sub("", unicodedata.normalize("NFKC", text)).casefold()
 
 
 def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> list[Finding]:
-    """What the model would read and nobody means: templates in templates, typed line breaks, copies,
-    answers, lost letters, replaced turns."""
+    """Find what the model would read and nobody means: templates in templates, typed line
+    breaks, copies, answers, lost letters, replaced turns."""
     findings = []
     total, where = len(labels), f"data.path {path}"
 
@@ -96,7 +96,7 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
 
 
 def _is_torn(run: str) -> bool:
-    """True if these letters are the bytes of UTF-8 read as Windows-1252 (Ã© for é), or are lost."""
+    """Tell whether these letters are the bytes of UTF-8 read as Windows-1252 (Ã© for é), or are lost."""
     try:
         return bool(run.encode("cp1252").decode("utf-8"))
     except UnicodeError:
@@ -104,7 +104,7 @@ def _is_torn(run: str) -> bool:
 
 
 def _leaks(labels: Sequence[Label]) -> list[Label]:
-    """The problems with their answer after the same words, if it is most."""
+    """Return the problems with their answer after the same words, if they are most."""
     after: dict[str, list[Label]] = {}
     for label in labels:
         answer = label.references[0].strip() if label.references else ""
@@ -118,7 +118,7 @@ def _leaks(labels: Sequence[Label]) -> list[Label]:
 def check_rows(
     rows: Sequence[tuple[dict[str, Any], Label]], used: Collection[str], *, data: DataConfig
 ) -> list[Finding]:
-    """Findings about the first rows of a table. `used`: columns that the run reads."""
+    """Check the first rows of a table. `used`: columns that the run reads."""
     first, where = f"of the first {len(rows)} rows", f"data.path {data.path}"
     sentences = []
     cells: dict[str, list[tuple[Any, Label]]] = {}
@@ -152,7 +152,7 @@ def check_rows(
 
 
 def _is_part(column: str, found: Sequence[tuple[Any, Label]], num_rows: int) -> bool:
-    """True if most rows have a text of some words there which is no solution, and most differ."""
+    """Tell whether most rows have a text of some words there which is no solution, and most differ."""
     words = [
         (cell, label)
         for cell, label in found

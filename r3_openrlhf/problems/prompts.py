@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 def problem_message(data: DataConfig, problem: str) -> str:
-    """The user's turn: data.prompt_template with {problem} replaced. With other columns in it the
-    problem was filled in with its row (problems/sources.py)."""
+    """Write the user's turn: data.prompt_template with {problem} replaced. With other columns in
+    it the problem was filled in with its row (problems/sources.py)."""
     return problem if columns_in(data.prompt_template) else filled(data.prompt_template, {"problem": problem})
 
 
 def columns_in(template: str) -> list[str]:
-    """The columns besides the problem that a template names in braces."""
+    """Return the columns besides the problem that a template names in braces."""
     return [name for name in _NAMES.findall(template) if name and name != "problem"]
 
 
 def filled(template: str, texts: Mapping[str, str]) -> str:
-    """The template with each {name} replaced. {{name}} is {name}; braces of LaTeX stay."""
+    """Replace each {name} of the template. {{name}} is {name}; braces of LaTeX stay."""
 
     def text_of(found: re.Match[str]) -> str:
         return texts[found[1]] if found[1] else found[0][1:-1] if found[0][:2] == "{{" else found[0]
@@ -46,7 +46,7 @@ _NAMES = re.compile(r"\{\{\w+\}\}|\\[A-Za-z]+\s*(?:\{[^{}]*\})+|[\^_]\{\w+\}|\{(
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, data: DataConfig, label: Label, text: str | None = None) -> str:
-    """The final prompt of a problem, or of another `text`, in the words of the problem's source."""
+    """Render the final prompt of a problem, or of another `text`, in the words of the problem's source."""
     data = data.parts[label.source]
     return render(
         tokenizer, data, problem_message(data, label.problem) if text is None else text, turns=label.turns or []
@@ -56,7 +56,7 @@ def prompt_of(tokenizer: PreTrainedTokenizerBase, data: DataConfig, label: Label
 def render(
     tokenizer: PreTrainedTokenizerBase, data: DataConfig, user_text: str, *, turns: Sequence[dict[str, str]] = ()
 ) -> str:
-    """The final prompt: system prompt, worked examples (data.few_shot), the problem's `turns`,
+    """Render the final prompt: system prompt, worked examples (data.few_shot), the problem's `turns`,
     `user_text`, ready for a response. data.system_prompt replaces a system message among the turns.
 
     With data.chat_template the tokenizer's template is applied, with generation prompt. Without it
@@ -106,24 +106,24 @@ def render(
 
 
 def _holds(prompt: str, text: str) -> bool:
-    """True if the text is in the prompt; its white space may have changed."""
+    """Tell whether the text is in the prompt; its white space may have changed."""
     return text in prompt or "".join(text.split()) in "".join(prompt.split())
 
 
 def unknown_values(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list[str]:
-    """The variables of data.chat_template_kwargs that the chat template does not name."""
+    """Return the variables of data.chat_template_kwargs that the chat template does not name."""
     template = str(data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template)
     known = inspect.signature(tokenizer.apply_chat_template).parameters
     return [name for name in data.chat_template_kwargs if name not in template and name not in known]
 
 
 def has_template(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> bool:
-    """True if there is a chat template, of the tokenizer or in data.chat_template_kwargs."""
+    """Tell whether there is a chat template, of the tokenizer or in data.chat_template_kwargs."""
     return (data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template) is not None
 
 
 def template_values(data: DataConfig) -> dict[str, Any]:
-    """The chat template's other arguments. With data.template_date its clock stands still."""
+    """Return the chat template's other arguments. With data.template_date its clock stands still."""
     if data.template_date is None:
         return data.chat_template_kwargs
     return {"strftime_now": date.fromisoformat(data.template_date).strftime, **data.chat_template_kwargs}
@@ -136,7 +136,7 @@ def begin_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> int | None:
-    """The special token of the chat template after an answer; None without it, or a template."""
+    """Return the special token of the chat template after an answer; None without it, or a template."""
     if not data.chat_template or not has_template(tokenizer, data):
         return None
     from jinja2 import TemplateError
@@ -160,11 +160,11 @@ class RunPrompts:
         self.config, self.tokenizer = config, tokenizer
 
     def plain(self, problem: Label) -> str:
-        """The problem as a prompt."""
+        """Render the problem as a prompt."""
         return self._of(problem).plain(problem)
 
     def reflection(self, problem: Label, error: Rollout | None) -> str | None:
-        """As ChatPrompts does."""
+        """Render the reflection prompt as ChatPrompts does."""
         return self._of(problem).reflection(problem, error)
 
     def _of(self, label: Label) -> ChatPrompts:
@@ -179,7 +179,7 @@ class RunPrompts:
 
 
 def r3_of(config: R3Config, history: HistoryStore | None, *, kind: type[R3] = R3) -> R3:
-    """The method as a run's configuration says."""
+    """Make an R3 as a run's configuration says."""
     return kind(
         config,
         history=history,

@@ -65,7 +65,7 @@ class _Column:
         suspicious: float = SUSPICIOUS,
         remedy: str = USE,
     ) -> None:
-        """A finding about so many of the labels, if they are enough."""
+        """Add a finding about these labels, if they are enough."""
         share = len(labels) / len(self.known)
         if labels and share >= suspicious:
             count = f"{len(labels)} of {len(self.known)} answers ({self.answer_key})"
@@ -75,7 +75,7 @@ class _Column:
             )
 
     def add(self, what: str, *, refuses: bool = False) -> None:
-        """A finding about the column as a whole."""
+        """Add a finding about the column as a whole."""
         self.findings.append(Finding(f"{self.where}: {what}", refuses=refuses))
 
 
@@ -163,7 +163,7 @@ def _check_places(column: _Column, first: Counter[str], columns: Sequence[str], 
 
 
 def _is_place(label: Label) -> bool:
-    """True if the problem lists options by letters, and the reference is the text of none."""
+    """Tell whether the problem lists options by letters, and the reference is the text of none."""
     options = _LISTED.split(label.problem)[1:]
     reference = label.references[0]
     return len(options) > 2 and int(reference) <= len(options) and reference not in map(str.strip, options)
@@ -215,7 +215,7 @@ def _check_frequencies(column: _Column, first: Counter[str], *, is_math: bool) -
 
 
 def _is_copy(reference: str, problem: str) -> bool:
-    """True if a reference is the problem, or contains it."""
+    """Tell whether a reference is the problem, or contains it."""
     if 2 * len(reference) < len(problem):  # the rest of a problem is not white space
         return False
     text, bare = (" ".join(one.split()).casefold() for one in (reference, problem))

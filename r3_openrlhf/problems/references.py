@@ -64,7 +64,7 @@ class NoAnswer(DataError):
 
 
 def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
-    r"""The accepted answers in a cell, and the form of their text (a constant of this file).
+    r"""Return the accepted answers in a cell, and the form of their text (a constant of this file).
 
     A list has several answers. A JSON text is opened: its value, or of `ground_truth`. In a text
     whose last line begins with "####" the rest counts, of one with \boxed{} the last box.
@@ -104,8 +104,8 @@ def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
 
 
 def as_meant(text: str) -> str:
-    """A reference without what a program put around it: tags and entities of HTML, types that Python
-    prints, a note in brackets after a number, digits beyond those of a float32."""
+    """Remove from a reference what a program put around it: tags and entities of HTML, types
+    that Python prints, a note in brackets after a number, digits beyond those of a float32."""
     for _ in range(8):  # tags in tags
         text = _TAGS.sub(lambda found: _OF_TAG.get((found["tag"] or "").lower(), "%s") % (found["text"] or " "), text)
     text = _ENTITY.sub(lambda found: html.unescape(found[0]), text)
@@ -126,7 +126,7 @@ def _without_float32(text: str) -> str:
 
 
 def cells_of(cell: Any, *, key: str) -> list[str]:
-    """The accepted answers of a cell as written, for a user's grader. DataError as above."""
+    """Return the accepted answers of a cell as written, for a user's grader. DataError as above."""
     items = cell if isinstance(cell, list) else [cell]
     texts = [
         json.dumps(item, ensure_ascii=False) if isinstance(item, dict) else text_of(item, key=key) for item in items
@@ -142,8 +142,8 @@ def without_float_tails(columns: Sequence[list[str]]) -> bool:
 
 
 def text_of(cell: Any, *, key: str, what: str = "answer") -> str:
-    """A text or a number as it is written, of a column also a list of them; "" for None and NaN.
-    DataError: neither of them."""
+    """Return a text or a number as it is written, of a column also a list of them; "" for None
+    and NaN. DataError: neither of them."""
     if _is_empty(cell):
         return ""
     if isinstance(cell, list) and what == "column":
@@ -158,7 +158,7 @@ def _is_empty(cell: Any) -> bool:
 
 
 def _opened(text: str) -> tuple[Any, str] | None:
-    """The object of a JSON text, or its list of texts, and its form; [1, 2] stays a text."""
+    """Return the object of a JSON text, or its list of texts, and its form; [1, 2] stays a text."""
     stripped = text.strip()
     if not (stripped[:1] in ("{", "[") and ('"' in stripped or "'" in stripped)):
         return None

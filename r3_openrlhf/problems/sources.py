@@ -209,7 +209,7 @@ def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = 
 
 
 def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], *, with_rows: bool) -> list[Finding]:
-    """The suspicious ones. Raises DataError for what is certainly wrong."""
+    """Return the suspicious findings. Raises DataError for what is certainly wrong."""
     findings = list(counts.findings)
     if counts.num_unusable >= SUSPICIOUS * counts.num_rows:
         why = "; ".join(f"{number}: {reason}" for reason, number in counts.left_out.items())
@@ -313,7 +313,7 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
 
 
 def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Columns:
-    """The columns that hold problem, answer and uid. DataError: one is not there."""
+    """Choose the columns that hold problem, answer and uid. DataError: one is not there."""
     template = data.prompt_template if columns_in(data.prompt_template) else ""
     by = None if data.order in ORDERS else data.order
     for option, key in [
@@ -345,7 +345,7 @@ def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Col
 
 
 def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tuple[Label | DataError, tuple[str, str]]:
-    """(a row's problem or why it cannot be used, the forms of its problem and its answer)."""
+    """Return (a row's problem or why it cannot be used, the forms of its problem and its answer)."""
     try:
         if isinstance(row, DataError):
             raise row
@@ -359,7 +359,7 @@ def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tupl
 
 
 def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, tuple[str, str]]:
-    """(a row's problem, the forms of its problem and its answer). DataError: unusable."""
+    """Return (a row's problem, the forms of its problem and its answer). DataError: unusable."""
     turns, problem, problem_form = turns_of(value_at(row, columns.problem), key=columns.problem)
     if columns.template:
         texts = {name: text_of(value_at(row, name), key=name, what="column") for name in columns_in(columns.template)}
@@ -405,7 +405,7 @@ def may_lack_answers(data: DataConfig, columns: Sequence[str]) -> bool:
 
 
 def _rank(row: dict[str, Any] | DataError, column: str, place: str) -> str:
-    """The text of the column that gives the order; of an unusable row a number. DataError: none."""
+    """Return the text of the column that gives the order; of an unusable row a number. DataError: none."""
     if isinstance(row, DataError):
         return "0"
     if text := text_of(value_at(row, column), key=column, what="column").strip():

@@ -65,7 +65,7 @@ class Table:
 
 
 def table_of(rows: Iterable[Row]) -> Table:
-    """A table of rows that are read one by one."""
+    """Make a table of rows that are read one by one."""
     rows = iter(rows)
     first = list(itertools.islice(rows, WHOLE))
     columns = dict.fromkeys(column for _, row in first if isinstance(row, dict) for column in row)
@@ -109,8 +109,8 @@ def read_separated(path: Path, *, name: str, separator: str) -> Iterator[Row]:
 
 
 def _opened(path: Path) -> Any:
-    """A stream of the bytes of a file, unpacked where its name ends in .gz or .zst. DataError: 8 MB
-    may unpack to 8 GB."""
+    """Open a stream of the bytes of a file, unpacked where its name ends in .gz or .zst.
+    DataError: 8 MB may unpack to 8 GB."""
     if path.suffix not in PACKED:
         with path.open("rb") as file:
             begin = file.read(max(map(len, FOREIGN)))
@@ -180,7 +180,7 @@ def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
 
 
 def _is_one_document(file: Any, path: Path, name: str) -> bool:
-    """A list, or an object over several lines, or alone on one in a file .json."""
+    """Tell whether it is a list, or an object over several lines, or alone on one in a file .json."""
     lines = (line.removeprefix(b"\xef\xbb\xbf").strip() for line in _lines(file, name))
     first = next(filter(None, lines), b"")
     is_open = first.startswith(b"{") and ".json" in path.suffixes
@@ -199,7 +199,7 @@ def _parse(text: bytes, place: str) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text, its numbers as they are written. Raises ValueError."""
+    """Parse a JSON text, its numbers as they are written. Raises ValueError."""
     try:
         return _decoder.decode(text)
     except RecursionError as error:
@@ -214,7 +214,7 @@ _decoder = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, parse_consta
 
 
 def plain_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as plain JSON data: numbers are numbers; what JSON lacks is its text."""
+    """Return a row as plain JSON data: numbers are numbers; what JSON lacks is its text."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Numeral):
@@ -234,7 +234,7 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """List the first names, and how many more there are."""
     return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
 
 

@@ -104,7 +104,7 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
 
 
 def line_of(label: Label, prompt: str, source: str) -> str:
-    """A line of a file of prompts."""
+    """Write a line of a file of prompts."""
     row = {"input": prompt, "label": label.to_json(), "datasource": source}
     return json.dumps(row, ensure_ascii=False) + "\n"
 
@@ -156,7 +156,7 @@ def rendered(
 
 
 def _counts(tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[int]:
-    """As count_tokens, in one call: a call per prompt costs more, and so do lists of tokens."""
+    """Count as count_tokens, in one call: a call per prompt costs more, and so do lists of tokens."""
     if tokenizer.is_fast:
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()  # which a tokenizer.json may ask for; as `tokenizer(...)` does

@@ -65,7 +65,7 @@ class Environment(Protocol):
 
 
 def environment_class(name: str) -> type:
-    """The class of one of ENVIRONMENTS, or of an import path "package.module:Class".
+    """Return the class of one of ENVIRONMENTS, or of an import path "package.module:Class".
 
     Raises:
         ConfigError: no such name, module or class, or a package that it needs is missing.
@@ -88,7 +88,7 @@ def environment_class(name: str) -> type:
 
 
 def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
-    """An environment by its name; `options` are the keyword arguments of its class.
+    """Make an environment by its name; `options` are the keyword arguments of its class.
 
     Raises:
         ConfigError: as `environment_class` does; an option that it does not have, or a value that
@@ -106,5 +106,5 @@ def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
 
 
 def task_uid(name: str, seed: int) -> str:
-    """The uid of a task: trajectories with the same one are compared with each other."""
+    """Return the uid of a task: trajectories with the same one are compared with each other."""
     return f"{name}/{seed}"

@@ -97,7 +97,7 @@ def compared_steps(
 
 
 def groups_of_steps(states: Sequence[Sequence[Hashable]], k: int) -> Iterator[list[tuple[int, int]]]:
-    """The (i, t) of steps that agree in their state and the k states before it: groups of two and
+    """Group the (i, t) of steps that agree in their state and the k states before it: groups of two and
     more. A step with fewer states before it agrees with steps whose whole past is the same."""
     groups: dict[tuple[Hashable, ...], list[tuple[int, int]]] = defaultdict(list)
     for i, mine in enumerate(states):

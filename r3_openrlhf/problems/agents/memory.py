@@ -18,12 +18,12 @@ class Remembered(NamedTuple):
 
 
 def remembered(observation: str, action: str, *, valid: bool) -> Remembered:
-    """The line of a turn; an invalid action is marked."""
+    """Make the line of a turn; an invalid action is marked."""
     return Remembered(observation, action if valid else f"{action} (impossible)")
 
 
 def shown(turn: Remembered) -> str:
-    """The line of a turn in a prompt."""
+    """Write the line of a turn in a prompt."""
     return f"{turn.observation} -> {turn.action}"
 
 
@@ -43,7 +43,7 @@ def memory_prompt(
     max_tokens: int,
     attempt: str = "",
 ) -> MemoryPrompt | None:
-    """The last `turns` of `earlier` (oldest first) and the state; None: it alone is too long.
+    """Show the last `turns` of `earlier` (oldest first) and the state; None: it alone is too long.
 
     Whole turns are left out, the oldest first, until `count(text)`, in tokens, is at most
     `max_tokens`. `count` gets the text that is returned, so it can put the chat template around it.

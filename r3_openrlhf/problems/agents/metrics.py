@@ -10,7 +10,7 @@ from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 
 
 def trajectory_metrics(trajectories: Sequence[Trajectory], *, depth: int) -> dict[str, float]:
-    """Counts, and means over the trajectories that were not lost; 0.0 where there is none.
+    """Compute counts, and means over the trajectories that were not lost; 0.0 where there is none.
 
     A trajectory of an environment without a word for success succeeds with a positive sum of
     rewards. `depth`: of `r3/agents/alone_k`, the share of turns whose group of level k holds no
@@ -38,7 +38,7 @@ def trajectory_metrics(trajectories: Sequence[Trajectory], *, depth: int) -> dic
 
 
 def reflection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Number, losses and success share of the trajectories that saw an earlier attempt."""
+    """Compute number, losses and success share of the trajectories that saw an earlier attempt."""
     found = trajectory_metrics(trajectories, depth=0)
     return {
         "r3/agents/reflected": found["r3/agents/trajectories"],

@@ -18,12 +18,12 @@ GUIDANCE = "Find the first action that was wrong, and do not repeat it."
 
 
 def attempt_text(turns: Sequence[PlayedTurn]) -> str:
-    """A line per turn: the state, and what was done in it, as a memory has them."""
+    """Write a line per turn: the state, and what was done in it, as a memory has them."""
     return "\n".join(shown(remembered(turn.observation, turn.action, valid=turn.valid)) for turn in turns)
 
 
 def attempt_section(attempt: str) -> str:
-    """The lines of a prompt around an attempt, which may have been shortened."""
+    """Write the lines of a prompt around an attempt, which may have been shortened."""
     return f"{INTRODUCTION}\n{ATTEMPT_BEGINS}\n{attempt}\n{ATTEMPT_ENDS}\n{GUIDANCE}"
 
 

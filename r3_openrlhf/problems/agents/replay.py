@@ -79,7 +79,7 @@ def _whole(mine: Sequence[Rollout], turns: Sequence[Turn] | None) -> Rollout:
 
 
 def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -> tuple[Trajectory, list[Rollout]]:
-    """A kept trajectory as one of a step again, and the rollout of each of its turns.
+    """Return a kept trajectory as one of a step again, and the rollout of each of its turns.
 
     Its returns are those that today's agents.gamma and agents.invalid_penalty give. `name`: of no
     other trajectory of the task in this step.
@@ -134,5 +134,5 @@ def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -
 
 
 def recalled_name(stored: Rollout, place: int) -> str:
-    """The unique name in its task of the `place`-th trajectory that joins it."""
+    """Name the `place`-th trajectory that joins its task, uniquely in that task."""
     return f"{place}@{stored.policy_step + 1}"

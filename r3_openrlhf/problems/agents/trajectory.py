@@ -72,7 +72,7 @@ class Trajectory:
 
 
 def find_action(response: str, *, truncated: bool = False) -> str:
-    """The text in the last <action> tags, else the first line that is not empty, or "".
+    """Return the text in the last <action> tags, else the first line that is not empty, or "".
 
     A cut response has only what is inside complete tags: an action without its end differs.
     """
@@ -114,7 +114,7 @@ class Episode:
         self._response: tuple[str, bool] | None = None  # its action, and whether it was cut
 
     def next_prompt(self, *, count: Callable[[str], int], max_tokens: int) -> str | None:
-        """The user turn for the next response; None at the end. See `memory_prompt`."""
+        """Return the user turn for the next response; None at the end. See `memory_prompt`."""
         if self._response is not None:
             raise ValueError("the environment has not answered the last action yet; call advance or lose first")
         if self.end is not None:
@@ -168,12 +168,12 @@ class Episode:
             self.end, self.success = End.TURN_LIMIT, False
 
     def lose(self, reason: str) -> None:
-        """The environment did not answer ("timeout", "crashed", ...); the turn is not recorded."""
+        """End it: the environment did not answer ("timeout", "crashed", ...); the turn is not recorded."""
         self.end, self.success, self.reason = End.LOST, None, reason
         self._prompt = self._response = None
 
     def trajectory(self) -> Trajectory:
-        """The record. ValueError: the episode is not over."""
+        """Return the record. ValueError: the episode is not over."""
         if self.end is None:
             raise ValueError(f"trajectory {self.uid} of task {self.task_uid} is not over")
         return Trajectory(

@@ -63,7 +63,7 @@ class RemoteEnvironment:
         return self._session.submit(Call(action=action), then=attrgetter("step"))
 
     def release(self) -> None:
-        """The process is free for others. Call it when an episode is over; twice is harmless."""
+        """Free the process for others. Call it when an episode is over; twice is harmless."""
         self._session.close()
 
 
