@@ -76,7 +76,7 @@ class Engine:
         stop_at(self._params, *stops)
 
     def sample(self, requests: Sequence[Request]) -> Iterator[tuple[int, list[Completion]]]:
-        """Number and responses of each request, in the order in which they are finished.
+        """Yield number and responses of each request, in the order in which they are finished.
 
         Every response is a request to vLLM, which is free to refill its batch with any of them.
         Raises R3Error when the engine is dead.
@@ -107,7 +107,7 @@ class Engine:
             ) from error
 
     def close(self) -> None:
-        """Ends the engine's processes."""
+        """End the engine's processes."""
         self._engine.engine_core.shutdown()
 
 

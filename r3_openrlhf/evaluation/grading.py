@@ -44,18 +44,18 @@ class Grading:
         self._runner.close()
 
     def request(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> GradeRequest:
-        """The request about one response to the problem of `label`."""
+        """Make the request about one response to the problem of `label`."""
         text = as_graded(self._prompt, text)
         return GradeRequest.about(label, text, num_tokens=num_tokens, truncated=truncated)
 
     def requests(self, label: Label, responses: Sequence[SampledResponse]) -> list[GradeRequest]:
-        """The requests about all responses to a problem, which are one group."""
+        """Make the requests about all responses to a problem, which are one group."""
         return in_group(
             [self.request(label, one.text, num_tokens=one.num_tokens, truncated=one.truncated) for one in responses]
         )
 
     def grade(self, requests: Sequence[GradeRequest]) -> list[Grade]:
-        """The grade of each request, in their order."""
+        """Return the grade of each request, in their order."""
         return self._runner.run(self._grade(requests)) if requests and not self.is_gone else [GONE] * len(requests)
 
     async def _grade(self, requests: Sequence[GradeRequest]) -> list[Grade]:
@@ -81,7 +81,7 @@ class Grading:
 def graded(
     problems: Iterable[SampledProblem], labels: Mapping[tuple[str, str], Label], grading: Grading
 ) -> Iterator[SampledProblem]:
-    """The same problems, with grades for all waiting responses to problems of `labels`."""
+    """Yield the same problems, with grades for all waiting responses to problems of `labels`."""
     problems = iter(problems)
     while window := list(itertools.islice(problems, WINDOW)):
         waiting = {

@@ -30,7 +30,7 @@ class ModelSource:
 
 
 def find_model(model: str, *, step: int | None = None) -> ModelSource:
-    """A run directory (final_model, or `step`'s Hugging Face checkpoint), or a model.path.
+    """Find a run directory (final_model, or `step`'s Hugging Face checkpoint), or a model.path.
 
     ConfigError: no such model, a run without final_model or that checkpoint, no run for `step`.
     """

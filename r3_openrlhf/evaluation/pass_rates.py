@@ -98,11 +98,11 @@ def estimate(values: Sequence[float | None], *, seed: int) -> dict[str, Any]:
 
 
 def ks_up_to(num_samples: int) -> list[int]:
-    """The k of a Pass@k curve: powers of two, and the number of samples."""
+    """Return the k of a Pass@k curve: powers of two, and the number of samples."""
     powers = [2**exponent for exponent in range(num_samples.bit_length()) if 2**exponent < num_samples]
     return [*powers, num_samples]
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """The mean, None of nothing."""
+    """Compute the mean; None of no values."""
     return math.fsum(values) / len(values) if values else None

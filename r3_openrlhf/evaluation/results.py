@@ -22,7 +22,7 @@ Rows = Sequence[SampledResponse]
 
 
 def vote_of(response: SampledResponse) -> str | None:
-    """The extracted answer in the grader's plain spelling; equal values may stay apart."""
+    """Return the extracted answer in the grader's plain spelling; equal values may stay apart."""
     return (normalise(response.extracted) or None) if response.extracted else None
 
 
@@ -88,7 +88,7 @@ def hard_uids(problems: Iterable[SampledProblem], benchmark: str) -> tuple[set[s
 
 
 def headline(summary: dict[str, Any], n_samples: int) -> dict[str, dict[str, Any]]:
-    """The estimates of a benchmark that tables show, by name."""
+    """Return the estimates of a benchmark that tables show, by name."""
     last = str(n_samples)
     return {
         "pass_at_1": summary["pass_at_1"],
@@ -112,7 +112,7 @@ CURVES = {"Pass@k": "pass_at_k", "maj@k": "majority_at_k"}
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The compared part of results.json. Percentages with 95% bootstrap intervals."""
+    """Write the compared part of results.json as Markdown. Percentages with 95% bootstrap intervals."""
     settings, n = results["settings"], results["settings"]["n_samples"]
     lines = [
         f"# {results['model']['name']}",
@@ -149,7 +149,7 @@ def _overview(first: str, summaries: dict[str, Any], n: int, means: dict[str, An
 
 
 def _cell(name: str, estimate: dict[str, Any]) -> str:
-    """A share in percent with its interval, "41.2 [38.0, 44.4]", or a number of tokens; "-" where there is none."""
+    """Write a share in percent with its interval, "41.2 [38.0, 44.4]", or a number of tokens; "-": none."""
     if estimate["value"] is None or name == "response_tokens_mean":
         return "-" if estimate["value"] is None else f"{estimate['value']:.0f}"
     text = f"{100 * estimate['value']:.1f}"

@@ -205,20 +205,20 @@ def _refuse_what_only_the_run_says(settings: dict[str, Any], overrides: Sequence
 
 
 def override_of(value: Any, change: Callable[[str], str]) -> str:
-    """A setting in Hydra's grammar, with its texts changed."""
+    """Write a setting in Hydra's grammar, with its texts changed."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{change(str(part))!r}' for key, part in value.items())}}}"
     return f"[{','.join(change(str(part)) for part in value)}]" if isinstance(value, list) else change(str(value))
 
 
 def function_path(path: str, run: Path) -> str:
-    """The function's own file, or the run's copy of it where that is gone."""
+    """Return the function's own path, or that of the run's copy where its file is gone."""
     file = file_of(path)
     return path if file is None or file.is_file() else copy_in(run, path)
 
 
 def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> dict[str, Any]:
-    """The settings that a file's samples share. The model's path and the hardware may differ."""
+    """Return the settings that a file's samples share. The model's path and the hardware may differ."""
     shared = {
         "weights": weights,
         "n_samples": options.n_samples,

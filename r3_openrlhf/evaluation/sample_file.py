@@ -55,7 +55,7 @@ class SampledResponse:
         return self.verdict is Verdict.UNGRADED and self.reason in WAITING
 
     def graded(self, grade: Grade) -> SampledResponse:
-        """The response with this grade."""
+        """Return the response with this grade."""
         return replace(self, verdict=grade.verdict, reason=grade.reason, score=grade.score, extracted=grade.extracted)
 
 
@@ -80,15 +80,15 @@ class SampledProblem:
 
 
 def sampled(text: str, token_ids: Sequence[int], finish_reason: str) -> SampledResponse:
-    """A response without a grade."""
+    """Make a response without a grade."""
     return SampledResponse(
         text=text, num_tokens=len(token_ids), token_ids=pack(token_ids), finish_reason=finish_reason
     )
 
 
 def cut(response: SampledResponse, limit: int, text_of: Callable[[Sequence[int]], str]) -> SampledResponse:
-    """The same draw under the token limit `limit`: the response itself, or its beginning, without a
-    grade.
+    """Return the same draw under the token limit `limit`: the response itself, or its beginning,
+    without a grade.
 
     The engine looks for the end token before it counts (vllm/v1/core/sched/utils.py:check_stop), so
     a response that ends with its limit-th token has ended by itself."""
@@ -166,7 +166,7 @@ class EvaluationDirectory:
         self.log = self.path / "eval.log"
 
     def first_date(self) -> str | None:
-        """The day that its chat template wrote, where the evaluation was begun already."""
+        """Return the day that its chat template wrote, where the evaluation was begun already."""
         try:
             return json.loads(self.settings.read_text(encoding="utf-8")).get("data.template_date")
         except (OSError, ValueError, AttributeError):

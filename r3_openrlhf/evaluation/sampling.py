@@ -44,7 +44,7 @@ class Speed:
 
 
 def make_work(benchmark: str, label: Label, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> Work:
-    """The prompt of training: template, system prompt, examples and chat template of `data`."""
+    """Make the work on a problem. Its prompt is made as in training, from `data`."""
     prompt = prompt_of(tokenizer, data, label)
     digest = hashlib.sha256("\0".join([prompt, label.task, *label.references]).encode()).hexdigest()[:16]
     prompt_ids = tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
@@ -52,8 +52,8 @@ def make_work(benchmark: str, label: Label, data: DataConfig, tokenizer: PreTrai
 
 
 def outstanding(work: Iterable[Work], file: SampleFile, *, n_samples: int) -> list[Work]:
-    """The part of `work` that `file` does not hold. Raises ConfigError when it holds another
-    problem under the name of one of them."""
+    """Return the part of `work` that `file` does not hold. Raises ConfigError when it holds
+    another problem under the name of one of them."""
     stored = {problem.key: (problem.content, len(problem.responses)) for problem in file.read()}
     missing = [item for item in work if item.key not in stored]
     for item in work:
@@ -66,7 +66,7 @@ def outstanding(work: Iterable[Work], file: SampleFile, *, n_samples: int) -> li
 
 
 def response_seed(seed: int, work: Work, index: int) -> int:
-    """A seed of its own for each response, the same in every run."""
+    """Derive a seed for each response, the same in every run."""
     text = f"{seed}/{work.benchmark}/{work.label.uid}/{index}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 

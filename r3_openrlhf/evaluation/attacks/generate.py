@@ -122,7 +122,7 @@ def _copied(problem: str, reference: str) -> Iterator[str]:
 
 
 def _parts(reference: str) -> Iterator[str]:
-    """A formula of the reference alone, where there are words next to it or other formulas."""
+    """Yield the formulas of the reference alone, where there are words next to it or other formulas."""
     outside = re.sub(r"[\W_]|and|or", "", _SEGMENTS.sub("", reference))
     for match in _SEGMENTS.finditer(reference) if outside else ():
         if not re.search(rf"(?:is|are|=|:)\s*{re.escape(match[0])}\W*$", reference):
@@ -177,7 +177,7 @@ def scorer_attacks(entry: dict[str, Any]) -> Attacks:
 
 
 def _as_good(name: str, attack: str, answer: str) -> bool:
-    """Whether an answer that was made to be wrong is right after all."""
+    """Tell whether an answer that was made to be wrong is right after all."""
     if name == "number_format":  # the commas of thousands
         attack = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", attack)
     if name == "polynomial_multiplication":
@@ -237,7 +237,7 @@ def _words_of_entry(entry: dict[str, Any], answer: str) -> Words:
 
 
 def _facts(value: object) -> Iterator[str]:
-    """A value that the entry was made from."""
+    """Yield the texts of a value that the entry was made from."""
     yield str(value)
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         yield from value
