@@ -13,17 +13,17 @@ MAX_QUOTED = 80  # characters
 
 
 def without_secrets(text: str) -> str:
-    """The text, URLs without users and passwords, settings of secret names without values."""
+    """Remove users and passwords of URLs, and the values of settings of secret names, from a text."""
     return _SECRET.sub(r'\1"***"', _LOGIN.sub("", text))
 
 
 def on_one_line(text: str) -> str:
-    """The text with escaped control characters: no file must steer a terminal."""
+    """Escape the control characters of a text: no file must steer a terminal."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def quoted(value: object, *, marks: bool = True, most: int = MAX_QUOTED) -> str:
-    """A stranger's value in a sentence: one line, cut to `most`, no passwords, texts quoted."""
+    """Quote a stranger's value in a sentence: one line, cut to `most`, no passwords, texts quoted."""
     text = without_secrets(value if isinstance(value, str) else repr(value))
     return repr(text[:most]) if marks and isinstance(value, str) else on_one_line(text[:most])
 

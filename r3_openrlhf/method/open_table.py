@@ -64,12 +64,12 @@ def looking_only(looking: bool = True) -> Iterator[None]:
 
 
 def is_looking() -> bool:
-    """True within `looking_only`."""
+    """Tell whether the caller is within `looking_only`."""
     return _LOOKING.get()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error sentence: the most similar known name, or all of them."""
+    """Return the end of an error sentence: the most similar known name, or all of them."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
@@ -78,7 +78,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def is_import_path(name: str) -> bool:
-    """True if `name` has the form "package.module:attribute" or "file.py:attribute.of_it"."""
+    """Tell whether `name` has the form "package.module:attribute" or "file.py:attribute.of_it"."""
     module, colon, attribute = name.rpartition(":")
     return bool(colon and module) and all(part.isidentifier() for part in attribute.split("."))
 
@@ -106,7 +106,7 @@ def load_object(key: str, path: str) -> Any:
 
 
 def _from_path(module_name: str) -> Any:
-    """A module of the environment, or of the working directory without a script there."""
+    """Import a module of the environment, or of the working directory without a script there."""
     here = str(Path.cwd())
     if here in sys.path or "" in sys.path:
         return importlib.import_module(module_name)
@@ -118,7 +118,7 @@ def _from_path(module_name: str) -> Any:
 
 
 def _from_file(name: str) -> Any:
-    """The module of a file, once per process: the same file is the same module."""
+    """Import the module of a file, once per process: the same file is the same module."""
     path = Path(name).expanduser().resolve()
     module_name = f"r3_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if module_name in sys.modules:
@@ -145,7 +145,7 @@ def named_by(function: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywords: Any) -> None:
-    """True if `function` can be called with so many positional and these keyword arguments.
+    """Check that `function` can be called with these positional and keyword arguments.
 
     ConfigError: it is no function, or its parameters are others.
     """
@@ -164,7 +164,7 @@ def tried(key: str, path: str, call: Callable[[], EntryT], *, on: str) -> EntryT
 
 
 def loaded(key: str, value: Any) -> Any:
-    """The object that an import path names; `value` itself where it is no text."""
+    """Return the object that an import path names; `value` itself where it is no text."""
     return load_object(key, value) if isinstance(value, str) else value
 
 
@@ -192,7 +192,7 @@ class OpenTable(Mapping[Any, EntryT], Generic[EntryT]):
         self._found: dict[Any, tuple[Any, EntryT]] = {}  # with the object, whose id is its key
 
     def __getitem__(self, name: Any) -> EntryT:
-        """The entry. Raises ConfigError, with the nearest name, where there is none."""
+        """Return the entry. Raises ConfigError, with the nearest name, where there is none."""
         key = name if isinstance(name, str) else id(name)
         if key in self._entries:
             return self._entries[key]

@@ -105,11 +105,11 @@ class PromptMaker(Protocol):
     """Renders a loop's prompts; they may be of any type: text, token ids, messages."""
 
     def plain(self, problem: Any) -> Any:
-        """The prompt that asks the problem."""
+        """Return the prompt that asks the problem."""
 
     def reflection(self, problem: Any, error: Rollout | None) -> Any | None:
-        """The prompt that shows a wrong answer and asks again, or without one shows the reference
-        answer (reflection.hint); None: there is no room for it."""
+        """Return the prompt that shows a wrong answer and asks again, or without one shows the
+        reference answer (reflection.hint); None: there is no room for it."""
 
 
 class ChatPrompts:
@@ -140,12 +140,12 @@ class ChatPrompts:
         self.render: Callable[[str], Any] = loaded("render", render) or self._chat
 
     def plain(self, problem: Any) -> Any:
-        """The problem as a prompt."""
+        """Return the problem as a prompt."""
         return self.render(self.message(problem))
 
     def reflection(self, problem: Any, error: Rollout | None) -> Any | None:
-        """The problem with a stored error and guidance, in the context; without an error, with the first
-        of its `references`. None: no space for it, or no reference."""
+        """Return the problem with a stored error and guidance, in the context; without an error,
+        with the first of its `references`. None: no space for it, or no reference."""
         message = self.message(problem)
         if error is None:
             answers = getattr(problem, "references", None) or []
@@ -156,7 +156,7 @@ class ChatPrompts:
         return None if shortened is None else self.render(reflection_message(message, shortened))
 
     def fit(self, attempt: str, num_prompt_tokens: Callable[[str], int]) -> str | None:
-        """The attempt, shortened to fit with `num_prompt_tokens(attempt)`; None: it cannot."""
+        """Shorten the attempt to fit with `num_prompt_tokens(attempt)`; None: it cannot."""
         return fit_attempt(
             attempt,
             num_prompt_tokens=num_prompt_tokens,
@@ -187,11 +187,11 @@ class RowPrompts:
         self.limits = {"max_prompt_tokens": max_prompt_tokens, "max_attempt_tokens": max_attempt_tokens}
 
     def plain(self, problem: Any) -> Any:
-        """The row's own prompt."""
+        """Return the row's own prompt."""
         return problem.prompt
 
     def reflection(self, problem: Any, error: Rollout | None) -> Any | None:
-        """The same with a stored error and guidance in its last message. None: no space for it."""
+        """Return the same with a stored error and guidance in its last message. None: no space for it."""
         prompt = problem.prompt
         message: str = prompt
         render: Callable[[str], Any] = str
@@ -203,7 +203,7 @@ class RowPrompts:
 
 
 def uid_of(row: Mapping[str, Any]) -> str:
-    """The id of a row's problem: its column `uid`, else a digest of its `prompt`, text or messages."""
+    """Return the id of a row's problem: its column `uid`, else a digest of its `prompt`, text or messages."""
     if row.get("uid") is not None:
         return str(row["uid"])
     return hashlib.sha256(json.dumps(row["prompt"], sort_keys=True).encode()).hexdigest()[:16]

@@ -165,8 +165,8 @@ class R3:
         return StepPrompts(asked, reflection=fates, state_metrics=chosen.metrics)
 
     def _hard_problems(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[ReflectionFate], list[int]]:
-        """The fate of every problem, and the places of those that get a reflection group: problems
-        whose stored rollouts are below the threshold, at most max_share of all by lot."""
+        """Return the fate of every problem, and the places of those that get a reflection group:
+        problems whose stored rollouts are below the threshold, at most max_share of all by lot."""
         settings = self.settings.reflection
         if not settings.enabled or self.history is None:
             return [ReflectionFate.OFF] * len(uids), []
@@ -185,7 +185,7 @@ class R3:
         return fates, drawn
 
     def _stored_error(self, uid: str, *, step: int) -> Rollout | None:
-        """A wrong answer, drawn at random; None: the store has none."""
+        """Draw a wrong answer at random; None: the store has none."""
         assert self.history is not None
         lag = self.settings.replay.max_policy_lag
         stored = self.history.recall(uid, Verdict.WRONG, k=1, step=step, max_policy_lag=lag, contexts=self._contexts)
@@ -244,7 +244,7 @@ class R3:
         return batch
 
     def _rehearsed(self, rollouts: Sequence[Rollout], *, step: int) -> list[Rollout]:
-        """The newest stored success of rarely solved problems of other steps, drawn by lot."""
+        """Draw by lot the newest stored success of rarely solved problems of other steps."""
         if self.history is None:
             return []
         present = {rollout.uid for rollout in rollouts}
@@ -292,7 +292,7 @@ class R3:
         )
 
     def _contexts_to(self, use: str) -> tuple[Context, ...]:
-        """The contexts of successes to "recall" or "rehearse", by replay.imported.use."""
+        """Return the contexts of successes to "recall" or "rehearse", by replay.imported.use."""
         imported = (Context.IMPORTED,) if self.settings.replay.imported.use in (use, "both") else ()
         return (Context.PLAIN, *imported, *((Context.HINT,) if self.settings.reflection.hint else ()))
 
@@ -308,9 +308,9 @@ class R3:
                 group.replay = group.absence
 
     def _uses_stored_logprobs(self, batch: MixedBatch, row: Row) -> bool:
-        """True if the row's ratio uses the log-probs from sampling (METHOD section 4). Only a
-        recalled row has a choice, and only if it was sampled from the prompt of its group. An imported
-        row's are the first policy's."""
+        """Tell whether the row's ratio uses the log-probs from sampling (METHOD section 4). Only
+        a recalled row has a choice, and only if it was sampled from the prompt of its group. An
+        imported row's are the first policy's."""
         wanted = OldLogprobs.checked("replay.old_logprobs", self.settings.replay.old_logprobs)
         is_wanted = wanted is OldLogprobs.BEHAVIOUR and not row.rehearsed
         if row.rollout.origin:
@@ -414,7 +414,7 @@ class R3:
             rollout.state = state
 
     def _places(self, rollout: Rollout) -> list[int]:
-        """Where a response may be cut: after the given tokens, before its last token (of a finished
+        """Return where a response may be cut: after the given tokens, before its last token (of a finished
         one the last before its end mark), with the least budget of a continuation left."""
         last = rollout.num_tokens - (not rollout.truncated) - 1
         return list(range(rollout.prefix_tokens + 1, int(min(last, self._longest_prefix)) + 1))
@@ -446,7 +446,7 @@ class R3:
 
 
 def _group_ids(rollouts: Sequence[Rollout], groups: Sequence[Hashable] | None) -> Sequence[Hashable]:
-    """`groups`, an array of numbers included; without them one for each uid and context."""
+    """Return `groups`, an array of numbers included; without them one for each uid and context."""
     if groups is None:
         return [(rollout.uid, rollout.context) for rollout in rollouts]
     groups = groups.tolist() if hasattr(groups, "tolist") else list(groups)

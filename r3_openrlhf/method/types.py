@@ -18,7 +18,7 @@ class Word(StrEnum):
 
     @classmethod
     def checked(cls, name: str, value: str) -> Self:
-        """The member that `value` spells. InvalidValue: argument, value and the words there are."""
+        """Return the member that `value` spells. InvalidValue: argument, value and the words there are."""
         try:
             return cls(value)
         except ValueError:
@@ -276,5 +276,5 @@ class Rollout:
 
     @property
     def prefix_tokens(self) -> int:
-        """How many of the first tokens were given: the state that it continues."""
+        """The number of first tokens that were given: the state that it continues."""
         return self.given[0][1] if self.given and self.given[0][0] == 0 else 0

@@ -31,7 +31,7 @@ def read(name: str, hint: Any, value: Any) -> Any:
 
 
 def read_rollouts(rollouts: Iterable[Rollout]) -> list[Rollout]:
-    """The rollouts of a step, each field converted to its type in place, and checked.
+    """Check the rollouts of a step, each field converted to its type in place.
 
     InvalidValue: the first field that cannot be trained on or stored."""
     if not isinstance(rollouts, Iterable):
@@ -51,12 +51,12 @@ def read_rollouts(rollouts: Iterable[Rollout]) -> list[Rollout]:
 
 
 def refusal(name: str, value: object, instead: str) -> InvalidValue:
-    """The error for a value: its name, itself, and what to use instead."""
+    """Make the error for a value: its name, itself, and what to use instead."""
     return InvalidValue(f"{name} is {quoted(value)}; use {instead}")
 
 
 def _contradictions(rollout: Rollout) -> Iterator[tuple[str, str]]:
-    """A field that others contradict, and what to use instead."""
+    """Yield each field that others contradict, and what to use instead."""
     length, state, logprobs = rollout.num_tokens, rollout.state, len(rollout.response_logprobs)
     graded, reward = rollout.verdict is not Verdict.UNGRADED, rollout.reward
     if not rollout.uid.isascii() and any("\ud800" <= letter <= "\udfff" for letter in rollout.uid):

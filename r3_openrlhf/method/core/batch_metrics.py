@@ -11,7 +11,7 @@ from r3_openrlhf.method.types import Context, Rollout, Verdict
 
 
 def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
-    """The counts of METHOD section 7 that follow from the rows alone."""
+    """Compute the counts of METHOD section 7 that follow from the rows alone."""
     groups, rows = batch.groups, batch.rows
     recalled = [row for row in rows if row.recalled and not row.rehearsed]
     lags = [step - row.rollout.policy_step for row in recalled if not row.rollout.origin]
@@ -123,5 +123,5 @@ def count(values: Iterable[object]) -> float:
 
 
 def mean_or_zero(values: Sequence[float]) -> float:
-    """The mean; 0.0 of no values, because a metric has to be a number."""
+    """Compute the mean; 0.0 of no values, because a metric has to be a number."""
     return fmean(values) if values else 0.0

@@ -32,7 +32,7 @@ def group_state(verdicts: Iterable[Verdict]) -> GroupState:
 
 
 def opposite_verdict(state: GroupState) -> Verdict | None:
-    """The verdict that a collapsed group lacks, to recall (CCR). None: nothing to recall."""
+    """Return the verdict that a collapsed group lacks, to recall (CCR). None: nothing to recall."""
     return {GroupState.ALL_CORRECT: Verdict.WRONG, GroupState.NONE_CORRECT: Verdict.CORRECT}.get(state)
 
 

@@ -82,17 +82,17 @@ def _clipped(ratio: Tensor, adv: Tensor, settings: LossSettings) -> Clipped:
 
 
 def ppo(now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor, *, settings: LossSettings) -> Clipped:
-    """-min(r A, clip(r) A); where A < 0 at most dual_clip |A|       arXiv 1707.06347, 1912.09729"""
+    """Compute -min(r A, clip(r) A); where A < 0 at most dual_clip |A|  arXiv 1707.06347, 1912.09729"""
     return _clipped(_ratio(now, old), adv, settings)
 
 
 def gspo(now: Tensor, old: Tensor, adv: Tensor, mask: Tensor, *, settings: LossSettings) -> Clipped:
-    """ppo's with s = exp(mean over the response of log r)           GSPO, arXiv 2507.18071"""
+    """Compute ppo's with s = exp(mean over the response of log r)      GSPO, arXiv 2507.18071"""
     return _clipped(_mean_of_response(now - old, mask).exp() * mask, adv, settings)
 
 
 def cispo(now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor, *, settings: LossSettings) -> Clipped:
-    """-stop(clip(r)) A log pi                                       CISPO, arXiv 2506.13585, eq. 4
+    """Compute -stop(clip(r)) A log pi                                  CISPO, arXiv 2506.13585, eq. 4
 
     A clipped token keeps its gradient. The paper has no bound below (eps_clip_low 1)."""
     ratio = _ratio(now, old).detach()
@@ -101,7 +101,7 @@ def cispo(now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor, *, settings: Los
 
 
 def gmpo(now: Tensor, old: Tensor, adv: Tensor, mask: Tensor) -> Clipped:
-    """-A exp(mean over the response of l)                           GMPO, arXiv 2507.20673
+    """Compute -A exp(mean over the response of l)                      GMPO, arXiv 2507.20673
 
     l = min(log r, 0.4) where A > 0, max(log r, -0.4) where A < 0: a geometric mean of ratios."""
     sign = adv.sign()
@@ -111,7 +111,7 @@ def gmpo(now: Tensor, old: Tensor, adv: Tensor, mask: Tensor) -> Clipped:
 
 
 def sapo(now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor) -> Tensor:
-    """-4 / tau sigmoid(tau (r - 1)) A                               SAPO, arXiv 2511.20347
+    """Compute -4 / tau sigmoid(tau (r - 1)) A                          SAPO, arXiv 2511.20347
 
     tau is 1 where A > 0, else 1.05. Nothing is clipped: the slope falls on both sides of r = 1."""
     tau = (adv > 0) * SAPO_TAU_POSITIVE + (adv <= 0) * SAPO_TAU_NEGATIVE
@@ -119,19 +119,19 @@ def sapo(now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor) -> Tensor:
 
 
 def gpg(now: Tensor, _old: Tensor, adv: Tensor, _mask: Tensor) -> Tensor:
-    """-A log pi                                                     GPG, arXiv 2504.02546. No ratio."""
+    """Compute -A log pi                                                GPG, arXiv 2504.02546. No ratio."""
     return -adv * now
 
 
 def exgrpo(
     now: Tensor, old: Tensor, adv: Tensor, mask: Tensor, *, settings: LossSettings, recalled: Tensor
 ) -> Clipped:
-    """-r / (r + c) A in a recalled row, ppo's in a fresh one        ExGRPO, arXiv 2510.02245"""
+    """Compute -r / (r + c) A in a recalled row, ppo's in a fresh one   ExGRPO, arXiv 2510.02245"""
     return _shaped(_ratio(now, old), adv, recalled, ppo(now, old, adv, mask, settings=settings))
 
 
 def luffy(now: Tensor, old: Tensor, adv: Tensor, mask: Tensor, *, settings: LossSettings, recalled: Tensor) -> Clipped:
-    """-pi / (pi + c) A in a recalled row, ppo's in a fresh one      LUFFY, arXiv 2504.14945"""
+    """Compute -pi / (pi + c) A in a recalled row, ppo's in a fresh one LUFFY, arXiv 2504.14945"""
     return _shaped(now.exp(), adv, recalled, ppo(now, old, adv, mask, settings=settings))
 
 

@@ -370,6 +370,6 @@ class MixedBatch:
 
 
 def topk_decides(rows: Sequence[Row]) -> bool:
-    """True if the bounds from the engine's top-k log-probs decide the ranking of these rows."""
+    """Tell whether the bounds from the engine's top-k log-probs decide the ranking of these rows."""
     found = [astuple(bounds) for row in rows if (bounds := row.rollout.entropy_bounds) is not None]
     return len(found) == len(rows) and bounds_decide(*zip(*found, strict=True))

@@ -119,7 +119,7 @@ def bounds_decide(
     global_lower: Sequence[float],
     global_upper: Sequence[float],
 ) -> bool:
-    """True if bounds on the statistics decide for all ordered pairs if i dominates j.
+    """Tell whether bounds on the statistics decide for all ordered pairs if i dominates j.
 
     i dominates j for certain when peak_lower_i > peak_upper_j and global_upper_i < global_lower_j;
     not when peak_upper_i <= peak_lower_j or global_lower_i >= global_upper_j. When every pair is
@@ -152,7 +152,7 @@ class RankingScore:
         return bool(named_by(self.score, {"entropies": ()}))
 
     def of(self, rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]) -> list[float]:
-        """The scores of one group's rows. ValueError: not one finite number for each."""
+        """Compute the scores of one group's rows. ValueError: not one finite number for each."""
         values = finite_values("scores", self.score(rollouts, **named_by(self.score, {"entropies": entropies})))
         if len(values) != len(rollouts):
             raise ValueError(f"a ranking score gave {len(values)} numbers for {len(rollouts)} rollouts")
@@ -165,7 +165,7 @@ def dominance(_rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistic
 
 
 def confidence(rollouts: Sequence[Rollout]) -> list[float]:
-    """The mean log-prob of what was sampled of each response; no entropy is needed."""
+    """Compute the mean log-prob of what was sampled of each response; no entropy is needed."""
     return [mean_logprob(rollout.response_logprobs[rollout.sampled]) for rollout in rollouts]
 
 

@@ -30,7 +30,7 @@ MIN_VISIBLE_CHARACTERS = 64  # an attempt of which less is left cannot be diagno
 
 
 def reflection_message(problem: str, attempt: str) -> str:
-    """The user turn of a reflection prompt: original problem + one stored error + guidance.
+    """Write the user turn of a reflection prompt: original problem + one stored error + guidance.
 
     `problem` is the user turn of the plain prompt, instructions about the answer's format included,
     word for word.
@@ -43,7 +43,7 @@ def reflection_message(problem: str, attempt: str) -> str:
 
 
 def hint_message(problem: str, answer: str) -> str:
-    """The user turn of a prompt that shows the reference answer: problem + answer + guidance."""
+    """Write the user turn of a prompt that shows the reference answer: problem + answer + guidance."""
     return f"{problem}\n\n{HINT} {answer}\n\n{HINT_GUIDANCE}"
 
 
@@ -55,8 +55,7 @@ def fit_attempt(
     max_prompt_tokens: int,
     max_attempt_tokens: int,
 ) -> str | None:
-    """The stored attempt, shortened until the whole reflection prompt fits; None when it cannot
-    fit.
+    """Shorten the stored attempt until the whole reflection prompt fits; None when it cannot fit.
 
     Text in, text out, as the prompt is text: ids of decoded text are other ids, more or fewer.
     `num_prompt_tokens(text)` renders the *whole* prompt (message, chat template) around an attempt

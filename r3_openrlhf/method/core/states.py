@@ -76,8 +76,8 @@ CUTS: OpenTable[Cut] = OpenTable("exploration.rrl.cut", {"value": by_value, "ran
 
 
 def state_of(cut: Cut, values: Values, places: Sequence[int], rng: random.Random) -> PromisingState | None:
-    """The state of a response, and earlier ones for when it keeps failing: each from the same rule,
-    at most half as long as the one before. None where there is no place to cut.
+    """Find the state of a response, and earlier ones for when it keeps failing: each from the same
+    rule, at most half as long as the one before. None where there is no place to cut.
 
     places: where a cut may be, from 1 to T - 1. ValueError: a cut elsewhere, a number not finite."""
     finite_values("values", values)

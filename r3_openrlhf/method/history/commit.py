@@ -97,7 +97,7 @@ class StepWriter:
         self._connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
 
     def _count_continuations(self, problems: dict[str, int], continued: Sequence[Rollout]) -> None:
-        """Tries and successes of each state that this step continued from."""
+        """Count the tries and successes of each state that this step continued from."""
         found: dict[tuple[int, bytes], list[int]] = {}
         for rollout in continued:
             state = state_digest(rollout.response_ids[: rollout.prefix_tokens])
@@ -109,7 +109,7 @@ class StepWriter:
             self._put("continuations", *key, self._step, *counts)
 
     def _write_bucket(self, problem: int, verdict: Verdict, drafts: list[Draft]) -> None:
-        """The drafts of one problem and verdict: who replaces whom, who leaves, who comes."""
+        """Write the drafts of one problem and verdict: who replaces whom, who leaves, who comes."""
         code = VERDICT_CODES[verdict]
         self._touched.add((problem, code))
         live = self._live_rows(problem, code)
@@ -138,7 +138,7 @@ class StepWriter:
                 self._evict(earlier.row, earlier.num_bytes)
 
     def _candidate(self, draft: Draft, earlier: Candidate | None) -> Candidate:
-        """A draft as eviction sees it, with the state of the row that it replaces, or its own."""
+        """Return a draft as eviction sees it, with the state of the row that it replaces, or its own."""
         first_step = earlier.first_step if earlier else None
         if first_step is None and draft.state is not None:
             first_step = self._step
@@ -167,7 +167,7 @@ class StepWriter:
         self._usage.retained += size
 
     def _insert(self, draft: Draft, *, problem: int, copies: int, earlier: Candidate | None) -> bool:
-        """Writes a row; False when the file has no room for it."""
+        """Write a row; False when the file has no room for it."""
         rollout, entropy = draft.rollout, draft.rollout.entropy
         tokens = self._codec.pack(rollout.response_ids)
         logprobs = self._codec.pack(rollout.response_logprobs) if rollout.has_logprobs else None
@@ -230,7 +230,7 @@ class StepWriter:
         return True
 
     def _id_of(self, table: str, problem: int, digest: bytes) -> int | None:
-        """The id of a stored prompt or response."""
+        """Return the id of a stored prompt or response."""
         query = f"SELECT max(id) FROM {table} WHERE problem = ? AND digest = ?"
         return self._connection.execute(query, (problem, digest)).fetchone()[0]
 
@@ -278,7 +278,7 @@ class StepWriter:
                 return
 
     def _count(self) -> None:
-        """Adds to the counters and keeps what they were."""
+        """Add to the counters and keep what they were."""
         for key, (count, reward_sum) in sorted(self._counted.items()):
             before = self._connection.execute(
                 "SELECT count, reward_sum FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key
@@ -293,5 +293,5 @@ class StepWriter:
 
 
 def _printable(text: str) -> str:
-    """A grader's reason may quote the model, whose broken Unicode must not stop the run."""
+    """Escape broken Unicode: a grader's reason may quote the model, and must not stop the run."""
     return text.encode(errors="backslashreplace").decode()

@@ -44,7 +44,7 @@ _PROBLEMS = {
 
 @contextmanager
 def sentences(path: str, doing: str) -> Iterator[None]:
-    """Turns SQLite's errors into a HistoryError that says what to do."""
+    """Turn SQLite's errors into a HistoryError that says what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -71,7 +71,7 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def open_for_writing(path: str) -> sqlite3.Connection:
-    """A connection to a store, created where there is none."""
+    """Open a connection to a store, created where there is none."""
     with _opened(path, "open", path) as connection:
         is_new = _is_new(connection, path)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
@@ -86,7 +86,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
 
 @contextmanager
 def _opened(path: str, doing: str, address: str, *, uri: bool = False) -> Iterator[sqlite3.Connection]:
-    """A connection that the block prepares; it is closed where that fails."""
+    """Open a connection that the block prepares; close it where that fails."""
     with sentences(path, doing):
         connection = sqlite3.connect(address, uri=uri, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
         try:
@@ -108,7 +108,7 @@ def reading(path: str | Path, doing: str = "read") -> Iterator[sqlite3.Connectio
 
 
 def open_for_reading(path: str) -> sqlite3.Connection:
-    """A connection that cannot change the store, safe while a run writes to it.
+    """Open a connection that cannot change the store, safe while a run writes to it.
 
     It is opened read-write where permissions allow, because only such a connection may undo what a
     killed writer left unfinished; `query_only` then forbids every change of content.
@@ -133,7 +133,7 @@ def _tune(connection: sqlite3.Connection) -> None:
 
 
 def _is_new(connection: sqlite3.Connection, path: str) -> bool:
-    """True if the file is empty. Raises HistoryError if it is not a complete store."""
+    """Tell whether the file is empty. Raises HistoryError if it is not a complete store."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -52,7 +52,7 @@ class Candidate:
 
 
 def rows_over(candidates: Sequence[Candidate], *, cap: int, max_states: int) -> list[Candidate]:
-    """The candidates (all of one problem and verdict) that have to leave, first to leave first."""
+    """Return the candidates (all of one problem and verdict) that have to leave, first to leave first."""
     plain = [one for one in candidates if one.first_step is None]
     states = [one for one in candidates if one.first_step is not None]
     plain.sort(key=lambda one: (one.context is Context.PLAIN, one.step, one.content))

@@ -48,7 +48,7 @@ class Lease:
 
     @classmethod
     def acquire(cls, path: Path, *, name: str) -> Lease:
-        """Takes the lease on the lock file `path`.
+        """Take the lease on the lock file `path`.
 
         Args:
             name: what is protected, for messages.
@@ -76,7 +76,7 @@ class Lease:
         return cls(lock)
 
     def is_held(self) -> bool:
-        """False when another has taken over, and in a forked child."""
+        """Return False when another has taken over, and in a forked child."""
         owner = self._lock.owner
         return self._lock.is_locked and owner is not None and owner.token == self.token
 
@@ -86,7 +86,7 @@ class Lease:
 
 
 def last_holder(path: Path) -> tuple[Holder | None, bool]:
-    """Who has the lock file `path`, or was killed with it, and whether it lives.
+    """Return who has the lock file `path`, or was killed with it, and whether it lives.
 
     On another host it lives as long as it touches the file.
     """
@@ -126,7 +126,7 @@ def _is_alive(pid: int) -> bool:
 
 @functools.cache
 def _this_host() -> str:
-    """As filelock writes it: in a container with the namespace of the process ids."""
+    """Name this host as filelock writes it: in a container with the namespace of the process ids."""
     with tempfile.TemporaryDirectory() as directory, SoftFileLease(Path(directory) / "lock") as lock:
         owner = lock.owner
         return owner.hostname if owner else ""

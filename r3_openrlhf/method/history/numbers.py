@@ -21,7 +21,7 @@ from r3_openrlhf.method.types import Rollout, Verdict
 
 
 def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """The run's history in one dictionary of plain values: `r3 history stats` prints it."""
+    """Return the run's history in one dictionary of plain values: `r3 history stats` prints it."""
 
     def one(sql: str, *parameters: Any) -> tuple[Any, ...]:
         return connection.execute(sql, parameters).fetchone()
@@ -76,7 +76,7 @@ def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 
 def attempts(path: Path, uid: str) -> dict[str, Any]:
-    """A problem's attempts over time, oldest first, and its counters: `r3 history show` prints it.
+    """Return a problem's attempts over time, oldest first, and its counters: `r3 history show` prints it.
 
     Raises HistoryError for a uid that the store has never seen, with near ones.
     """
@@ -99,8 +99,8 @@ def attempts(path: Path, uid: str) -> dict[str, Any]:
 
 
 def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
-    """The rows of a problem that were committed with `step`, token ids and log-probs included; []
-    where none are kept.
+    """Read the rows of a problem that were committed with `step`, token ids and log-probs included;
+    [] where none are kept.
 
     Equal responses of a step are one row."""
     with reading(path) as connection, snapshot(connection):

@@ -66,7 +66,7 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
 
 
 def _matching(request: RecallRequest) -> tuple[str, tuple[Any, ...]]:
-    """The rows of a request, as a condition with its values."""
+    """Return the rows of a request, as a condition with its values."""
     codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
     marks = ", ".join("?" * len(codes))
     condition = f"problem = (SELECT id FROM problems WHERE uid = ?) AND verdict = ? AND context IN ({marks})"
@@ -74,7 +74,7 @@ def _matching(request: RecallRequest) -> tuple[str, tuple[Any, ...]]:
 
 
 def absence(connection: sqlite3.Connection, request: RecallRequest) -> RecallFate | None:
-    """Why no row answers a request, for any k; None: some row does."""
+    """Say why no row answers a request, for any k; None: some row does."""
     of_request, values = _matching(request)
     (newest,) = connection.execute(
         f"SELECT max({_AGE}) FROM rollouts r WHERE {of_request} AND evicted_at IS NULL", values
@@ -86,7 +86,7 @@ def absence(connection: sqlite3.Connection, request: RecallRequest) -> RecallFat
 
 
 def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> list[StoredRollout]:
-    """The rows with these ids, in this order; ids that are gone are left out."""
+    """Read the rows with these ids, in this order; ids that are gone are left out."""
     prompts: dict[int, np.ndarray] = {}  # rows of a group share one array
     found = (connection.execute(_ROW, (row,)).fetchone() for row in rows)
     return [_stored(connection, codec, values, prompts) for values in found if values is not None]

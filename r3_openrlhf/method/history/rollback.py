@@ -39,7 +39,7 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> None:
 
 
 def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
-    """Removes for good what only a roll-back to before `floor` would need."""
+    """Remove for good what only a roll-back to before `floor` would need."""
     usage = Usage.load(connection)
     (freed_rows,) = connection.execute(
         "SELECT coalesce(sum(bytes), 0) FROM rollouts WHERE evicted_at <= ?", (floor,)

@@ -122,7 +122,7 @@ def differences(connection: sqlite3.Connection) -> list[str]:
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """Writes the tables into an empty file, inside the transaction that is open."""
+    """Write the tables into an empty file, inside the transaction that is open."""
     for statement in _TABLES.split(";\n"):
         if statement.strip():
             connection.execute(statement)

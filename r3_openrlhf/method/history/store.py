@@ -264,6 +264,6 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
 
 
 def lock_of(store: Path) -> Path:
-    """The lock file of a store; symbolic links to the store share it."""
+    """Return the lock file of a store; symbolic links to the store share it."""
     store = store.resolve()
     return store.with_name(store.name + ".lock")

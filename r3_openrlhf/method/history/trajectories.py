@@ -31,7 +31,7 @@ _FIELDS = _Turn.__struct_fields__[1:]  # as a PlayedTurn has them
 
 
 def encoded_turns(rollout: Rollout) -> bytes | None:
-    """The turns, equal for equal turns of two trajectories; None without a trajectory."""
+    """Encode the turns, equal for equal turns of two trajectories; None without a trajectory."""
     if rollout.turns is None:
         return None
     turns = [[turn.prompt_ids.tolist(), *(getattr(turn, name) for name in _FIELDS)] for turn in rollout.turns]
@@ -39,7 +39,7 @@ def encoded_turns(rollout: Rollout) -> bytes | None:
 
 
 def read_turns(connection: sqlite3.Connection, codec: Codec, row: int) -> tuple[PlayedTurn, ...] | None:
-    """The turns of a row; None: it is no trajectory. Raises HistoryError if they cannot be read."""
+    """Read the turns of a row; None: it is no trajectory. Raises HistoryError if they cannot be read."""
     found = connection.execute("SELECT turns FROM trajectories WHERE rollout = ?", (row,)).fetchone()
     if found is None:
         return None

@@ -52,7 +52,7 @@ def record_of(store: Path, step: int) -> StoreRecord:
 
 
 def check_against(connection: sqlite3.Connection, written: StoreRecord | None, *, step: int) -> str | None:
-    """Why the store is not the one with which the checkpoint of `step` was written; None: it is.
+    """Say why the store is not the one with which the checkpoint of `step` was written; None: it is.
     written: what that checkpoint says; None where its save was cut off."""
     (last,) = connection.execute("SELECT max(step) FROM steps").fetchone()
     if last is None or last < step:
@@ -66,7 +66,7 @@ def check_against(connection: sqlite3.Connection, written: StoreRecord | None, *
 
 
 def check_checkpoint(store: Path, written: StoreRecord | None, *, step: int) -> None:
-    """Raises HistoryError when the store at `store` is not the one that the checkpoint of `step`
+    """Raise HistoryError when the store at `store` is not the one that the checkpoint of `step`
     was written with (`check_against`)."""
     try:
         with reading(store, "compare") as connection, snapshot(connection):
