@@ -20,12 +20,12 @@ _TOKEN = re.compile(rf"[!-~]{{{MIN_TOKEN_CHARS},}}")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """True if a variable's name suggests a secret, or its value is a URL with credentials."""
+    """Tell whether a variable's name suggests a secret, or its value is a URL with credentials."""
     return bool(_SECRET.search(name)) or without_secrets(value) != value
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine can reach the address. The only name that counts is "localhost"."""
+    """Tell whether only this machine can reach the address. The only name that counts is "localhost"."""
     if host == "localhost":
         return True
     try:
@@ -35,20 +35,20 @@ def is_loopback(host: str) -> bool:
 
 
 def is_this_machine(host_header: bytes) -> bool:
-    """True if a request names a loopback address as its Host. A page of another site can make its
-    own name point to 127.0.0.1, and its requests carry that name."""
+    """Tell whether a request names a loopback address as its Host. A page of another site can
+    make its own name point to 127.0.0.1, and its requests carry that name."""
     host = host_header.decode("latin-1")
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     return is_loopback(name.strip("[]"))
 
 
 def new_token() -> str:
-    """A token for one start of a server, which it prints."""
+    """Make a token for one start of a server, which it prints."""
     return secrets.token_urlsafe(24)
 
 
 def read_token(file: str | None, variable: str) -> str | None:
-    """The token in `file`, else in the variable, or None. ConfigError: unreadable."""
+    """Read the token in `file`, else in the variable, or None. ConfigError: unreadable."""
     if file is None:
         return (os.environ.get(variable) or "").rstrip("\r\n") or None
     path = Path(file)

@@ -15,7 +15,7 @@ PYTHON = "python"  # the tool of our own; others are functions of the user, text
 
 
 def name_of_tool(tool: str) -> str:
-    """The word that calls a tool."""
+    """Return the word that calls a tool."""
     return tool.rpartition(":")[2]
 
 

@@ -80,7 +80,7 @@ def wanted_by(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[s
 
 
 def is_score(value: object) -> bool:
-    """True if a user's function may return this: None, a bool, or a number from 0 to 1."""
+    """Tell whether a user's function may return this: None, a bool, or a number from 0 to 1."""
     if value is None:
         return True
     try:
@@ -115,7 +115,7 @@ DEFAULT_TASK = "math"
 
 
 def task_for(name: str | None, path: str) -> str:
-    """The task of the problems at `data.path`: `name`, or for None the one of the path.
+    """Return the task of the problems at `data.path`: `name`, or for None the one of the path.
 
     Raises:
         ConfigError: there is no such task, it fails its trial, or cannot judge these problems.

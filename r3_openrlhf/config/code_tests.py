@@ -57,7 +57,7 @@ class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
 
 
 def read_tests(text: str) -> CodeTests:
-    """The tests that a reference holds. DataError: it is not of this contract, or has no tests."""
+    """Read the tests that a reference holds. DataError: it is not of this contract, or has no tests."""
     if len(text) > MAX_CHARS:
         raise DataError(f"its tests have {len(text):,} characters, more than {MAX_CHARS:,}")
     try:
@@ -117,7 +117,7 @@ def _check_python(tests: CodeTests) -> None:
 
 
 def write_tests(tests: CodeTests) -> str:
-    """The inverse of read_tests. DataError as there."""
+    """Write tests as read_tests reads them. DataError as there."""
     try:
         text = json.dumps(msgspec.to_builtins(tests), ensure_ascii=False)
     except (ValueError, RecursionError) as error:
@@ -127,7 +127,7 @@ def write_tests(tests: CodeTests) -> str:
 
 
 def with_number_keys(value: Any) -> Any:
-    """A dictionary with the numbers as keys that JSON made texts of; any other value as it is."""
+    """Restore the numbers as keys that JSON made texts of; any other value stays as it is."""
     if isinstance(value, dict) and all(re.fullmatch(r"-?[0-9]{1,18}", key) for key in value):
         return {int(key): inner for key, inner in value.items()}
     return value
@@ -182,7 +182,7 @@ def split_names(tests: CodeTests) -> tuple[list[str], list[str]]:
 
 
 def _innermost(nodes: list[Any], names: set[str]) -> list[str]:
-    """The first of the names that is called with no call of another one inside, as a list."""
+    """Return the first of the names that is called with no call of another one inside, as a list."""
 
     def called(node: ast.AST) -> bool:
         return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
@@ -217,7 +217,7 @@ def free_names(source: str, *, of_builtins: bool = False) -> set[str]:
 
 
 def standard_import(name: str, *, is_module: bool) -> str | None:
-    """The import that gives a name of the standard library, or np; None: there is none."""
+    """Return the import that gives a name of the standard library, or np; None: there is none."""
     if name in _OTHERS or is_module and name in sys.stdlib_module_names:
         return _OTHERS.get(name, f"import {name}")
     known = (module for module in USUAL if name[0] != "_" and hasattr(importlib.import_module(module), name))
@@ -225,7 +225,7 @@ def standard_import(name: str, *, is_module: bool) -> str | None:
 
 
 def shared_lines(tests: CodeTests) -> tuple[str, list[str]]:
-    """(the setup, the tests) of `asserts` in which an entry may use what earlier ones define.
+    """Return (the setup, the tests) of `asserts` in which an entry may use what earlier ones define.
 
     An entry that only defines something is no test, but part of the setup. Errors as split_names."""
     setup, earlier, sources = tests.setup, "", []

@@ -58,17 +58,17 @@ CONFIGS = Path(__file__).parents[1] / "configs"  # in a checkout a link to the t
 
 
 def experiments() -> list[str]:
-    """The names that `experiment=NAME` takes."""
+    """Return the names that `experiment=NAME` takes."""
     return sorted(file.stem for file in (CONFIGS / "experiment").glob("*.yaml"))
 
 
 def presets() -> list[str]:
-    """The names that `algo=NAME` takes."""
+    """Return the names that `algo=NAME` takes."""
     return sorted(file.stem for file in (CONFIGS / "algo").glob("*.yaml"))
 
 
 def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[str]]:
-    """The one experiment=NAME of a command line, and the others. ConfigError: none, or several."""
+    """Return the one experiment=NAME of a command line, and the others. ConfigError: none, or several."""
     names = [setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")]
     if len(names) != 1:
         raise ConfigError(f"r3 {command} needs one experiment=NAME; known: {', '.join(experiments())}")
@@ -142,7 +142,7 @@ def _experiment_of(experiment: str) -> list[str]:
 
 
 def _keys_beside_algo(experiment: str) -> set[str]:
-    """The keys that an experiment's own file sets beside `algo`; none where it leaves the algorithm open."""
+    """Return the keys that an experiment's own file sets besides `algo`; none where it leaves the algorithm open."""
     file = Path(experiment) if experiment.endswith(".yaml") else CONFIGS / "experiment" / f"{experiment}.yaml"
     values = yaml.safe_load(file.expanduser().read_text(encoding="utf-8")) or {}
     return {key for key, _ in _leaves(values, R3Config)} if "algo" in values else set()
@@ -171,7 +171,7 @@ def config_to_json(config: R3Config) -> str:
 
 
 def config_from_json(text: str) -> R3Config:
-    """The configuration that `config_to_json` wrote. Raises ConfigError as `load_config` does."""
+    """Read the configuration that `config_to_json` wrote. Raises ConfigError as `load_config` does."""
     return _checked(_as_text(json.loads(text)), source="the stored configuration")
 
 
@@ -185,9 +185,9 @@ def config_to_yaml(config: R3Config) -> str:
 
 
 def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Config:
-    """The configuration in `text`; `source` names it in a ConfigError. Keys of `RETIRED` are passed
-    over; `lenient`: all that this version does not have, which `passed_over` then names. What its
-    user took from the environment is a text, which is checked by nothing.
+    """Read the configuration in `text`; `source` names it in a ConfigError. Keys of `RETIRED` are
+    passed over; `lenient`: all that this version does not have, which `passed_over` then names.
+    What its user took from the environment is a text, which is checked by nothing.
 
     Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote."""
     _check_yaml(text, source)
@@ -217,13 +217,13 @@ def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Conf
 
 
 def _unknown_in(values: dict[str, Any]) -> list[str]:
-    """The keys that the code does not have."""
+    """Return the keys that the code does not have."""
     known = fields_of()
     return [key for key, _ in _leaves(values, R3Config) if not any(f"{name}.".startswith(f"{key}.") for name in known)]
 
 
 def _unchecked_in(values: dict[str, Any]) -> list[str]:
-    """The keys whose value is an environment's, which is not read, and what may depend on it."""
+    """Return the keys whose value is an environment's, which is not read, and what may depend on it."""
     typed = [key for key, value in _leaves(values, R3Config) if "${" in str(value)]
     return [key for key in (*typed, "data.task") if typed and fields_of()[key].default != MISSING]
 
@@ -235,12 +235,12 @@ def _taken_out(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _retired_in(values: dict[str, Any]) -> list[str]:
-    """The keys of `RETIRED` that these sections set."""
+    """Return the keys of `RETIRED` that these sections set."""
     return [key for key in RETIRED if key.rpartition(".")[2] in _section_of(values, key)]
 
 
 def _each(value: Any, change: Callable[[str], str]) -> Any:
-    """The same with every text in it changed."""
+    """Change every text in a value."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -249,12 +249,12 @@ def _each(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _as_text(value: Any) -> Any:
-    """The same for OmegaConf, which then resolves nothing in it."""
+    """Escape a value for OmegaConf, which then resolves nothing in it."""
     return _each(value, lambda text: re.sub(r"(\\*)\$\{", r"\1\1\\${", text))
 
 
 def _typed(values: dict[str, Any], config: R3Config) -> dict[str, Any]:
-    """The keys that hold texts from outside the configuration, as they were typed. Numbers, words
+    """Return the keys that hold texts from outside the configuration, as they were typed. Numbers, words
     of a list and what decides about other keys are no secrets, and readers need them."""
     if not RESOLVER.search(str(values)):
         return {}
@@ -278,7 +278,7 @@ def _typed(values: dict[str, Any], config: R3Config) -> dict[str, Any]:
 
 
 def _section_of(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """The dictionary that holds the last part of a key; an empty one if there is none."""
+    """Return the dictionary that holds the last part of a key; an empty one if there is none."""
     section: Any = values
     for part in key.split(".")[:-1]:
         section = section.get(part) if isinstance(section, dict) else None
@@ -374,7 +374,7 @@ def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_plain_path(override: str) -> str:
-    """The same with quotes around a plain path, as "~", "(", "#", "=" and others are for Hydra."""
+    """Put quotes around a plain path, as "~", "(", "#", "=" and others are for Hydra."""
     key, _, value = override.partition("=")
     name = key.lstrip("+")
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
@@ -419,7 +419,7 @@ def _hints_of(schema: Any) -> dict[str, Any]:
 
 @functools.cache
 def fields_of(schema: Any = R3Config, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
-    """The field of each key."""
+    """Return the field of each key."""
     found: dict[str, dataclasses.Field[Any]] = {}
     hints = _hints_of(schema)
     for field in dataclasses.fields(schema):
@@ -446,7 +446,7 @@ def _leaves(values: dict[str, Any], schema: Any, prefix: str = "") -> Iterator[t
 
 
 def _nearest_key(key: str, known: list[str]) -> str:
-    """A synonym first; then keys of the same group, as a misspelt last part is usual."""
+    """Suggest a synonym first; then keys of the same group, as a misspelt last part is usual."""
     last = key.rpartition(".")[2].lower()
     meant = next((name for name, words in SYNONYMS.items() if last in words), None)
     if meant is not None:

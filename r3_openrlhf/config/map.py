@@ -51,8 +51,8 @@ def settings() -> tuple[Setting, ...]:
 
 
 def chosen(section: str | None, search: str | None) -> list[Setting]:
-    """The settings of one section (or one key), and those that a word finds in key, meaning or
-    allowed values.
+    """Return the settings of one section (or one key), and those that a word finds in key, meaning
+    or allowed values.
 
     Raises:
         ConfigError: a section that does not exist, or nothing found."""
@@ -122,12 +122,12 @@ def _comments(schema: type) -> dict[str, str]:
 
 
 def _allowed(words: Iterable[str]) -> tuple[str, ...]:
-    """The words of a setting; an open table takes an import path, too."""
+    """Return the words of a setting; an open table takes an import path, too."""
     return (*map(str, words), *(["package.module:name"] if isinstance(words, open_table.OpenTable) else []))
 
 
 def described(setting: Setting) -> str:
-    """A setting as two or three lines of text."""
+    """Describe a setting in two or three lines of text."""
     head = f"{setting.key} = {setting.default}    {setting.kind}" + (f", {setting.unit}" if setting.unit else "")
     lines = [head, *([f"    {setting.meaning}"] if setting.meaning else [])]
     if setting.allowed:

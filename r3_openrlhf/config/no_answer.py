@@ -14,7 +14,7 @@ _FRAMES = re.compile(
 
 
 def says_no_answer(reference: str) -> bool:
-    r"""True if this is a note that there is no answer, such as "proof" or "\text{see solution}"."""
+    r"""Tell whether this is a note that there is no answer, such as "proof" or "\text{see solution}"."""
     text = reference if len(reference) <= 80 else ""
     while (inside := _FRAMES.sub(r"\1", text)) != text:
         text = inside

@@ -64,7 +64,7 @@ class RewardFunction:
 
 
 def placed(path: str) -> str:
-    """The import path with its file's place: runs are read from other directories, too."""
+    """Make the file of an import path absolute: runs are read from other directories, too."""
     file, colon, name = path.rpartition(":") if not path.endswith(".py") else (path, "", "")
     return f"{Path(file).expanduser().absolute()}{colon}{name}" if file.endswith(".py") else path
 

@@ -121,7 +121,7 @@ class RewardConfig:
         return [reward_function(key, path, self.arguments_of(path)) for path in paths]
 
     def arguments_of(self, path: str) -> dict[str, Any]:
-        """The part of function_args for one of all_functions."""
+        """Return the part of function_args for one of all_functions."""
         return self.function_args if self.function else self.function_args.get(path.rpartition(":")[2], {})
 
     @property
