@@ -59,7 +59,7 @@ def openrlhf_arguments(
     resume: bool = False,
     universal: bool = False,
 ) -> list[str]:
-    """The whole command line after `python -m openrlhf.cli.train_ppo_ray`. Pure: no disk, no
+    """Return the whole command line after `python -m openrlhf.cli.train_ppo_ray`. Pure: no disk, no
     environment.
 
     platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded; universal: one
@@ -84,12 +84,12 @@ def openrlhf_arguments(
 
 
 def given_flags(config: R3Config) -> dict[str, Any]:
-    """The flags of OpenRLHF that a configuration gives (openrlhf.FLAG), with their values."""
+    """Return the flags of OpenRLHF that a configuration gives (openrlhf.FLAG), with their values."""
     return dict(_flat(config.openrlhf))
 
 
 def own_flags() -> frozenset[str]:
-    """The names of all flags that a run sets, with a critic or without."""
+    """Return the names of all flags that a run sets, with a critic or without."""
     config = R3Config(run_dir="run")
     config.model.path = config.data.path = ""
     flags = _own_flags(config, RunDirectory("run"), model_dir="", platform="cuda", resume=False, universal=False)
@@ -185,7 +185,7 @@ def _critic_flags(config: R3Config, model_dir: str) -> dict[str, Any]:
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    """True: the bare switch. False or None: nothing. A list: several values."""
+    """Spell a flag. True: the bare switch. False or None: nothing. A list: several values."""
     if value is None or value is False:
         return []
     if value is True:

@@ -45,7 +45,7 @@ class AheadGenerator(R3SamplesGenerator):
     """`step` counts batches: each trains at its own step, as the queue keeps their order."""
 
     def generate_samples(self, **generate_kwargs):
-        """As R3SamplesGenerator's; the rows are a SampledBatch."""
+        """Sample as R3SamplesGenerator does; the rows are a SampledBatch."""
         rows, pass_rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
         if rows:
             rows = SampledBatch(rows)
@@ -116,11 +116,11 @@ class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), Ve
         )
 
     def meet(self, generator, generate_kwargs: dict) -> None:
-        """The actor that samples, and how it does."""
+        """Set the actor that samples, and the arguments that it samples with."""
         self.generator, self.generate_kwargs = generator, generate_kwargs
 
     def init_checkpoint_states(self) -> dict:
-        """As the synchronous trainer's; then engines and sampler know where the run is."""
+        """Initialize as the synchronous trainer does; then tell engines and sampler where the run is."""
         states = super().init_checkpoint_states()
         self.tell_engines()
         own = self.samples_generator
@@ -143,12 +143,12 @@ class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), Ve
         return ray.get(self.generator.take_counts.remote())
 
     def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
-        """As the synchronous trainer's; then it waits for rollouts."""
+        """Save as the synchronous trainer does; then announce the wait for rollouts."""
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         self._announce(Phase.SAMPLING)
 
     def fit(self, global_step: int = 0) -> None:
-        """The whole run."""
+        """Run the whole training."""
         self._announce(Phase.SAMPLING)
         super().fit(global_step)
 

@@ -40,7 +40,7 @@ def even_slices(num_rows: int, num_slices: int) -> list[slice]:
 
 
 def micro_batches(num_rows: int, micro_batch_size: int) -> list[slice]:
-    """As few micro-batches as the size allows, filled evenly."""
+    """Return as few micro-batches as the size allows, filled evenly."""
     return even_slices(num_rows, -(-num_rows // micro_batch_size))
 
 

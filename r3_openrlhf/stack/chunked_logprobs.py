@@ -103,7 +103,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
 def _scaled_logits(
     hidden_CH: torch.Tensor, weight_VH: torch.Tensor, temperature: float, dtype: torch.dtype
 ) -> torch.Tensor:
-    """A tensor of its own, that may be changed."""
+    """Compute the logits over the temperature, in a new tensor that the caller may change."""
     x_CV = (hidden_CH @ weight_VH.T).to(dtype)
     return x_CV if temperature == 1.0 else x_CV.div_(temperature)
 

@@ -141,7 +141,7 @@ def new_lines(path: Path) -> Iterator[list[dict]]:
 
 
 def evaluation_line(line: dict) -> str:
-    """A line of evaluations.jsonl, as a sentence for the terminal."""
+    """Format a line of evaluations.jsonl as a sentence for the terminal."""
     if line["pass_at_1"] is None:
         return f"held-out problems after step {line['step']}: no response could be graded"
     return (
@@ -152,7 +152,7 @@ def evaluation_line(line: dict) -> str:
 
 
 def step_line(metrics: dict) -> str:
-    """A line of metrics.jsonl for the terminal; "-" for each missing number."""
+    """Format a line of metrics.jsonl for the terminal; "-" for each missing number."""
 
     def number(key: str, digits: int = 0) -> str:
         value = metrics.get(key)

@@ -66,8 +66,8 @@ def response_of(
 def rollout_from_response(
     response: dict, *, context: Context, step: int, epoch: int, prefix_logprobs: np.ndarray | None = None
 ) -> Rollout:
-    """The record of one executor response; what is in no action range was given. prefix_logprobs:
-    float32, of the tokens that it was given first."""
+    """Return the record of one executor response; what is in no action range was given.
+    prefix_logprobs: float32, of the tokens that it was given first."""
     payload = response["r3"]
     begins, length = payload["prompt_tokens"], len(response["observation_tokens"])
     edges = [0, *(place - begins for run in response["action_ranges"] for place in run), length - begins]
@@ -101,7 +101,7 @@ def rollout_from_response(
 
 
 def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, sibling: Experience) -> Experience:
-    """A recalled rollout as one more row, after the prompt of the group that it joins.
+    """Return a recalled rollout as one more row, after the prompt of the group that it joins.
 
     `sibling` is a fresh row of that group, of a rehearsed one any fresh row: every row of a batch
     needs the same fields and info keys (upstream's Experience.concat_experiences looks at the first
@@ -134,7 +134,7 @@ def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, siblin
 
 
 def filler_experience(sibling: Experience, pad_token_id: int) -> Experience:
-    """A row of two tokens without any action: it carries no loss and no gradient, and keeps
+    """Make a row of two tokens without any action: it carries no loss and no gradient, and keeps
     data-parallel ranks in step (every rank runs the same number of forward and backward passes)."""
     sequences = torch.full((1, 2), pad_token_id, dtype=torch.long)
     zero = torch.zeros((1, 1))

@@ -69,7 +69,7 @@ class R3CriticActor(UpstreamCriticActor):
     """Upstream's, with R3CriticTrainer as its trainer, and critic_model as its model."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
-        """As upstream's (ppo_critic.py:198), which takes both from the module's global names."""
+        """Initialize as upstream does (ppo_critic.py:198), which takes both from the module's global names."""
         keep_blocked()
         use_share_of_cores()
         safe_pickles.allow_deepspeed()

@@ -18,15 +18,15 @@ THREADS = "R3_ACTORS_PER_NODE"
 
 
 def environment_of(config: R3Config, platform: str = "cuda") -> dict[str, str]:
-    """The variables that a process of the job needs for `config_from_environment` and `on_cpu`."""
+    """Return the variables that a process of the job needs for `config_from_environment` and `on_cpu`."""
     recorded = {name: os.environ[name] for name in (RECORD, PLAYBACK) if name in os.environ}
     trusted = str(int(config.model.trust_remote_code))
     return {VARIABLE: config_to_json(config), PLATFORM: platform, MODEL_CODE: trusted, **recorded}
 
 
 def on_cpu() -> bool:
-    """True if the job is on the CPU platform. The driver decides: a Ray actor without a GPU of its
-    own sees no CUDA device on a GPU cluster either."""
+    """Return True if the job is on the CPU platform. The driver decides: a Ray actor without a GPU
+    of its own sees no CUDA device on a GPU cluster either."""
     return os.environ.get(PLATFORM) == "cpu"
 
 
@@ -44,7 +44,7 @@ def use_share_of_cores() -> None:
 
 @functools.lru_cache(maxsize=1)
 def config_from_environment() -> R3Config:
-    """The configuration of this job, read once a process. ConfigError: the variable is not set."""
+    """Return the configuration of this job, read once a process. ConfigError: the variable is not set."""
     text = os.environ.get(VARIABLE)
     if text is None:
         raise ConfigError(f"the environment variable {VARIABLE} is not set; start the job with `r3 train`")

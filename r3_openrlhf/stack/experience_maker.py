@@ -246,7 +246,7 @@ class R3ExperienceMaker(StockExperienceMaker):
     """Recall, rank, eq. 3."""
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
-        """The same of the mixed batch: fresh rows that are trained, recalled rows, fillers.
+        """Make the experiences of the mixed batch: fresh rows that are trained, recalled rows, fillers.
 
         Raises:
             TrainingStopped: also where no group has two graded rollouts.

@@ -85,8 +85,8 @@ def logprobs_of(actors, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
 
 
 def _forward(group, rows: list[torch.Tensor]) -> list[torch.Tensor]:
-    """A model's output at the action positions [A] of each row [1, T]. The ranks need equal numbers
-    of rows, so the first one is repeated up to a multiple."""
+    """Return a model's output at the action positions [A] of each row [1, T]. The ranks need equal
+    numbers of rows, so the first one is repeated up to a multiple."""
     more = rows + rows[:1] * (-len(rows) % (len(group._actor_handlers) // group.duplicate_actors))
     masks = [torch.ones_like(row) for row in more]
     passes = group.async_run_method_batch(

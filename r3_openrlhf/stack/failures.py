@@ -42,7 +42,7 @@ class ActorLost(Exception):
 
 
 def lost_actor(ray: ModuleType) -> ActorLost | None:
-    """The first actor of this Ray that ended against our will; waits up to SEEN_S."""
+    """Find the first actor of this Ray whose worker died; wait up to SEEN_S."""
     end = time.monotonic() + SEEN_S
     while True:
         try:
@@ -59,7 +59,7 @@ def lost_actor(ray: ModuleType) -> ActorLost | None:
 
 
 def memory_kills() -> int:
-    """Processes that this kernel ended for lack of memory since its start; 0: unknown."""
+    """Count the processes that this kernel killed for lack of memory since its start; 0: unknown."""
     with contextlib.suppress(OSError):
         if found := re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE):
             return int(found[1])
@@ -67,8 +67,8 @@ def memory_kills() -> int:
 
 
 def r3_error(error: BaseException, run: RunDirectory, *, killed_before: int) -> R3Error:
-    """The R3Error inside an error that crossed Ray's processes, or one sentence about another one.
-    killed_before: `memory_kills()` of when the run started."""
+    """Return the R3Error inside an error that crossed Ray's processes, or one sentence about
+    another one. killed_before: `memory_kills()` of when the run started."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:

@@ -34,7 +34,7 @@ NEEDS: dict[str, dict[str, Any]] = {flag: need for need in _TABLE["needs"] for f
 
 
 def need_of(name: str) -> dict[str, Any] | None:
-    """What a flag does nothing without, if anything: each of the critic's needs one."""
+    """Return the condition without which a flag does nothing, if any: each of the critic's needs one."""
     return NEEDS.get(name, NEEDS["critic.*"] if name.startswith("critic.") else None)
 
 
@@ -79,7 +79,7 @@ def check_flag(name: str, value: Any, config: R3Config) -> None:
 
 
 def check_together(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
-    """Raises ConfigError for flags that do nothing, or break the run, together with each other and
+    """Raise ConfigError for flags that do nothing, or break the run, together with each other and
     the configuration.
 
     given: flag -> value, each of which `check_flag` has let pass."""
@@ -158,7 +158,7 @@ def _is_one(value: Any) -> bool:
 
 
 def refusal(name: str, *, algo: str) -> str | None:
-    """Why a flag cannot be given; None if it can."""
+    """Return why a flag cannot be given; None if it can."""
     return REFUSED.get(name) or (REFUSED_WITH_R3.get(name) if ALGORITHMS[algo].own_advantages else None)
 
 

@@ -64,7 +64,7 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
 
 
 def _algorithm(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """The preset of configs/algo with these advantages, and why another estimator."""
+    """Return the preset of configs/algo with these advantages, and the reason if its estimator is another."""
     estimator = values["algo.advantage.estimator"]
     filters = values["algo.dynamic_filtering_enable"]
     names = [name for name, one in ALGORITHMS.items() if not one.own_advantages and one.filters_groups == filters]
@@ -108,7 +108,7 @@ def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, 
 
 
 def arguments_of(words: Sequence[str]) -> list[str]:
-    """The flags by their names of today: of a script if `words` is its path, else of the command."""
+    """Return the flags under today's names: of a script if `words` is its path, else of the command."""
     if len(words) == 1 and Path(words[0]).is_file():
         found = words_after(Path(words[0]).read_text(encoding="utf-8"), MODULE)
         if found is None:
@@ -122,7 +122,7 @@ def arguments_of(words: Sequence[str]) -> list[str]:
 
 
 def _by_new_names(words: list[str]) -> list[str]:
-    """The words with the flags of OpenRLHF 0.5 to 0.9 under the names of 0.11 (flags.toml)."""
+    """Return the words with the flags of OpenRLHF 0.5 to 0.9 under the names of 0.11 (flags.toml)."""
     found: list[str] = []
     for word in words:
         flag, is_one_word, value = word.partition("=") if word.startswith("--") else ("", "", "")
@@ -137,7 +137,7 @@ def _by_new_names(words: list[str]) -> list[str]:
 
 
 def page(arguments: Sequence[str]) -> tuple[str, str | None]:
-    """(the YAML of an experiment with comments, why R³ would refuse it or None)."""
+    """Return (the YAML of an experiment with comments, why R³ would refuse it or None)."""
     found, reasons = configuration(arguments)
     if any(flag == "data.image_key" for flag, _ in reasons):
         raise ConfigError("the run trains on images (--data.image_key), and R³ trains on text only")

@@ -64,7 +64,7 @@ def _record(config: R3Config) -> dict[str, Any]:
 
 
 def rows_to_begin_with(config: R3Config, run: RunDirectory) -> tuple[list[Rollout], dict[str, str]]:
-    """The imported successes of problems that the run trains on, and the prompts of all these by uid."""
+    """Return the imported successes of problems that the run trains on, and the prompts of all its problems by uid."""
     prompts = {Label.from_json(label).uid: prompt for prompt, label in zip(*read_prompts(run.data), strict=True)}
     rows = successes(RunDirectory(config.history.start or "").history)
     return [one for one in rows if one.uid in prompts], prompts
@@ -73,9 +73,9 @@ def rows_to_begin_with(config: R3Config, run: RunDirectory) -> tuple[list[Rollou
 def measured(
     config: R3Config, run: RunDirectory, rows: Sequence[Rollout], logprobs: Sequence[np.ndarray]
 ) -> tuple[list[Rollout], str]:
-    """The rows with their log-probs under the first policy, float32 [response tokens] each, but for those
-    that it finds too unlikely (replay.imported.min_logprob), and a sentence for the first page. Kept in
-    imported.json.
+    """Return the rows with their log-probs under the first policy, float32 [response tokens] each,
+    without those that it finds too unlikely (replay.imported.min_logprob), and a sentence for the
+    first page. Kept in imported.json.
 
     TrainingStopped: none is left."""
     limit = config.replay.imported.min_logprob

@@ -25,8 +25,8 @@ FOLDER = "_universal"  # next to _actor: OpenRLHF counts every folder in there a
 
 
 def must_convert(config: R3Config, run: RunDirectory) -> bool:
-    """True if another number of ranks saved the newest checkpoint. Raises ConfigError if so and
-    this run could not load it."""
+    """Return True if another number of ranks saved the newest checkpoint. Raises ConfigError if so
+    and this run could not load it."""
     tag = _tag(run)
     saved = len(list((run.checkpoints / ACTOR / tag).glob(SHARDS))) if tag else 0
     ds = config.openrlhf.get("ds") or {}

@@ -50,7 +50,7 @@ class Phase(StrEnum):
 def announce(
     run: RunDirectory, phase: Phase, *, step: int | None = None, at: float | None = None, warning: str | None = None
 ) -> None:
-    """A phase begins, now or then. One write of one line, so that processes do not mix."""
+    """Record that a phase begins, now or at `at`. One write of one line, so that processes do not mix."""
     event = {"time": round(time.time() if at is None else at, 3), "phase": phase, "step": step}
     line = json.dumps(event | ({} if warning is None else {"warning": warning})) + "\n"
     file = os.open(run.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)

@@ -56,7 +56,7 @@ class R3PolicyActor(UpstreamPolicyActor):
     models (lora.py)."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
-        """As upstream's (ppo_actor.py:495), with R3ActorTrainer; a ChunkedActor if
+        """Initialize as upstream does (ppo_actor.py:495), with R3ActorTrainer; a ChunkedActor if
         train.logits_chunk_tokens is set."""
         keep_blocked()
         use_share_of_cores()

@@ -68,7 +68,7 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         return super().__getitem__(idx) if self.dynamic_batch else self.items[self.slices[idx]]
 
     def collate_fn(self, batch):
-        """The rows of a micro-batch as one Experience. `batch` has one item, a micro-batch."""
+        """Return the rows of a micro-batch as one Experience. `batch` has one item, a micro-batch."""
         return super().collate_fn(batch if self.dynamic_batch else batch[0])
 
     def setup_dynamic_batch(self, strategy):
@@ -169,7 +169,7 @@ class OwnLoss:
         self.loss, self.settings, self.token_level_loss = loss, settings, token_level_loss
 
     def __call__(self, log_probs, old_log_probs, advantages, action_mask, **denominators):
-        """As PolicyLoss.forward: loss, share of clipped tokens, KL, and two values that are upstream's alone."""
+        """Compute, like PolicyLoss.forward: loss, share of clipped tokens, KL, and two values of upstream alone."""
         denominators.pop("rollout_log_probs")  # for OpenRLHF's importance sampling
         recalled_B1 = torch.zeros(len(log_probs), 1, dtype=torch.bool, device=log_probs.device)
         if self.recalled_B is not None:

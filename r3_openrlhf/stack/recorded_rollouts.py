@@ -36,7 +36,7 @@ class Recording:
         return cls(path) if path else None
 
     def key(self, seed: int, prompt: str) -> str:
-        """The record of the next response to `prompt` in the step that `seed` stands for."""
+        """Return the key of the next response to `prompt` in the step that `seed` stands for."""
         self._asked[seed, prompt] += 1
         return response_key(seed, self._asked[seed, prompt], prompt)
 
@@ -48,7 +48,7 @@ class Recording:
         unfinished.replace(self.path / f"{key}.npz")
 
     async def read(self, key: str) -> Response:
-        """Raises DataError when the run asks for something that was not recorded."""
+        """Read a response. Raises DataError when the run asks for something that was not recorded."""
         await asyncio.sleep(0)  # as many responses at once as with an engine, in the same order
         if (self.path / f"{key}.npz").is_file():
             return read_response(self.path / f"{key}.npz")
@@ -56,11 +56,11 @@ class Recording:
 
 
 def response_key(seed: int, sample: int, prompt: str) -> str:
-    """The `sample`-th recorded response (from 1) to `prompt` in the step of `seed`."""
+    """Return the key of the `sample`-th recorded response (from 1) to `prompt` in the step of `seed`."""
     return hashlib.sha256(f"{seed}/{sample}/{prompt}".encode()).hexdigest()
 
 
 def read_response(path: Path) -> Response:
-    """The response in a file that `Recording.write` made."""
+    """Read the response in a file that `Recording.write` made."""
     with np.load(path) as file:
         return file["token_ids"].tolist(), file["logprobs"], str(file["finish_reason"])

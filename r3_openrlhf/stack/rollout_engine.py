@@ -90,7 +90,7 @@ class R3RolloutActor(UpstreamRolloutActor):
         return [response for one in found for response in (one if isinstance(one, list) else [one])]
 
     async def set_policy_step(self, step: int) -> None:
-        """The weights just received are those after `step` optimizer steps (asynchronous)."""
+        """Record that the weights just received are those after `step` optimizer steps (asynchronous)."""
         self.policy_step = step
 
 

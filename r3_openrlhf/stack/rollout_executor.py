@@ -49,7 +49,7 @@ class SamplingExecutor(AgentExecutorBase):
         self.stops: dict[tuple[str, ...], tuple[list[int], list[str]]] = {}
 
     def sampling(self, params, tokenizer, *, logprobs: int, stops: Sequence[str] = ()):
-        """A copy of OpenRLHF's parameters with this number of most likely tokens, and the run's stops.
+        """Copy OpenRLHF's parameters, with this number of most likely tokens, and the run's stops.
         stops: further ones, of tools."""
         params = deepcopy(params)
         params.logprobs = logprobs
@@ -141,7 +141,7 @@ class AgentExecutor(SamplingExecutor):
     async def _pieces(
         self, llm_engine, prompt: str, prompt_ids, prefix, sampling_params, max_tokens: int, tokenizer, calls
     ) -> tuple[list[tuple[list[int], np.ndarray | None]], str]:
-        """The response as (token ids, log-probs [T, 1 + k]; None: given) in order, and why it ended."""
+        """Return the response as (token ids, log-probs [T, 1 + k]; None: given) in order, and why it ended."""
         pieces: list[tuple[list[int], np.ndarray | None]] = [(prefix, None)] if prefix else []
         so_far = list(prefix)
         while True:

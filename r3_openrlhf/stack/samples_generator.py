@@ -109,7 +109,7 @@ class R3SamplesGenerator(SamplesGenerator):
         )
 
     def generate_samples(self, **generate_kwargs):
-        """The rollouts of the next step, group by group, in the order of their prompts.
+        """Sample the rollouts of the next step, group by group, in the order of their prompts.
 
         Returns, as upstream's (samples_generator.py:89): rows, none at train.max_steps or when the
         token budget is spent; the percentage of groups that dynamic filtering kept, or None;
@@ -207,7 +207,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self._cut_short = True
 
     def _rows_that_divide(self, rows: list[Experience]) -> list[Experience]:
-        """A stock algorithm's short batch at an epoch's end without the groups that would give
+        """Return a stock algorithm's short batch at an epoch's end without the groups that would give
         ranks different numbers of rows. R³ and agents add fillers instead (experience_maker.py)."""
         if self.config.algorithm.own_advantages or len(rows) == self.config.rows_per_step:
             return rows
@@ -246,7 +246,7 @@ class R3SamplesGenerator(SamplesGenerator):
             samples_generator.SamplingParams = params
 
     def _seed_needed(self) -> bool:
-        """A seed for each request slows a GPU sampler down, so only where it is asked for."""
+        """Return True if each request needs a seed. It slows a GPU sampler down, so only where asked for."""
         return self.config.train.deterministic or RECORD in os.environ or PLAYBACK in os.environ
 
     def _further(self, prompts: list[str], labels: list[str]) -> list[tuple[str, str]]:
@@ -323,5 +323,5 @@ def num_tokens(rows: list[Experience]) -> int:
 
 
 def stable_seed(*parts) -> int:
-    """The same on every machine and in every process; below 2**56, which torch and vLLM take."""
+    """Return a seed that is the same on every machine and in every process; below 2**56, which torch and vLLM take."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")

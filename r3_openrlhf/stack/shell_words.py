@@ -25,7 +25,7 @@ _BEFORE = {"export", "declare", "local", "readonly", "then", "else", "do"}
 
 
 def words_after(text: str, module: re.Pattern[str]) -> list[str] | None:
-    """The words after the one that is `module`, of the first command with it; None: there is none."""
+    """Return the words after the one that is `module`, of the first command with it; None: there is none."""
     text = _HEREDOC.sub(lambda found: f'{found[1]}="{found[3]}"', text.replace("\\\n", " "))
     return _search(text, module, {})
 
@@ -54,7 +54,7 @@ def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | Non
 
 
 def _statements(text: str) -> Iterator[list[str]]:
-    """The raw words of each command; an array is one word, NAME=(...)."""
+    """Yield the raw words of each command; an array is one word, NAME=(...)."""
     words: list[str] = []
     array: list[str] | None = None
     for token in _TOKEN.finditer(text):
@@ -95,7 +95,7 @@ def _expanded(raw: list[str], known: Mapping[str, list[str]]) -> list[str]:
 
 
 def _filled(text: str, known: Mapping[str, list[str]]) -> str:
-    """The text with the values of variables; an unknown one without a default stays."""
+    """Fill in the values of variables; an unknown one without a default stays."""
 
     def value(found: re.Match[str]) -> str:
         name, default = found["name"] or found["plain"], found["default"]

@@ -194,7 +194,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         return self.samples_generator.take_counts()
 
     def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
-        """Writes the step's lines; saves and asks the held-out problems when that is due.
+        """Write the step's lines; save and ask the held-out problems when that is due.
 
         RunInterrupted, once all is saved: a stop, or the deadline allows no other step.
         """
@@ -298,8 +298,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             tracker.log_eval(step, numbers)
 
     def _forget_what_no_checkpoint_needs(self, global_step: int) -> None:
-        """The history keeps evicted rows until no checkpoint can ask for them. Without any
-        checkpoint a run that is started again starts from nothing."""
+        """Let the history drop evicted rows that no checkpoint can ask for. Without any checkpoint
+        a run that is started again starts from nothing."""
         if self.history is None:
             return
         kept = [
@@ -311,7 +311,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             self.history.set_rollback_floor(global_step)
 
     def fit(self, global_step: int = 0) -> None:
-        """The run, with the last evaluation. However it ends, trackers and history are closed."""
+        """Run the training, with the last evaluation. However it ends, trackers and history are closed."""
         # upstream closes its trackers at the end (:503), before the last evaluation
         trackers = [tracker for tracker in (self.wandb_logger, self.tensorboard_logger) if tracker]
         for tracker in trackers:

@@ -23,7 +23,7 @@ from r3_openrlhf.method.open_table import nearest
 
 
 def check_arguments(arguments: list[str], *, source: Path | None = None, off: Iterable[str] = ()) -> SimpleNamespace:
-    """The nested namespace that the installed OpenRLHF makes of `arguments`, after its own checks.
+    """Return the nested namespace that the installed OpenRLHF makes of `arguments`, after its own checks.
 
     off: flags whose names are checked; one that is false or null is in no argument.
     source: the file with the parser; None: openrlhf/cli/train_ppo_ray.py of the installed package.
@@ -39,8 +39,8 @@ def check_arguments(arguments: list[str], *, source: Path | None = None, off: It
 
 
 def parsed_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
-    """(the value of every flag of the installed OpenRLHF, the flags that `arguments` name), before
-    OpenRLHF's own checks.
+    """Return (the value of every flag of the installed OpenRLHF, the flags that `arguments` name),
+    before OpenRLHF's own checks.
 
     Raises:
         ConfigError: as `check_arguments`."""
@@ -63,7 +63,7 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _check_names(parser: argparse.ArgumentParser, arguments: list[str]) -> list[str]:
-    """The flags that `arguments` name. ConfigError: argparse would take the beginning of another."""
+    """Return the flags that `arguments` name. ConfigError: an unknown one (argparse takes beginnings)."""
     named = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
     if unknown := [flag for flag in dict.fromkeys(named) if flag not in _options(parser)]:
         raise ConfigError(
@@ -93,7 +93,7 @@ def installed_source() -> Path:
 
 
 def _upstream(source: Path) -> tuple[argparse.ArgumentParser, Callable[[list[str]], SimpleNamespace]]:
-    """The parser of the `__main__` block, and a function for the part up to `train(args)`."""
+    """Return the parser of the `__main__` block, and a function for the part up to `train(args)`."""
     making, checking = _programs(source, source.stat().st_mtime_ns)
     # importing openrlhf.utils.config would import torch and transformers; the file is alone
     hierarchize = runpy.run_path(str(source.parent.parent / "utils" / "config.py"))["hierarchize"]
@@ -130,7 +130,7 @@ def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
 
 
 def _imports(tree: ast.Module) -> list[ast.stmt]:
-    """The imports from the standard library at the top of the module (os, datetime)."""
+    """Return the imports from the standard library at the top of the module (os, datetime)."""
     return [
         node
         for node in tree.body

@@ -65,7 +65,7 @@ class AgentExecutor(SamplingExecutor):
     async def _play(
         self, task: Label, uid: str, attempt: str, sampling_params, max_length: int, hf_tokenizer, llm_engine
     ) -> tuple[Trajectory, list[Sampled]]:
-        """The trajectory, and its responses: one for each turn, and one that has no answer."""
+        """Play the task. Returns the trajectory and a response per turn, plus one whose answer was lost, if any."""
         room = max_length - sampling_params.max_tokens  # of a prompt: a turn may use its tokens
         sampled: list[Sampled] = []
 

@@ -80,7 +80,7 @@ class AgentExperienceMaker(R3ExperienceMaker):
         return self._kept
 
     def _rows_of_recalled(self, recalled: list[Rollout]) -> list[Rollout]:
-        """The turns of each trajectory that joins a task, trajectory by trajectory."""
+        """Return the turns of each trajectory that joins a task, trajectory by trajectory."""
         turns: list[Rollout] = []
         for place, stored in enumerate(recalled):
             trajectory, mine = recalled_trajectory(stored, self.config.agents, name=recalled_name(stored, place))
@@ -93,7 +93,7 @@ class AgentExperienceMaker(R3ExperienceMaker):
         super()._report(batch, gaps, metrics)
 
     def _warn(self) -> None:
-        """A turn in an environment is judged by other measures than a response."""
+        """Warn of nothing: a turn in an environment is judged by other measures than a response."""
 
     def _check_ungraded(self, batch: MixedBatch) -> None:
         """Trajectories are counted, not their turns (`_check_lost`)."""

@@ -58,7 +58,7 @@ class Tools:
         self._threads.shutdown(wait=False)
 
     async def call(self, name: str, argument: str, earlier: Sequence[str]) -> tuple[str, bool]:
-        """(the answer of a tool, did it fail?). earlier: programs whose names python has."""
+        """Call a tool. Returns (its answer, did it fail?). earlier: programs whose names python has."""
         if name == PYTHON:
             run = asyncio.get_running_loop().run_in_executor
             return await run(self._threads, self._run_python, argument, earlier)
@@ -133,8 +133,8 @@ class Calls:
         return self._tokenizer(text=text, add_special_tokens=False)["input_ids"]
 
     def _observed(self, text: str, most: int) -> list[int]:
-        """A stranger's text as tokens: no control characters, and none of the tokens that are marks, such
-        as those of roles and calls."""
+        """Encode a stranger's text: without control characters, and without the tokens that are
+        marks, such as those of roles and calls."""
         text = text[: CHARS_PER_TOKEN * most].rstrip()
         text = "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
         added = self._tokenizer.added_tokens_decoder

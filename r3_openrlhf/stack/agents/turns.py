@@ -37,12 +37,12 @@ class Sampled:
 
 
 def lost_at_reset(task_uid: str, uid: str, reason: str) -> Trajectory:
-    """The result of an environment that never began."""
+    """Return the result of an environment that never began."""
     return Trajectory(task_uid=task_uid, uid=uid, turns=(), end=End.LOST, reason=reason, success=None)
 
 
 def grade_of(trajectory: Trajectory) -> Grade:
-    """The verdict on a trajectory, shared by its turns; the reward is the environment's sum.
+    """Return the verdict on a trajectory, shared by its turns; the reward is the environment's sum.
 
     Without a word for success a positive sum is one. A lost trajectory is ungraded.
     """
