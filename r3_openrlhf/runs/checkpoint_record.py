@@ -64,7 +64,7 @@ def settle(checkpoints: Path) -> None:
 
 
 def _of_models(folder: Path) -> list[Path]:
-    """A checkpoint's directories: the policy's, and the critic's where there is one."""
+    """Return a checkpoint's directories: the policy's, and the critic's where there is one."""
     return [one for one in (folder, folder.parent.with_name(CRITIC) / folder.name) if one.is_dir()]
 
 
@@ -107,15 +107,15 @@ def read(folder: Path) -> CheckpointRecord | None:
 
 
 def settings_of(config: R3Config) -> dict[str, Any]:
-    """The settings to keep, as JSON gives them back."""
+    """Return the settings to keep, as JSON gives them back."""
     from r3_openrlhf.config import loading  # Hydra: `r3 history verify` reads records without it
 
     return msgspec.json.decode(msgspec.json.encode(loading.settings_of(config)))
 
 
 def check(folder: Path, *, force: bool) -> CheckpointRecord | None:
-    """The record of a checkpoint from which a run may continue, the critic's included. ConfigError:
-    another user wrote it, or its files are not what was written."""
+    """Check a checkpoint from which a run may continue, the critic's included, and return its
+    record. ConfigError: another user wrote it, or its files are not what was written."""
     if not folder.is_dir():
         raise ConfigError(
             f"{folder} is named by {folder.with_name('latest')} and is not there; restore it from a copy"

@@ -73,7 +73,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
-        """An existing run. Raises R3Error when there is none."""
+        """Open an existing run. Raises R3Error when there is none."""
         run = cls(path)
         if not run.config.is_file():
             raise R3Error(f"{path} is not a run directory: it has no config.yaml")
@@ -172,7 +172,7 @@ class RunDirectory:
         write_whole(self.finished, read_text(self.config))
 
     def is_finished(self, config: R3Config) -> bool:
-        """True if the same command would have nothing left to do."""
+        """Return True if the same command would have nothing left to do."""
         if not self.finished.is_file():
             return False
         with looking_only():
@@ -180,7 +180,7 @@ class RunDirectory:
         return settings_of(ended) == settings_of(config)
 
     def load_config(self) -> R3Config:
-        """The checked settings of config.yaml; code they name is not imported. ConfigError."""
+        """Load and check the settings of config.yaml; code they name is not imported. Raises ConfigError."""
         with looking_only():
             config = config_from_yaml(read_text(self.config), source=str(self.config), lenient=True)
         if config.passed_over:
@@ -218,11 +218,11 @@ class RunDirectory:
         _append_lines(self.evaluations, [evaluation])
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, [] without the file. Raises R3Error for a damaged line."""
+        """Read the lines of metrics.jsonl, [] without the file. Raises R3Error for a damaged line."""
         return list(read_lines(self.metrics, MetricsLine))
 
     def read_evaluations(self) -> list[dict[str, Any]]:
-        """The lines of evaluations.jsonl, [] without it. R3Error: a damaged line."""
+        """Read the lines of evaluations.jsonl, [] without it. R3Error: a damaged line."""
         return list(read_lines(self.evaluations, EvaluationLine))
 
     def read_rollouts(
@@ -275,14 +275,14 @@ class RunDirectory:
         return [{"step": step, "key": key, "before": before.get(key), "now": now[key]} for key in changed]
 
     def newest_weights(self) -> Path:
-        """The last step's model if the run has ended, else the newest checkpoint's."""
+        """Return the last step's model if the run has ended, else the newest checkpoint's."""
         if self.final_model.is_dir():
             return self.final_model
         copies = sorted(self.checkpoints.glob("global_step*_hf"), key=lambda path: int(re.sub(r"\D", "", path.name)))
         return copies[-1] if copies else self.checkpoints / "global_stepN_hf"
 
     def _add_code_state(self) -> None:
-        """A run that continued with other code has one section per state, oldest first."""
+        """Add the code's state if it is new: one section per state, oldest first."""
         state = describe_code()
         before = read_text(self.code_state) if self.code_state.is_file() else ""
         if not before.endswith(state):
@@ -331,7 +331,7 @@ def _append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
 
 
 def _drop_torn_line(file: BinaryIO) -> None:
-    """A process that was killed while writing leaves a last line without its end."""
+    """Drop a last line without its end: a process that was killed while writing leaves one."""
     size = file.seek(0, os.SEEK_END)
     position, tail = size, b""
     while position > 0 and b"\n" not in tail:
@@ -344,8 +344,8 @@ def _drop_torn_line(file: BinaryIO) -> None:
 
 
 def write_whole(path: Path, text: str | Iterable[str], *, mode: int = 0o666) -> None:
-    """The new content or the old one, never a part of it, whatever happens. mode: of a new file,
-    less the umask; a text with the password of a URL is its owner's alone."""
+    """Write a file whole: it has the new content or the old one, whatever happens. mode: of a new
+    file, less the umask; a text with the password of a URL is its owner's alone."""
     parts = [text] if isinstance(text, str) else text
     if isinstance(text, str) and without_secrets(text) != text:
         mode = 0o600

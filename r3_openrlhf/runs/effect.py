@@ -43,7 +43,7 @@ class HeldOut:
     high: float | None
 
     def sentence(self) -> str:
-        """The change with its interval, and what it does not decide."""
+        """State the change with its interval, and what it does not decide."""
         if self.steps[0] == self.steps[1]:
             return f"Not decided: held-out problems were evaluated once, at step {self.steps[0]}."
         has_interval = self.low is not None and self.high is not None
@@ -91,7 +91,7 @@ class Effect(Totals):
         return [sentence for _, sentence in self.parts()]
 
     def parts(self) -> list[tuple[str, str]]:
-        """The sentences by their subject: held-out, groups, update, reflection."""
+        """Return the sentences by their subject: held-out, groups, update, reflection."""
         parts = {
             "held-out": self.held_out.sentence()
             if self.held_out is not None
@@ -168,7 +168,7 @@ class Tally:
 
 
 def tally_of(file: Path, step: int) -> Tally:
-    """The tally of a step's file, kept until it changes. R3Error: a damaged file."""
+    """Return the tally of a step's file, kept until it changes. R3Error: a damaged file."""
     return _tally(file, step, file.stat().st_mtime_ns)
 
 
@@ -204,7 +204,7 @@ def _tally(file: Path, step: int, _written_ns: int) -> Tally:
 
 
 def _totals(tallies: Sequence[Tally]) -> dict[str, Any]:
-    """The fields of Totals over some steps."""
+    """Compute the fields of Totals over some steps."""
     reflections = [difference for tally in tallies for difference in tally.reflections]
     mass = sum(tally.mass for tally in tallies)
     return {

@@ -78,7 +78,7 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def no_link(name: str, flags: int) -> int:
-    """An `opener` for open(): it fails where the file is a link."""
+    """Open a file, but fail where it is a link: an `opener` for open()."""
     return os.open(name, flags | os.O_NOFOLLOW, 0o666)
 
 
@@ -125,7 +125,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a regular file of at most MAX_BYTES. OSError."""
+    """Read a regular file of at most MAX_BYTES bytes. Raises OSError."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES // 2**20} MB", str(path))
@@ -155,7 +155,7 @@ def _sentences(path: Path, line: int | None = None) -> Iterator[None]:
 
 
 def read_text(path: Path) -> str:
-    """Raises R3Error for a file that cannot be read or is no text."""
+    """Read a text file. Raises R3Error for one that cannot be read or is no text."""
     with _sentences(path):
         return read_bytes(path).decode()
 

@@ -82,7 +82,7 @@ class FirstPage:
         return asdict(self) | {"read": self.used + sum(self.left_out.values())}
 
     def lines(self) -> list[str]:
-        """The page as text."""
+        """Return the page as lines of text."""
         left = ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items() if count)
         read = self.used + sum(self.left_out.values())
         rows = f"{read:,} rows read, {self.used:,} used" + (f"; left out: {left}" if left else "")
@@ -107,7 +107,7 @@ class FirstPage:
 
 
 def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str, data: PreparedData) -> FirstPage:
-    """The page of a training run, from its training file. Only `FirstPage.check` raises."""
+    """Make the page of a training run, from its training file. Only `FirstPage.check` raises."""
     room = config.data.max_len - config.rollout.max_new_tokens
     rows = []
     with data.path.open(encoding="utf-8") as file:
@@ -138,13 +138,13 @@ def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
 
 
 def num_steps(config: R3Config, data: PreparedData) -> int:
-    """Steps of the whole run, the last batch may be short; at most train.max_steps."""
+    """Count the steps of the whole run, whose last batch may be short; at most train.max_steps."""
     steps = -(-data.num_problems // config.rollout.batch_size) * config.train.num_epochs
     return min(steps, config.train.max_steps or steps)
 
 
 def page_of_tasks(config: R3Config, model: str, data: PreparedData) -> FirstPage:
-    """The page of an agentic run: model and number of tasks; prompts only arise in play."""
+    """Make the page of an agentic run: model and number of tasks; prompts only arise in play."""
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
     steps, algorithm = num_steps(config, data), algorithm_lines(config)
     return make_page(FirstPage(used=data.num_problems, steps=steps, algorithm=algorithm), config, tokenizer, model, [])
@@ -238,7 +238,7 @@ def probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | No
 
 
 def _asks_for_reference(config: RewardConfig) -> str:
-    """The first of the user's functions with a parameter for the reference, or ""."""
+    """Return the first of the user's functions with a parameter for the reference, or ""."""
     wanted = {"reference", "references", "ground_truth"}
     for path in config.all_functions:
         if path == BUILT_IN:
@@ -288,7 +288,7 @@ def _asked(
 
 
 def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Example]) -> list[Finding]:
-    """A grader that pays no reference, or every answer."""
+    """Find a grader that pays no reference, or every answer."""
     asked = [example.said for example in examples if example.said]
     if not asked:
         return []
@@ -333,7 +333,7 @@ def _read_as(task: str, reference: str, problem: str) -> str:
 
 
 def _beside(head: str, lines: Sequence[str]) -> list[str]:
-    """A block of a stranger's text after `head`, without control characters. "…": a line is cut."""
+    """Format a stranger's text as a block after `head`, without control characters. "…": a line is cut."""
     cleaned = map(_clean, lines)
     shown = [line if len(line) <= _LINE_CHARS else f"{line[: _LINE_CHARS - 1]}…" for line in cleaned]
     if len(shown) > _PROMPT_LINES:

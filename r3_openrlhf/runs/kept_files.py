@@ -17,13 +17,13 @@ FOLDER = "reward_functions"
 
 
 def file_of(path: str) -> Path | None:
-    """The file of an import path "file.py:name"; None for a module."""
+    """Return the file of an import path "file.py:name"; None for a module."""
     file = path if path.endswith(".py") else path.rpartition(":")[0]
     return Path(file) if file.endswith(".py") else None
 
 
 def copy_in(run: Path, path: str) -> str:
-    """The import path of the run's copy, which need not be there."""
+    """Return the import path of the run's copy, which need not exist."""
     file = file_of(path)
     return path if file is None else f"{run / FOLDER / file.name}{path.removeprefix(str(file))}"
 
@@ -44,7 +44,7 @@ def keep_functions(run: Path, paths: Sequence[str]) -> list[str]:
 
 
 def copy_steps(run: RunDirectory) -> list[int]:
-    """Steps of which the run has a copy, in order."""
+    """Return the steps of which the run has a copy, in order."""
     names = [path.parent.name for path in run.checkpoints.glob("global_step*_hf/config.json")]
     numbers = [name.removeprefix("global_step").removesuffix("_hf") for name in names]
     return sorted(int(number) for number in numbers if number.isdigit())

@@ -21,7 +21,7 @@ class RunBusy(R3Error):
 
 
 def acquire(run: RunDirectory) -> Lease:
-    """The right to train here, until release(). Makes the directory. RunBusy names the holder.
+    """Acquire the right to train here, until release(). Makes the directory. RunBusy names the holder.
 
     Waits half a minute where the last holder was killed on another host (lease.py)."""
     run.check_place()

@@ -132,7 +132,7 @@ def quarter_means(metrics: Sequence[dict[str, Any]], key: str) -> tuple[float | 
 
 
 def total(metrics: Iterable[dict[str, Any]], key: str) -> float | None:
-    """The sum of a value over the steps that have it; None: none has."""
+    """Sum a value over the steps that have it; None: none has."""
     values = _values(metrics, key)
     return sum(values) if values else None
 

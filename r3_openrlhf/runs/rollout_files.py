@@ -38,7 +38,7 @@ _NAME = re.compile(r"step_(\d+)\.parquet")
 
 
 def schema() -> pyarrow.Schema:
-    """The columns, the same for every step and run: a column of nulls keeps its type."""
+    """Return the columns, the same for every step and run: a column of nulls keeps its type."""
     import pyarrow as pa
 
     types = {
@@ -54,7 +54,7 @@ def schema() -> pyarrow.Schema:
 
 
 def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -> Path:
-    """The rollouts of one step, on disk when this returns. A file of the same step gives way.
+    """Write the rollouts of one step; they are on disk when this returns. Replaces a file of the same step.
 
     A key that is left out is null. Raises ValueError for an unknown key, a value of another type,
     NaN, infinity, a row of another step, and as many values per token as there are not tokens.
@@ -93,12 +93,12 @@ def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -
 
 
 def file_of(directory: Path, step: int) -> Path:
-    """Where the rollouts of a step are, or will be."""
+    """Return where the rollouts of a step are, or will be."""
     return directory / f"step_{step:06d}.parquet"
 
 
 def steps_in(directory: Path) -> dict[int, Path]:
-    """The file of each step that is there, in order."""
+    """Return the file of each step that has one, in order."""
     if not directory.is_dir():
         return {}
     found = {int(match[1]): path for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))}
@@ -116,7 +116,7 @@ def read_step(file: Path, *, uid_start: str = "", without: Collection[str] = ())
 
 
 def read_columns(file: Path, names: Collection[str]) -> list[dict[str, Any]]:
-    """These columns of every rollout of one file. Raises R3Error as `read_step` does."""
+    """Read these columns of every rollout of one file. Raises R3Error as `read_step` does."""
     return _read(file, uid_start="", columns=list(names)).to_pylist()
 
 
@@ -141,7 +141,7 @@ def read_tokens(file: Path, *, uid_start: str = "") -> Iterator[dict[str, np.nda
 
 
 def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
-    """A column not in the file is null. Reads only row groups with a wanted problem."""
+    """Read columns; one not in the file is null. Reads only row groups with a wanted problem."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -190,7 +190,7 @@ def _check_values(table: pyarrow.Table) -> None:
 
 @contextlib.contextmanager
 def opened(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-    """The columns of texts come as dictionaries, for `unpacked_bytes`.
+    """Open a file of rollouts. The columns of texts come as dictionaries, for `unpacked_bytes`.
 
     Raises:
         OSError: no regular file. ValueError: one whose few MB would fill the memory.

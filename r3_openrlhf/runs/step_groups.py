@@ -56,7 +56,7 @@ class StepGroup:
 
 
 def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
-    """The groups of a step in the order of its file."""
+    """Return the groups of a step in the order of its file."""
     groups = [_group(uid, Context(context), its_rows, step) for (uid, context), its_rows in grouped(rows).items()]
     mass = sum(group.mass for group in groups)
     reflected = {group.uid for group in groups if group.context is Context.REFLECTION}
@@ -100,7 +100,7 @@ def _mass(rows: Iterable[Row]) -> float:
 
 
 def _first_turns(rows: Sequence[Row]) -> list[Row]:
-    """A row of each trajectory, with its verdict; all rows where there is none."""
+    """Return a row of each trajectory, with its verdict; all rows where there are no trajectories."""
     return list({row.get("trajectory") or place: row for place, row in reversed([*enumerate(rows)])}.values())[::-1]
 
 

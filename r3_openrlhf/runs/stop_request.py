@@ -64,12 +64,12 @@ class StopRequest:
         self.stopped: Stopped | None = None  # what a signal has raised
 
     def ask(self, why: str) -> None:
-        """The run is to end after its current step; the last `why` counts, and "" takes it back."""
+        """Ask the run to end after its current step; the last `why` counts, and "" takes it back."""
         with open(self.path, "w", encoding="utf-8", opener=no_link) as file:
             file.write(why)
 
     def reason(self) -> str | None:
-        """Why the run is to end; None when there was no request."""
+        """Return why the run is to end; None when there was no request."""
         try:
             return self.path.read_text(encoding="utf-8").strip() or None
         except FileNotFoundError:
@@ -156,24 +156,24 @@ class StepClock:
         return cls(save_minutes=save_minutes, deadline=deadline)
 
     def step_ended(self) -> None:
-        """The step that began with `next_step` has ended."""
+        """Record that the step that began with `next_step` has ended."""
         self.longest_step_s = max(self.longest_step_s, self._now() - self._step_began)
 
     def saved(self, seconds: float) -> None:
-        """A checkpoint that took so many seconds is on disk."""
+        """Record that a checkpoint, which took `seconds`, is on disk."""
         self._saved = self._now()
         self.longest_save_s = max(self.longest_save_s, seconds)
 
     def next_step(self) -> None:
-        """A step begins now."""
+        """Record that a step begins now."""
         self._step_began = self._now()
 
     def is_time_to_save(self) -> bool:
-        """True if `save_minutes` have passed since the last checkpoint. False if they are None."""
+        """Return True if `save_minutes` have passed since the last checkpoint. False if they are None."""
         return self.save_minutes is not None and self._now() - self._saved >= 60 * self.save_minutes
 
     def reason_to_stop(self) -> str | None:
-        """A step as long as the longest, and a checkpoint, would not end before the deadline.
+        """Return why to stop: a step as long as the longest, and a checkpoint, would not end before the deadline.
 
         Nothing is known of a checkpoint before the first one: it counts as long as a step."""
         save_s = self.longest_save_s or self.longest_step_s

@@ -31,7 +31,7 @@ class Played(NamedTuple):
 
 
 def trajectories_of(rows: Sequence[Row]) -> list[Played]:
-    """The trajectories among a group's rows, in file order; [] of responses to a problem."""
+    """Return the trajectories among a group's rows, in file order; [] of responses to a problem."""
     found: dict[tuple[str, int | None], list[Row]] = {}
     for row in rows:
         if row["trajectory"] is not None:

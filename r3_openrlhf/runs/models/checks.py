@@ -190,8 +190,8 @@ def packing_fault(model_config: Any) -> str | None:
 
 
 def without_packing(config: R3Config, fault: str | None) -> tuple[R3Config, list[str]]:
-    """The configuration with which the model can be trained, and what changed. fault: `packing_fault`.
-    ConfigError: rows one by one do not divide evenly among the ranks."""
+    """Return the configuration with which the model can be trained, and what changed. fault:
+    `packing_fault`. ConfigError: rows one by one do not divide evenly among the ranks."""
     if fault is None or not (config.train.packing or config.train.dynamic_batch):
         return config, []
     changed = copy.deepcopy(config)

@@ -31,7 +31,7 @@ _SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|\Z)")  # the hub's cache 
 
 
 def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
-    """Where the model is, or will be once it is built. Reads nothing but directories, writes
+    """Return where the model is, or will be once it is built. Reads nothing but directories, writes
     nothing.
 
     A model directory is returned absolute, a hub name ("org/name") as it is: whether the hub has it
@@ -60,7 +60,7 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
 
 
 def adapter_alone(directory: Path) -> str | None:
-    """What to do with a directory that holds an adapter of PEFT and no model; None: it does not."""
+    """Say what to do with a directory that holds an adapter of PEFT and no model; None: it does not."""
     if not (directory / "adapter_config.json").is_file():
         return None
     try:
@@ -117,12 +117,12 @@ def keep_commit(file: Path, model: str) -> None:
 
 
 def is_built(path: str) -> bool:
-    """True for a name of BUILDERS or a builder's import path, from which models are made."""
+    """Return True for a name of BUILDERS or a builder's import path, from which models are made."""
     return bool(_sources_of(path))
 
 
 def _sources_of(path: str) -> list[Path]:
-    """The files whose code makes the model; [] where `path` names no builder. No imports."""
+    """Return the files whose code makes the model; [] where `path` names no builder. No imports."""
     here = Path(__file__)
     if path in BUILDERS:
         return [here.with_name(f"{module}.py") for module in BUILDERS[path]]

@@ -60,7 +60,7 @@ def write(
 
 
 def with_reflection(examples: Sequence[Example]) -> list[str]:
-    """The texts of a tokenizer's corpus: each example's turns, and its reflection prompt."""
+    """Return the texts of a tokenizer's corpus: each example's turns, and its reflection prompt."""
     from r3_openrlhf.method.core.reflection import reflection_message
 
     return [
@@ -106,7 +106,7 @@ def train_model(
     *,
     num_steps: int,
 ) -> Qwen2ForCausalLM:
-    """A Qwen2 of random weights, then next-token cross-entropy on the solutions, one
+    """Train a Qwen2 of random weights with next-token cross-entropy on the solutions, one
     `draw_examples` a step.
 
     torch's global random state is as before afterwards."""
@@ -149,7 +149,7 @@ def train_model(
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example]) -> Batch:
-    """A row of prompt + solution per example, padded right, and the mask of the solution."""
+    """Encode each example as a row of prompt + solution, padded right, with the mask of the solution."""
     turns = [[{"role": "user", "content": message}] for message, _ in examples]
     prompts = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     prompt_ids = tokenizer(prompts)["input_ids"]

@@ -46,7 +46,7 @@ def build(directory: Path) -> None:
 
 
 def gguf_path() -> Path:
-    """The GGUF file of the installed package; ConfigError where there is none."""
+    """Find the GGUF file of the installed package; ConfigError where there is none."""
     path: Path | None
     try:
         path = Path(str(importlib.metadata.distribution(PACKAGE).locate_file(GGUF)))

@@ -39,12 +39,12 @@ def draw_sum(rng: random.Random) -> str:
 
 
 def word_problem(sum_: str) -> str:
-    """As basic_arithmetic does in its simple style."""
+    """Word the sum as basic_arithmetic does in its simple style."""
     return f"Calculate {sum_}."
 
 
 def word_solution(sum_: str, rng: random.Random) -> str:
-    """The sum term by term, tersely or in words; a slip now and then is carried on."""
+    """Solve the sum term by term, tersely or in words; a slip now and then is carried on."""
     first, *others = map(int, sum_.split(" + "))
     total, steps = first, []
     for number in others:

@@ -33,7 +33,7 @@ def build(directory: Path) -> None:
 
 
 def right_action(vault: Vault) -> str:
-    """The next action on the shortest way to an open gate."""
+    """Return the next action on the shortest way to an open gate."""
     missing = [colour for colour in vault.needed if colour not in vault.taken]
     if vault.place == HALL:
         return f"go {missing[0]}" if missing else OPEN

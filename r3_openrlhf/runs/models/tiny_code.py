@@ -73,12 +73,12 @@ def value_of(parts: Parts, x: int) -> int:
 
 
 def word_problem(parts: Parts) -> str:
-    """The parts as a sentence."""
+    """Put the parts into a sentence."""
     return f"f {', then '.join(f'{WORDS[sign]} {number}' for sign, number in parts)}."
 
 
 def word_solution(parts: Parts, rng: random.Random) -> str:
-    """A fenced function, tersely or line by line, now and then with a slip."""
+    """Write a fenced function, tersely or line by line, now and then with a slip."""
     lines = []
     for sign, number in parts:
         slip = rng.choice((1, -1)) if rng.random() < SLIP_RATE else 0

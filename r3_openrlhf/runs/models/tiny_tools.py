@@ -38,7 +38,7 @@ def _draw_examples(rng: random.Random) -> list[Example]:
 
 
 def draw_example(rng: random.Random) -> Example:
-    """A sum and a solution."""
+    """Draw a sum and a solution."""
     terms = draw_sum(rng)
     numbers = [int(term) for term in terms.split(" + ")]
     if rng.random() > CALL_RATE:

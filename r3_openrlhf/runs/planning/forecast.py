@@ -120,7 +120,7 @@ def make_plan(
 
 
 def not_planned(config: R3Config) -> str | None:
-    """A setting, as "key=value", whose memory no formula here has; None: there is none."""
+    """Return a setting, as "key=value", whose memory no formula here has; None: there is none."""
     for name in ("ds.ring_attn_size", "ds.tensor_parallel_size"):
         value = config.flag(name)
         if value is not None and value != 1:
@@ -191,7 +191,7 @@ class _Run:
         }
 
     def steps(self, num_problems: int) -> int:
-        """Steps of the whole run: all epochs, or what ends it earlier."""
+        """Count the steps of the whole run: all epochs, or what ends it earlier."""
         train, batch = self.config.train, self.config.rollout.batch_size
         steps = math.ceil(num_problems * self.kept / batch) * train.num_epochs
         if train.max_generated_tokens is not None:
@@ -274,7 +274,7 @@ class _Run:
     # ── seconds ──
 
     def seconds(self, rates: f.Rates) -> tuple[float, float, float, float]:
-        """The four phases."""
+        """Estimate the seconds of the four phases: sampling, log-probs, update, sync."""
         shape, gpu, config = self.shape, self.gpu, self.config
         per_engine = -(-int(self.sampled) // (self.ranks // self.tp))
         lengths = f.response_lengths(per_engine, mean=self.mean, longest=config.rollout.max_new_tokens)
@@ -319,7 +319,7 @@ class _Run:
         }
 
     def disk(self, steps: int) -> dict[str, int]:
-        """What stays at the end."""
+        """Return the bytes that are on disk at the end."""
         checkpoint, log = self.config.checkpoint, self.config.logging
         written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
         best = self.config.held_out.path is not None  # its copy stays with the newest

@@ -100,7 +100,7 @@ class Zero:
 
 
 def checkpoint_bytes(params: int, trained: int) -> int:
-    """A checkpoint of DeepSpeed: bf16 weights, and 12 bytes per trained parameter."""
+    """Compute the bytes of a DeepSpeed checkpoint: bf16 weights, and 12 bytes per trained parameter."""
     return BF16 * params + 3 * FP32 * trained
 
 
@@ -215,7 +215,7 @@ def update_flops(shape: ModelShape, *, tokens: float, length: float, checkpointi
 def sync_seconds(
     shape: ModelShape, *, tensor_parallel: int, state_bytes: int, sleeps: bool, rates: Rates = RATES
 ) -> float:
-    """A call per named tensor, the engine's weights from the host, optimizer states both ways, and
-    once to sleep and to wake."""
+    """Compute the seconds of a sync: a call per named tensor, the engine's weights from the host,
+    optimizer states both ways, and once to sleep and to wake."""
     moved = BF16 * shape.params / tensor_parallel + 2 * state_bytes
     return shape.tensors * rates.tensor_sync_s + moved / rates.host_link + 2 * rates.sleep_s * sleeps

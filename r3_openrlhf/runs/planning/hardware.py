@@ -28,7 +28,7 @@ DEFAULT = "h100-80gb"
 
 
 def gpu_named(name: str) -> Gpu:
-    """Raises ConfigError for a name that is not in GPUS."""
+    """Return the GPU of this name. Raises ConfigError for one that is not in GPUS."""
     if name not in GPUS:
         raise ConfigError(f"gpu is {quoted(name)}, which the plan does not know; {nearest(name, list(GPUS))}")
     return GPUS[name]

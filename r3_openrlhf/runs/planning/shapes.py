@@ -54,7 +54,7 @@ class ModelShape:
 
 @functools.cache
 def published() -> dict[str, ModelShape]:
-    """What `measured` gives for published models and for those that are built here, by name."""
+    """Return what `measured` gives for published models and for those that are built here, by name."""
     found = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
     shapes = {name: ModelShape(**fields) for name, fields in found.items()}
     return shapes | {same: shapes[name] for same, name in SAME.items()}
@@ -62,8 +62,8 @@ def published() -> dict[str, ModelShape]:
 
 @functools.cache
 def shape_of(model: str) -> ModelShape:
-    """The shape of a model directory, a name in `published` or one in the hub's cache. Nothing is
-    fetched, and no code of the model runs. ConfigError: Transformers makes no text model of it."""
+    """Return the shape of a model directory, a name in `published` or one in the hub's cache. Nothing
+    is fetched, and no code of the model runs. ConfigError: Transformers makes no text model of it."""
     if not (Path(model) / "config.json").is_file():
         for name in (model, model.removesuffix("-Instruct")):
             if name in published():
@@ -81,7 +81,7 @@ def shape_of(model: str) -> ModelShape:
 
 
 def measured(config: Any) -> ModelShape:
-    """The shape of the text model of a configuration of Transformers."""
+    """Measure the shape of the text model of a configuration of Transformers."""
     import torch
     from transformers import AttentionInterface, AutoModelForCausalLM
 
@@ -124,7 +124,7 @@ def measured(config: Any) -> ModelShape:
 
 
 def _used(name: str, weight: Any, config: Any) -> float:
-    """The entries that multiply a token: all, or those of its experts ([experts, out, in])."""
+    """Count the entries that multiply a token: all, or those of its experts ([experts, out, in])."""
     is_of_experts = ".experts." in name and weight.dim() == 3
     return weight.numel() * (config.num_experts_per_tok / len(weight) if is_of_experts else 1.0)
 

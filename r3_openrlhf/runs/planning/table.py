@@ -16,8 +16,8 @@ Remedies = list[tuple[str, ...]]
 
 
 def plan_as_json(plan: Plan, slow: Plan, *, fits: bool, remedies: Remedies, warnings: list[str]) -> dict[str, Any]:
-    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded. slow: at
-    half of every rate."""
+    """Return the plan's fields and what follows from them. Bytes and seconds, nothing rounded.
+    slow: at half of every rate."""
     phases = [{**asdict(phase), "peak": phase.peak} for phase in plan.phases]
     times = {"step_s": plan.step_s, "slow_step_s": slow.step_s, "hours": plan.hours, "slow_hours": slow.hours}
     return {**asdict(plan), "phases": phases, **times, "fits": fits, "remedies": remedies, "warnings": warnings}

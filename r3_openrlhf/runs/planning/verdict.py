@@ -70,7 +70,7 @@ def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, .
 
 
 def _changes(config: R3Config) -> list[tuple[str, Any]]:
-    """Settings that may change, cheapest first: the micro-batch, then where weights and states are."""
+    """Return settings that may change, cheapest first: the micro-batch, then where weights and states are."""
     train, cluster, longest = config.train, config.cluster, config.data.max_len
     of_rollout = config.rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
     share, size = cluster.vllm_gpu_memory_utilization, cluster.vllm_tensor_parallel_size
