@@ -55,7 +55,7 @@ register_url_convertor("count", CountConvertor())
 
 
 def create_app(library: Library, *, token: str | None = None, root_path: str = "") -> Starlette:
-    """The pages of these runs.
+    """Make the application that serves the pages of these runs.
 
     token: needed to read, and then kept in a cookie; None: a request whose Host is this machine may
     read. root_path: where a proxy has the pages, whether or not it removes that from addresses."""
@@ -195,7 +195,7 @@ class _Gate:
         return self._token is not None and hmac.compare_digest(shown.encode(), self._token.encode())
 
     def _with_cookie(self, request: Request) -> Response:
-        """The same address without the token: it stays out of the history and out of links."""
+        """Redirect to the same address without the token: it stays out of the history and out of links."""
         query = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
         path = quote(request.scope["path"].removeprefix(ROOT_PATH.get()).lstrip("/"))  # of this server
         answer = RedirectResponse(f"{link()}{path}{query and '?'}{query}", 303)

@@ -159,7 +159,7 @@ def _browser(address: str) -> Iterator[None]:
 
 
 def _has_screen() -> bool:
-    """True if a browser has a screen. Else webbrowser would look for one in this terminal."""
+    """Return True if a browser has a screen. Else webbrowser would look for one in this terminal."""
     if "SSH_CONNECTION" in os.environ:
         return False
     return sys.platform == "darwin" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -84,8 +84,8 @@ def curves_of(runs: Sequence[RunReader], *, every: bool = False, counted: bool =
 
 
 def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The columns of each arm: means over its runs, and the ends of Student's interval where three or
-    more have a value.
+    """Return the columns of each arm: means over its runs, and the ends of Student's interval where
+    three or more have a value.
 
     Args:
         names: name of a run -> its arm.
@@ -137,7 +137,7 @@ def _interval(
 
 
 def _parts(chart: Chart, present: set[str]) -> list[Chart]:
-    """A picture for each series: in one of several runs, the colours are the runs'."""
+    """Split a chart into one for each series: in one of several runs, the colours are the runs'."""
     return [
         msgspec.structs.replace(
             chart, title=chart.title if len(chart.series) == 1 else f"{chart.title}: {label}", series={key: label}
@@ -170,7 +170,7 @@ def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
 
 
 def _columns(run: RunReader, every: bool, counted: bool) -> dict[str, Any]:
-    """steps, tokens, and series: key -> values; evaluations have steps of their own."""
+    """Return steps, tokens, and series: key -> values; evaluations have steps of their own."""
     stamp = (stamp_of(run.directory.metrics), stamp_of(run.directory.evaluations), run.steps()[-1:])
     counts = run.counts if counted else dict
     return run.fresh(f"columns {every} {counted}", stamp, lambda: _read_columns(run, counts(), every))

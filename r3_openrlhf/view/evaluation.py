@@ -116,7 +116,7 @@ class EvaluationReader(Reader):
             raise R3Error(f"{file} cannot be read: {error.strerror}") from error
 
     def responses(self, benchmark: str, uid: str) -> list[Response]:
-        """The samples of one problem. NotThere: it was not asked. R3Error: its line is damaged."""
+        """Return the samples of one problem. NotThere: it was not asked. R3Error: its line is damaged."""
         problem = self.problems().get((benchmark, uid))
         if problem is None:
             raise NotThere(f"{self.name} was not asked a problem {uid} of {benchmark}")

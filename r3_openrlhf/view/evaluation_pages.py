@@ -10,7 +10,7 @@ from r3_openrlhf.view.rendering import render
 
 
 def evaluation_page(library: Library, name: str) -> str:
-    """The results of one `r3 eval`, and its problems."""
+    """Render the results of one `r3 eval`, and its problems."""
     reader = library.evaluation(name)
     problems = list(reader.problems().values())
     results, fault = reader.results()
@@ -28,7 +28,7 @@ def evaluation_page(library: Library, name: str) -> str:
 
 
 def sample_page(library: Library, name: str, benchmark: str, uid: str) -> str:
-    """The responses to one problem of an evaluation, and next to them those of another one."""
+    """Render the responses to one problem of an evaluation, and next to them those of another one."""
     reader = library.evaluation(name)
     asked = [other for other in library.evaluations.values() if (benchmark, uid) in other.problems()]
     others = [other for other in asked if other is not reader]

@@ -50,7 +50,7 @@ class Start:
 
 
 def files_page(library: Library, name: str, against: str = "") -> str:
-    """Starts, settings (and their differences from another run), error, log, code of a run."""
+    """Render starts, settings (and their differences from another run), error, log, code of a run."""
     run = library.run(name)
     directory = run.directory
     compared = (run.config, library.run(against).config if against else None)
@@ -70,7 +70,7 @@ def files_page(library: Library, name: str, against: str = "") -> str:
 
 
 def end_of(file: Path) -> str | None:
-    """The last END_BYTES of a text file without passwords; None: missing, or unreadable."""
+    """Read the last END_BYTES of a text file without passwords; None: missing, or unreadable."""
     content, is_whole = _tail(file, END_BYTES)
     if content is None:
         return None
@@ -79,7 +79,7 @@ def end_of(file: Path) -> str | None:
 
 
 def _tail(file: Path, num_bytes: int) -> tuple[bytes | None, bool]:
-    """The last bytes of a file, None where it cannot be read; and whether that is all of it."""
+    """Read the last bytes of a file, None where it cannot be read; and whether that is all of it."""
     try:
         with open_regular(file) as stream:
             size = stream.seek(0, 2)
@@ -90,7 +90,7 @@ def _tail(file: Path, num_bytes: int) -> tuple[bytes | None, bool]:
 
 
 def _decoded(lines: Iterable[str | bytes], decoder: msgspec.json.Decoder[Value]) -> list[Value]:
-    """The lines that can be read."""
+    """Decode the lines that can be read."""
     values = []
     for line in lines:
         with suppress(*UNREADABLE):
@@ -99,13 +99,13 @@ def _decoded(lines: Iterable[str | bytes], decoder: msgspec.json.Decoder[Value])
 
 
 def events_in(file: Path) -> list[Event]:
-    """The lines that can be read, of the last MAX_EVENTS_BYTES."""
+    """Read the lines that can be read, of the last MAX_EVENTS_BYTES."""
     lines = (_tail(file, MAX_EVENTS_BYTES)[0] or b"").splitlines()
     return [event for event in _decoded(lines, msgspec.json.Decoder(Event)) if 0 <= event.time < PAST]
 
 
 def starts_of(events: Sequence[Event]) -> list[Start]:
-    """The starts in order. A start begins with FIRST_PHASE, or with the first event."""
+    """Return the starts in order. A start begins with FIRST_PHASE, or with the first event."""
     parts: list[list[Event]] = []
     for event in events:
         if event.phase == FIRST_PHASE or not parts:

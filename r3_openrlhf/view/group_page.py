@@ -17,7 +17,7 @@ from r3_openrlhf.view.tokens import MISSING, texts_of, token_values
 
 
 def step_page(library: Library, name: str, step: int) -> str:
-    """The groups of a step, in a table that sorts and filters."""
+    """Render the groups of a step, in a table that sorts and filters."""
     run = library.run(name)
     groups = run.groups(step)
     steps = run.steps()
@@ -39,7 +39,7 @@ def step_page(library: Library, name: str, step: int) -> str:
 
 
 def group_page(library: Library, name: str, step: int, context: str, uid: str) -> str:
-    """A problem's responses side by side."""
+    """Render a problem's responses side by side."""
     opened = open_group(library, name, step, context, uid)
     run, group = opened.run, opened.group
     groups = run.groups(step)
@@ -67,7 +67,7 @@ def places_of(rows: Sequence[Row]) -> dict[int, int]:
 
 
 def trajectory_page(library: Library, name: str, step: int, place: int, context: str, uid: str) -> str:
-    """A trajectory, turn by turn. Raises NotThere."""
+    """Render a trajectory, turn by turn. Raises NotThere."""
     opened = open_group(library, name, step, context, uid)
     run, played = opened.run, trajectories_of(opened.rows)
     if not 0 <= place < len(played):

@@ -33,7 +33,7 @@ class Check(msgspec.Struct, frozen=True):
     of: Literal["mean", "ratio"] = "mean"
 
     def of_steps(self, lines: Steps) -> Answer:
-        """The state of these steps, and the value that is not healthy."""
+        """Return the state of these steps, and the value with the range that is healthy."""
         first, last = quarter_means(lines, self.key)
         value = last if self.of == "mean" or last is None else last / first if first else None
         if value is None:

@@ -18,7 +18,7 @@ class Library:
     """The directories of the command line. `refresh` finds new runs. For any number of threads."""
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
-        """Raises R3Error for a path that does not exist, and when there is nothing to open."""
+        """Open the paths. Raises R3Error for one that does not exist, and when there is nothing to open."""
         self.paths = [Path(path).expanduser().absolute() for path in paths]
         for path in self.paths:
             if not path.exists():
@@ -48,7 +48,7 @@ class Library:
                     self.evaluations = {**self.evaluations, name: EvaluationReader(path, name=name)}
 
     def _free_name(self, path: Path) -> str:
-        """The directory's name, with as many of its parents as tell it from the others."""
+        """Return the directory's name, with as many of its parents as tell it from the others."""
         parts = [part for part in path.parts if part not in ("/", "..")]
         for count in range(1, len(parts) + 1):
             name = "-".join(parts[-count:])
@@ -57,19 +57,19 @@ class Library:
         return f"{path.name}-{len(self.runs) + len(self.evaluations)}"
 
     def run(self, name: str) -> RunReader:
-        """The run of this name. Raises NotThere."""
+        """Return the run of this name. Raises NotThere."""
         if name not in self.runs:
             raise NotThere(f"there is no run called {name} here; the page / lists what is open")
         return self.runs[name]
 
     def evaluation(self, name: str) -> EvaluationReader:
-        """The evaluation of this name. Raises NotThere."""
+        """Return the evaluation of this name. Raises NotThere."""
         if name not in self.evaluations:
             raise NotThere(f"there is no evaluation called {name} here; the page / lists what is open")
         return self.evaluations[name]
 
     def statement(self, uid: str) -> str | None:
-        """The text of a problem, where an open run has it: an evaluation keeps its hash alone."""
+        """Return the text of a problem, where an open run has it: an evaluation keeps its hash alone."""
         for run in self.runs.values():
             if problem := run.problem(uid):
                 return problem.label.problem

@@ -21,8 +21,8 @@ from r3_openrlhf.view.run_reader import RunReader
 
 
 def overview(library: Library, names: Sequence[str] | None = None, *, counted: bool = False) -> str:
-    """The curves of some runs; None: of all that are open, and the evaluations. counted: with what
-    is counted from the rollouts, which the page asks for when it is drawn."""
+    """Render the curves of some runs; None: of all that are open, and the evaluations. counted:
+    with what is counted from the rollouts, which the page asks for when it is drawn."""
     runs = [library.run(name) for name in names] if names is not None else list(library.runs.values())
     now = state_of(runs)  # before anything is read: what comes meanwhile makes the page follow again
     evaluations = list(library.evaluations.values()) if names is None else []
@@ -64,7 +64,7 @@ def state_of(runs: Iterable[RunReader]) -> dict[str, dict[str, Any]]:
 
 
 def summary(run: RunReader) -> dict[str, Any]:
-    """A run in one line: first and last quarter of its steps, sums of what R³ did."""
+    """Summarize a run in one line: first and last quarter of its steps, sums of what R³ did."""
     lines, evaluations = run.metrics(), [line for line in run.evaluations() if line.get("pass_at_1") is not None]
     last = lines[-1] if lines else {"step": 0}
     return {
@@ -109,7 +109,7 @@ def effect_sentences(run: RunReader) -> list[tuple[str, str]]:
 
 
 def compare_page(library: Library, names: Sequence[str] | None = None, reference: str = "") -> str:
-    """The table of `r3 compare --unfinished`. names: None: all runs. reference: "": grpo."""
+    """Render the table of `r3 compare --unfinished`. names: None: all runs. reference: "": grpo."""
     runs = [library.run(name) for name in names] if names else list(library.runs.values())
     comparison, fault = comparison_of(runs, reference)
     return render(
@@ -124,7 +124,7 @@ def compare_page(library: Library, names: Sequence[str] | None = None, reference
 
 
 def comparison_of(runs: Sequence[RunReader], reference: str = "") -> tuple[Comparison | None, str | None]:
-    """The comparison, or the sentence that says why there is none."""
+    """Return the comparison, or the sentence that says why there is none."""
     try:
         read = [read_run(run.path, unfinished=True) for run in runs]
         arms = sorted({run.arm for run in read})

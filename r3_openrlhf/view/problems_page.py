@@ -40,7 +40,7 @@ class Visited:
 
 
 def problems_page(library: Library, name: str) -> str:
-    """The problems of a run in a table that sorts and filters."""
+    """Render the problems of a run in a table that sorts and filters."""
     run = library.run(name)
     files = rollout_files.steps_in(run.directory.rollouts)
     rows, notes = select(f"{FRESH} GROUP BY uid, step ORDER BY step", files.values(), {}, columns=VISITS)
@@ -102,7 +102,7 @@ def suspicions(rows: Sequence[Row], references: Mapping[str, Sequence[str]]) -> 
 
 
 def _ends_with(row: Row, references: Mapping[str, Sequence[str]]) -> bool:
-    """A reference stands by itself in the last line: 7 not in 17."""
+    """Return True if a reference is by itself in the last line: 7 is not in 17."""
     last = (row["tail"] or "").rstrip().rpartition("\n")[2]
     return any(
         text.strip() and re.search(rf"(?<!\w){re.escape(text.strip())}(?!\w)", last)

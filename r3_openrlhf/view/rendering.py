@@ -33,7 +33,7 @@ _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 
 @cache
 def environment() -> Environment:
-    """The templates of this package."""
+    """Load the templates of this package."""
     templates = Environment(
         loader=PackageLoader("r3_openrlhf.view"),
         autoescape=True,
@@ -60,12 +60,12 @@ def environment() -> Environment:
 
 
 def link(*parts: object) -> str:
-    """The address of a page on the server."""
+    """Return the address of a page on the server."""
     return f"{ROOT_PATH.get()}/" + "/".join(quote(str(part), safe="") for part in parts)
 
 
 def render(template: str, **values: Any) -> str:
-    """A page. Lone surrogates, which UTF-8 cannot carry, become replacement characters."""
+    """Render a page. Lone surrogates, which UTF-8 cannot carry, become replacement characters."""
     text = environment().get_template(template).render(**values)
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -79,17 +79,17 @@ def json_block(value: Any) -> Markup:
 
 
 def word(text: str, name: str | None = None) -> Markup:
-    """A word that says what it means when one points at it. name: how the glossary has it."""
+    """Mark up a word so that pointing at it shows its meaning. name: how the glossary has it."""
     return Markup('<abbr title="{}">{}</abbr>').format(glossary()[name or text], text)
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many decimals; a dash for None."""
+    """Format a number with `digits` decimals; a dash for None."""
     return DASH if value is None else f"{value:,.{digits}f}"
 
 
 def signed(value: float | None, digits: int = 3) -> str:
-    """The same with its sign, which is a true minus; nothing rounded has none."""
+    """Format a number with its sign, which is a true minus; one that rounds to zero has none."""
     if value is None:
         return DASH
     text = f"{value:+.{digits}f}"
@@ -97,23 +97,23 @@ def signed(value: float | None, digits: int = 3) -> str:
 
 
 def percent(value: float | None, digits: int = 0) -> str:
-    """A share in percent."""
+    """Format a share in percent."""
     return DASH if value is None else f"{100 * value:.{digits}f} %"
 
 
 def count(value: float | None) -> str:
-    """A whole number."""
+    """Format a value as a whole number."""
     return DASH if value is None else f"{value:,.0f}"
 
 
 def start_of(text: str | None, length: int = 90) -> str:
-    """The beginning of a text on one line."""
+    """Return the beginning of a text on one line."""
     line = " ".join((text or "").split())
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
 def strip(group: StepGroup) -> Markup:
-    """A chip per rollout, below them the advantages as bars, and the same in words. A full-size
+    """Draw a chip per rollout, below them the advantages as bars, and the same in words. A full-size
     step has thousands of chips: too many for a macro. Nothing of it is a text of a model."""
     chips: list[str] = []
     up: list[str] = []

@@ -24,7 +24,7 @@ _DARK = re.compile(r':root\[data-theme="dark"\][^{]*\{[^}]*\}')
 
 
 def report(library: Library) -> str:
-    """The page: what changed, the curves and the settings of all open runs.
+    """Render the page: what changed, the curves and the settings of all open runs.
 
     R3Error: no run is open.
     """
@@ -58,7 +58,7 @@ def report(library: Library) -> str:
 
 
 def drawing(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """A chart of `curves_of` for report.html: a line per run and series, and the axes' ends."""
+    """Lay out a chart of `curves_of` for report.html: a line per run and series, and the axes' ends."""
     lines: list[dict[str, Any]] = [
         {
             "name": f"{run['name']} {series['label']}",

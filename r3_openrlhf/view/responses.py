@@ -62,13 +62,13 @@ class Opened:
         )
 
     def check(self, place: int) -> None:
-        """Raises NotThere where the group has no such row."""
+        """Raise NotThere where the group has no such row."""
         if not 0 <= place < len(self.rows):
             raise NotThere(f"this group has responses 0 to {len(self.rows) - 1}, and no {place}")
 
 
 def open_group(library: Library, name: str, step: int, context: str, uid: str) -> Opened:
-    """A group of a step. Raises NotThere."""
+    """Open a group of a step. Raises NotThere."""
     run = library.run(name)
     group = run.group(step, context, uid)
     rows = of_group(run, step, group, run.rows_with_text(step, uid))
@@ -76,7 +76,7 @@ def open_group(library: Library, name: str, step: int, context: str, uid: str) -
 
 
 def of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Value]) -> list[Value]:
-    """The group's part of a list over all rows of a problem in a step, in file order."""
+    """Return the group's part of a list over all rows of a problem in a step, in file order."""
     wanted = {row["at"] for row in group.rows}
     places = [row["at"] for row in run.rows(step) if row["uid"] == group.uid]
     if len(places) != len(values):
@@ -95,7 +95,7 @@ def _extras_in(row: Row) -> dict[str, float | str]:
 
 
 def _answer_in(row: Row, run: RunReader) -> str | None:
-    """The answer that the grader read; a recalled row's is in the file of its own step."""
+    """Return the answer that the grader read; a recalled row's is in the file of its own step."""
     if row["recalled_from"] is None or not row["text"]:
         return row.get("answer")
     try:
@@ -115,7 +115,7 @@ def by_advantage(response: Shown) -> tuple[bool, float, int]:
 
 
 def reward_parts(row: Row, *, returned: bool = False) -> list[tuple[str, float]]:
-    """The reward of a row as a sum of named parts; [] without one. returned: by a function.
+    """Split the reward of a row into named parts; [] without one. returned: by a function.
 
     A correct row has 1 for the verdict, the rest for its length; a ranked one has the ranking's
     reward besides, which ranking.guard and the successes of the group may lower; what was added or

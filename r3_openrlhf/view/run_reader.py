@@ -39,12 +39,12 @@ class NotThere(R3Error):
 
 
 def is_count(text: str) -> bool:
-    """True for a whole number of at most twelve digits: more are none that a file name takes."""
+    """Return True for a whole number of at most twelve digits: no file name takes more."""
     return text.isascii() and text.isdigit() and len(text) <= 12
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Changes when the file does; (0, 0, 0) where there is none."""
+    """Return a value that changes when the file does; (0, 0, 0) where there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -97,7 +97,7 @@ class RunReader(Reader):
 
     @property
     def config_fault(self) -> str | None:
-        """Why there are no settings."""
+        """The reason why there are no settings."""
         return self._config()[1]
 
     def _config(self) -> tuple[R3Config | None, str | None]:
@@ -109,11 +109,11 @@ class RunReader(Reader):
         return self.directory.finished.is_file()
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The readable lines of metrics.jsonl by step; of a step done again, the last."""
+        """Return the readable lines of metrics.jsonl by step; of a step done again, the last."""
         return self._lines(self.directory.metrics, MetricsLine)[0]
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The lines of evaluations.jsonl by step, as far as they can be read."""
+        """Return the lines of evaluations.jsonl by step, as far as they can be read."""
         return self._lines(self.directory.evaluations, EvaluationLine)[0]
 
     def _lines(self, file: Path, kind: type) -> tuple[list[dict[str, Any]], str | None]:
@@ -132,7 +132,7 @@ class RunReader(Reader):
         return self.fresh(file.name, stamp_of(file), read)
 
     def faults(self) -> list[str]:
-        """A sentence for each damaged file of the run; its rollouts have sentences of their own."""
+        """Return a sentence for each damaged file of the run; its rollouts have sentences of their own."""
         faults = [
             f"Its settings are left out: {self.config_fault}." if self.config_fault else None,
             self._lines(self.directory.metrics, MetricsLine)[1],
@@ -144,16 +144,16 @@ class RunReader(Reader):
     # ── rollouts ──
 
     def steps(self) -> list[int]:
-        """The steps that have rollouts, in order."""
+        """Return the steps that have rollouts, in order."""
         return list(rollout_files.steps_in(self.directory.rollouts))
 
     def rows(self, step: int) -> list[Row]:
-        """The rollouts of a step without their texts, in the order of the file; `at` is their place
-        in it. Raises R3Error where there are none."""
+        """Return the rollouts of a step without their texts, in the order of the file; `at` is
+        their place in it. Raises R3Error where there are none."""
         return self._rows_of(*self._file_of(step))
 
     def groups(self, step: int) -> list[StepGroup]:
-        """The groups of a step in file order. R3Error: there are no rollouts."""
+        """Return the groups of a step in file order. R3Error: there are no rollouts."""
         stamp = self._file_of(step)[1]
         return self.fresh("groups", (step, stamp), lambda: groups_of(self.rows(step), step=step))
 
@@ -175,7 +175,7 @@ class RunReader(Reader):
         return counts
 
     def rows_with_text(self, step: int, uid: str) -> list[Row]:
-        """The rollouts of one problem in a step; `text` is None where the run kept none."""
+        """Return the rollouts of one problem in a step; `text` is None where the run kept none."""
         file, stamp = self._file_of(step)
 
         def read() -> list[Row]:
@@ -214,7 +214,7 @@ class RunReader(Reader):
     # ── problems ──
 
     def problem(self, uid: str) -> Problem | None:
-        """A problem; None where data/problems.jsonl and data/held_out.jsonl lack it."""
+        """Return a problem; None where data/problems.jsonl and data/held_out.jsonl lack it."""
         return self.problems(self.directory.data)[0].get(uid) or self.problems(self.directory.held_out)[0].get(uid)
 
     def problems(self, file: Path) -> tuple[dict[str, Problem], str | None]:
@@ -223,7 +223,7 @@ class RunReader(Reader):
 
 
 def read_rows(file: Path) -> list[Row]:
-    """The rollouts of a step without texts; `at`: place in the file. R3Error: damaged."""
+    """Read the rollouts of a step without texts; `at`: place in the file. R3Error: damaged."""
     rows = list(rollout_files.read_step(file, without=HEAVY))
     for place, row in enumerate(rows):
         check_row(row, file)

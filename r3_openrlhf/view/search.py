@@ -74,7 +74,7 @@ def search_page(library: Library, form: Mapping[str, str]) -> str:
 def search(
     runs: Sequence[RunReader], query: str, form: Mapping[str, str], *, offset: int = 0
 ) -> tuple[list[tuple[str, Row]], list[str]]:
-    """(run's name, row with a `snippet`) of HITS_PER_PAGE + 1 hits; sentences about damaged files.
+    """Return (run's name, row with a `snippet`) of HITS_PER_PAGE + 1 hits; sentences about damaged files.
 
     The newest step comes first. R3Error: a form that makes no sense.
     """
@@ -100,7 +100,7 @@ def rollouts_of_problem(run: RunReader, uid: str) -> tuple[list[Row], list[str]]
 
 
 def texts_in(query: str) -> list[str]:
-    """The words of a query; words in quotation marks are one text."""
+    """Split a query into its words; words in quotation marks are one text."""
     query = query.encode("utf-8", "replace").decode("utf-8")  # DuckDB takes no lone surrogate
     if len(query) > MAX_CHARS:
         raise R3Error(f"the query has {len(query):,} characters; use {MAX_CHARS:,} or fewer")
@@ -108,7 +108,7 @@ def texts_in(query: str) -> list[str]:
 
 
 def conditions_of(form: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """SQL conditions and values of the filled fields but text and steps. R3Error: nonsense."""
+    """Return SQL conditions and values of the filled fields but text and steps. R3Error: nonsense."""
     values: dict[str, Any] = {"uid": form.get("uid") or None}
     try:
         for name, kind in (("verdict", Verdict), ("context", Context)):
@@ -140,7 +140,7 @@ def _whole(form: Mapping[str, str], name: str) -> int | None:
 
 
 def marked(text: str, texts: Iterable[str]) -> list[tuple[bool, str]]:
-    """A text in pieces: (was it searched for?, piece)."""
+    """Split a text into pieces: (was it searched for?, piece)."""
     parts = [re.escape(part) for part in sorted(texts, key=len, reverse=True)]
     pieces = re.split(f"({'|'.join(parts)})", text, flags=re.IGNORECASE) if parts else [text]
     return [(place % 2 == 1, piece) for place, piece in enumerate(pieces) if piece]
@@ -165,7 +165,7 @@ def _database() -> duckdb.DuckDBPyConnection:
 def select(
     where: str, files: Iterable[Path], values: Mapping[str, Any], *, columns: str = f'{PLAIN}, file, "at"'
 ) -> tuple[list[Row], list[str]]:
-    """The rows of some files that fulfil a condition, and a sentence for each unreadable file.
+    """Return the rows of some files that fulfil a condition, and a sentence for each unreadable file.
 
     `where` may hold an order and a limit; else rows come in file order. R3Error: too slow.
     """
@@ -190,7 +190,7 @@ def select(
 
 
 def _sentence_of(file: Path, *, whole: bool) -> str | None:
-    """Why a file cannot be searched; None: it can be, as far as its head says, or its rows."""
+    """Return why a file cannot be searched; None: it can be, as far as its head says, or its rows."""
     try:
         if whole:
             read_rows(file)

@@ -37,7 +37,7 @@ SCALE = 10_000  # values go into a page as whole numbers of 1e-4
 
 
 def find_tokenizer(run: RunReader) -> Path | None:
-    """The run's tokenizer.json: of final_model, its newest copy, or a local model.path."""
+    """Find the run's tokenizer.json: of final_model, its newest copy, or a local model.path."""
     directory = run.directory
     copies = sorted(directory.checkpoints.glob(f"global_step*_hf/{FILE}"), key=lambda path: path.stat().st_mtime)
     candidates = [directory.final_model / FILE, *reversed(copies)]
@@ -53,7 +53,7 @@ def find_tokenizer(run: RunReader) -> Path | None:
 
 
 def texts_of(run: RunReader) -> tuple[TokenTexts | None, str | None]:
-    """The run's tokenizer, or why there is none."""
+    """Return the run's tokenizer, or why there is none."""
     path = find_tokenizer(run)
     if path is None:
         return None, MISSING
@@ -92,7 +92,7 @@ class TokenTexts:
         return pieces
 
     def text(self, ids: Sequence[int]) -> str:
-        """As the run decoded its responses: without special tokens."""
+        """Decode as the run decoded its responses: without special tokens."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def whole_text(self, ids: Sequence[int]) -> str:
@@ -148,7 +148,7 @@ def token_values(
 def stored_rollouts(
     run: RunReader, rows: Sequence[Row], *, step: int, texts: TokenTexts | None
 ) -> tuple[list[StoredRollout | None], str | None]:
-    """The row of the history store that each row of a step is, and why none was looked for.
+    """Find the row of the history store that each row of a step is, and why none was looked for.
 
     None: it is not there, or which one it is cannot be told.
     """
@@ -218,7 +218,7 @@ def _values(
 
 
 def peak_tokens(entropies: np.ndarray, *, peak_fraction: float) -> list[int]:
-    """The max(1, floor(p * L)) tokens of the peak entropy (METHOD section 6), in text order."""
+    """Find the max(1, floor(p * L)) tokens of the peak entropy (METHOD section 6), in text order."""
     count = max(1, int(peak_fraction * len(entropies)))
     return sorted(np.argsort(-np.asarray(entropies, dtype=np.float64), kind="stable")[:count].tolist())
 
