@@ -91,7 +91,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], *, reference: str | None = None, target: float | None = None) -> Comparison:
-    """The runs in arms by name, against `reference` (default: grpo, or the only arm).
+    """Compare the runs in arms by name, against `reference` (default: grpo, or the only arm).
 
     With T the smallest of the runs' last evaluations, in generated tokens:
         accuracy_at_equal_tokens   the curve at T, straight between two evaluations
@@ -170,9 +170,9 @@ def _result(run: Run, *, start: float, end: float) -> RunResult:
 
 
 def _part_before(run: Run, end: float, *, step: int) -> list[dict[str, Any]]:
-    """The line that contains T, its numbers in proportion to its tokens before T, as the curve is
-    taken straight there. A line of evidence is a stretch of many steps: without its part a run that
-    generated a little more than the others would seem to have trained less."""
+    """Return the line that contains T, its numbers in proportion to its tokens before T, as the
+    curve is taken straight there. A line of evidence is a stretch of many steps: without its part a
+    run that generated a little more than the others would seem to have trained less."""
     if step == len(run.metrics):
         return []
     before = run.metrics[step - 1]["generated_tokens_total"] if step else 0.0
@@ -234,7 +234,7 @@ def _by_seed(runs: list[RunResult], quantity: str) -> dict[int, float]:
 
 
 def _notes(runs: Sequence[Run], *, end: float) -> list[str]:
-    """Notes that a reader needs about these runs, one sentence each."""
+    """Return notes that a reader needs about these runs, one sentence each."""
     notes = []
     seeds = {arm: [run.seed for run in runs if run.arm == arm] for arm in sorted({run.arm for run in runs})}
     if len(set(map(tuple, seeds.values()))) > 1:

@@ -43,7 +43,7 @@ class Run:
 
     @classmethod
     def below(cls, *paths: str | Path) -> list[Run]:
-        """The runs in these directories, at any depth: `Run.below("runs/")`. R3Error: there is none."""
+        """Find the runs in these directories, at any depth: `Run.below("runs/")`. R3Error: there is none."""
         return [cls(path) for path in find_runs(paths)[0]]
 
     @property
@@ -119,7 +119,7 @@ class Run:
         return f"Run({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        """The first and the last level of a run, as a notebook shows it."""
+        """Return the first and the last level of a run as HTML, for a notebook."""
         found = summary(self.directory)
         rows = [
             (name, f"{found['first'][key]:{form}}", f"{found['last'][key]:{form}}")

@@ -111,7 +111,7 @@ class Curve:
         return float(np.interp(x, self.xs, self.ys))
 
     def mean_height(self, start: float, end: float) -> float:
-        """The area under the curve from start to end, divided by end - start."""
+        """Compute the area under the curve from start to end, divided by end - start."""
         xs = [start, *(x for x in self.xs if start < x < end), end]
         return float(np.trapezoid([self.at(x) for x in xs], xs)) / (end - start)
 
@@ -144,8 +144,8 @@ def crossing_of_mean(
     share: float = 1.0,
     level: float | None = None,
 ) -> Crossing | None:
-    """The mean curve of an arm against the reference, over the seeds that both have; None without
-    one, and where the reference has gained nothing of which there could be a share.
+    """Find where an arm's mean curve reaches a share of the reference's gain, or `level`, over the
+    seeds that both have. None without such seeds, and where there is no gain to take a share of.
 
         tokens = the first x at which mean_s y_s(x) >= level
         ratio  = tokens / (mean_s of the reference's last x)

@@ -120,12 +120,12 @@ def settings_of(config: R3Config) -> dict[str, Any]:
 
 
 def arm_of(config: R3Config) -> str:
-    """The settings that runs of a comparison share which differ in their seed only."""
+    """Return the arm of a run: runs of one arm differ in their seed only."""
     return config.arm or config.algorithm_name
 
 
 def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A step that was repeated after a resume counts as it was the last time."""
+    """Sort the lines by step; a step that was repeated after a resume counts as it was the last time."""
     latest = {line["step"]: line for line in lines}
     return [latest[step] for step in sorted(latest)]
 
@@ -156,9 +156,9 @@ def _check_alike(file: Path, evaluations: list[dict[str, Any]]) -> None:
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
-    """Raises R3Error, in one sentence that says in what they differ: runs whose data, model or
-    evaluation are not the same; a seed twice in one arm; runs of one arm that differ in more than
-    the seed.
+    """Raise R3Error, in one sentence that says in what they differ, for runs whose data, model or
+    evaluation are not the same, a seed twice in one arm, and runs of one arm that differ in more
+    than the seed.
 
     Where the problems are drawn with the run's seed (data.reasoning_gym.seed=${train.seed}), runs
     of one seed must have the same ones."""
@@ -239,5 +239,5 @@ def _named(differences: list[tuple[str, Any, Any]]) -> str:
 
 
 def hash_of_lines(file: Path) -> str:
-    """The same for the same lines in any order."""
+    """Return the same hash for the same lines in any order."""
     return hashlib.sha256(b"\n".join(sorted(file.read_bytes().splitlines()))).hexdigest()

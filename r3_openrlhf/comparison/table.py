@@ -20,8 +20,8 @@ HALF_WIDTH = 0.02  # of an interval around a difference of accuracies: what a st
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """A column per arm, and a row per quantity: the FIRST ones, how to read them and what to know
-    of the runs, then the others."""
+    """Format a column per arm, and a row per quantity: the FIRST ones, how to read them and what to
+    know of the runs, then the others."""
     head, *rows = table_rows(comparison)
     notes = ["", *(f"* {note}" for note in comparison.notes)] if comparison.notes else []
     first = [*_markdown(head, *rows[:FIRST]), "", *reading(comparison), *notes]
@@ -29,7 +29,7 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 def table_rows(comparison: Comparison) -> list[list[str]]:
-    """The cells of the table, its head first."""
+    """Return the cells of the table, its head first."""
     reference = comparison.reference
     head = ["", *(f"{arm.name} (reference)" if arm.name == reference else arm.name for arm in comparison.arms)]
     return [head, *([label, *(cell(arm) for arm in comparison.arms)] for label, cell in _rows(comparison))]
