@@ -104,8 +104,8 @@ def slurm(
 
 
 def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, list[str]]:
-    """The run's configuration, and the settings without run_dir and cluster.num_nodes. Raises
-    ConfigError now, not in the job."""
+    """Check the settings now, not in the job: raises ConfigError. Returns the run's configuration,
+    and the settings without run_dir and cluster.num_nodes."""
     from r3_openrlhf.config.loading import load_config, split_settings
 
     if nodes is not None:

@@ -215,8 +215,8 @@ class Agent:
         raise Ended(BAD_NODE, "; ".join(f"{node}: {why}" for node, why in sorted(faults.items())))
 
     def _check_sums(self) -> None:
-        """An all-reduce over all nodes. Where it fails, one of the head with each node: a pair that
-        fails names its node; if every pair fails, it is the first node."""
+        """Run an all-reduce over all nodes. Where it fails, run one of the head with each node: a
+        pair that fails names its node; if every pair fails, it is the first node."""
         if not self._sum(0, rank=self.rank, world=self.num_nodes):
             return
         faults = {}

@@ -84,7 +84,7 @@ def memory_limit(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def describe(node: str, seen: dict[str, Any]) -> str:
-    """A line about a node, for the log."""
+    """Describe a node in one line, for the log."""
     here = f"{len(seen['gpus'])} GPUs"
     if seen["gpus"]:
         here += f" ({seen['gpus'][0]['name']}, driver {seen['gpus'][0]['driver']})"

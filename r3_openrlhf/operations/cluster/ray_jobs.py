@@ -22,7 +22,7 @@ AGENT_TRIES = 12
 
 
 def entrypoint(config: R3Config, settings: Sequence[str]) -> str:
-    """The run directory is absolute: the job's working directory is a folder that Ray deletes."""
+    """Return the job's command. Its run directory is absolute: the working directory is a folder that Ray deletes."""
     return shlex.join(["r3", "train", *settings, f"run_dir={config.run_dir}"])
 
 
@@ -52,7 +52,7 @@ def submit(
 
 
 def connect(address: str):
-    """A client of the Ray dashboard at `address`. ClusterError: none answers there."""
+    """Connect to the Ray dashboard at `address`. ClusterError: none answers there."""
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 

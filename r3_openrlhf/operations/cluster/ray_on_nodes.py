@@ -28,7 +28,7 @@ MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants)
 
 
 def node_address(name: str | None = None) -> str:
-    """The address under which the other nodes reach this one: R3_NODE_IP, else the node name's,
+    """Return the address under which the other nodes reach this one: R3_NODE_IP, else the node name's,
     else the default route's. A loopback address does not count: Ray's clients would replace it."""
     for candidate in filter(None, (os.environ.get("R3_NODE_IP"), name, socket.gethostname())):
         with contextlib.suppress(OSError):  # a node name that is no host name

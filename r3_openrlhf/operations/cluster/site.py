@@ -39,7 +39,7 @@ class Site:
 
 
 def load_site() -> Site:
-    """The user's file, or nothing set where there is none. Raises ConfigError."""
+    """Load the user's file; nothing is set where there is none. Raises ConfigError."""
     named = os.environ.get(VARIABLE)
     path = Path(named or DEFAULT).expanduser()
     if not path.is_file():

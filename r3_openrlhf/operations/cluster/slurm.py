@@ -105,8 +105,8 @@ def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
 
 
 def render(job: SlurmJob, config: R3Config) -> str:
-    """The job script. Pure but for reading the template. Raises ConfigError for a template that
-    does not render, and for a value that sbatch would not take."""
+    """Render the job script. Pure but for reading the template. Raises ConfigError for a template
+    that does not render, and for a value that sbatch would not take."""
     check_values(job)
     run_dir = Path(config.run_dir)
     cuda = config.cluster.device == Device.CUDA
@@ -145,7 +145,7 @@ def render(job: SlurmJob, config: R3Config) -> str:
 
 
 def script_of(config: R3Config) -> Path:
-    """Where the job script of this run is."""
+    """Return the path of this run's job script."""
     return Path(config.run_dir) / "cluster" / "job.sh"
 
 
@@ -156,7 +156,7 @@ def job_name(config: R3Config) -> str:
 
 
 def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a job needs (FORWARDED), by name. No secrets, no deadline, which is
+    """Return the variables that a job needs (FORWARDED), by name. No secrets, no deadline, which is
     another job's, and none that bash cannot export."""
     return {
         name: value

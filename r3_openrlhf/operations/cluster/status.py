@@ -58,7 +58,7 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def status_of(path: Path, *, now: float | None = None) -> RunStatus:
-    """Raises R3Error where there is neither a run nor a job script."""
+    """Read the status of a run. Raises R3Error where there is neither a run nor a job script."""
     run, now = RunDirectory(path), time.time() if now is None else now
     if not run.config.is_file() and not run.cluster.is_dir():
         raise R3Error(f"{path} is not a run directory: it has no config.yaml and no job script")
@@ -162,7 +162,7 @@ def _json(path: Path, kind: type) -> dict:
 
 
 def status_page(statuses: Sequence[RunStatus], *, width: int) -> str:
-    """A line of numbers per run; below it tokens, checkpoint, job, and why it ended."""
+    """Format a line of numbers per run; below it tokens, checkpoint, job, and why it ended."""
     row = "{:<10}  {:>9}  {:>6}  {:>8}  {:>7}".format
     heads = row("state", "step", "reward", "held-out", "to go")
     names = min(max(len("run"), *(len(on_one_line(each.run)) for each in statuses)), max(10, width - len(heads) - 2))

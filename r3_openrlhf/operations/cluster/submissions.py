@@ -33,7 +33,7 @@ class Submission(TypedDict):
 
 
 def seed_directories(run_dir: str | Path, seeds: Iterable[int]) -> list[Path]:
-    """Where the runs of an array of seeds are; `run_dir` itself without seeds."""
+    """Return the directories of an array of seeds; `run_dir` itself without seeds."""
     return [Path(run_dir, f"seed{seed}") for seed in seeds] or [Path(run_dir)]
 
 
@@ -48,13 +48,13 @@ def note(run_dir: str | Path, submission: dict[str, Any]) -> None:
 
 
 def runs_of(path: str | Path) -> list[Path]:
-    """The runs of an array of seeds, for the directory above them; any other path itself."""
+    """Return the runs of an array of seeds, for the directory above them; any other path itself."""
     seeds = sorted({seed for line in submissions(path) for seed in line.get("seeds", ())})
     return [Path(path)] if RunDirectory(path).config.is_file() else seed_directories(path, seeds)
 
 
 def submissions(run_dir: str | Path) -> list[dict[str, Any]]:
-    """The submissions of this directory, oldest first."""
+    """Return the submissions of this directory, oldest first."""
     path = RunDirectory(run_dir).cluster / FILE
     return list(read_lines(path, Submission)) if path.is_file() else []
 

@@ -77,7 +77,7 @@ def normal(name: str) -> str:
 
 
 def pins(text: str) -> dict[str, str]:
-    """Normal name -> version of every "name==version" line of a requirements file or a lock."""
+    """Map the normal name to the version of every "name==version" line of a requirements file or a lock."""
     return {normal(name): version for name, version in _PIN.findall(text)}
 
 

@@ -88,7 +88,7 @@ def _tokenizer_of(config: R3Config) -> Any:
 
 
 def _of_run(earlier: RunDirectory) -> Solutions:
-    """The successes in an earlier run's history. DataError: they are trajectories, or no run's."""
+    """Yield the successes in an earlier run's history. DataError: they are trajectories, or no run's."""
     if not earlier.data.is_file():
         raise DataError(
             f"{earlier.path} has a history and no {earlier.data.name}, so it is no run; give the run's directory"
@@ -119,7 +119,7 @@ def _of_evaluation(samples: Path) -> Solutions:
 
 
 def _of_file(source: str, config: R3Config, problem: str, solution: str) -> Solutions:
-    """The rows of a data set. DataError: it lacks a column."""
+    """Yield the rows of a data set. DataError: it lacks a column."""
     table = load_table(replace(config.data, path=source, sources=[]))
     for column in {problem, solution} - set(table.columns):
         raise DataError(f"{source} has no column {column}; name the columns with --problem and --solution")
