@@ -27,8 +27,8 @@ BUILD_S = 15 * 60  # no build is longer; younger locks may be another machine's 
 
 
 def is_stale(lock: Path) -> bool:
-    """True if no process has the lock: none of those that are seen here, and none elsewhere that
-    shares the file system, unless it is older than a build."""
+    """Return True if no process has the lock: none of those that are seen here, and none elsewhere
+    that shares the file system, unless it is older than a build."""
     with contextlib.suppress(FileNotFoundError):  # released meanwhile
         if not _is_held(lock):
             is_shared = mount_of(lock)[1] not in LOCAL_TYPES or not node_is_visible()
@@ -37,7 +37,7 @@ def is_stale(lock: Path) -> bool:
 
 
 def _is_held(lock: Path) -> bool:
-    """True if a process of this user has it open, or works in its directory."""
+    """Return True if a process of this user has the lock open, or works in its directory."""
     if held({lock}):
         return True
     for process in psutil.process_iter():

@@ -16,7 +16,7 @@ SLOWER = (
 
 
 def is_missing() -> bool:
-    """True on a machine with GPUs and without flash-attn. Nothing is known of other machines."""
+    """Return True on a machine with GPUs and without flash-attn. Nothing is known of other machines."""
     import torch
 
     try:

@@ -55,7 +55,7 @@ def expandable_segments(environment: Mapping[str, str] = os.environ) -> str | No
 
 
 def gpus_of_this_machine(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """The GPUs of this process, by nvidia-smi; [] where it cannot be asked."""
+    """Return the GPUs of this process, by nvidia-smi; [] where it cannot be asked."""
     try:
         gpus, processes = (
             subprocess.run(
@@ -109,8 +109,8 @@ def visible(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
 
 
 def taken_memory(gpus: Sequence[Gpu], *, share: float) -> list[tuple[str, bool]]:
-    """(a sentence, can no run start?) for each GPU of which other programs have memory. `share`: of
-    a GPU, that an engine takes when it starts; vLLM refuses to start where less is free."""
+    """Return (a sentence, can no run start?) for each GPU on which other programs have memory. `share`:
+    of a GPU, that an engine takes when it starts; vLLM refuses to start where less is free."""
     results = []
     for gpu in gpus:
         if gpu.used <= A_CONTEXT:

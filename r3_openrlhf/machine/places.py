@@ -66,7 +66,7 @@ def fault_of_temporary() -> str | None:
 
 
 def shared_memory(platform: str) -> tuple[str, str, str]:
-    """(what /dev/shm has, what the stack needs of it, what to do; "" where it is enough)."""
+    """Return (what /dev/shm has, what the stack needs of it, what to do; "" where it is enough)."""
     least = MIN_SHARED_MEMORY[platform]
     mounted, writable = os.path.ismount(SHARED_MEMORY), os.access(SHARED_MEMORY, os.W_OK)
     total, _, free = shutil.disk_usage(SHARED_MEMORY) if mounted else (0, 0, 0)

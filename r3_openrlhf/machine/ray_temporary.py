@@ -28,7 +28,7 @@ def bytes_of(path: Path | str) -> int:
 
 @contextlib.contextmanager
 def private_directory(parent: Path) -> Iterator[Path]:
-    """A directory for one Ray, removed after the block, or by `sweep` after a kill.
+    """Make a directory for one Ray, removed after the block, or by `sweep` after a kill.
 
     Ray opens its own directory to everybody (ray/_common/utils.py:453 gives it mode 777), so that
     is one inside of a directory of mode 700."""

@@ -45,8 +45,8 @@ def look(path: Path) -> os.stat_result | None:
 
 
 def node_is_visible() -> bool:
-    """True if process ids here are the node's. With Slurm: the task's id there is an ancestor of
-    ours. Without: they are the kernel's first ones (PROC_PID_INIT_INO in linux/proc_ns.h)."""
+    """Return True if process ids here are the node's. With Slurm: the task's id there is an ancestor
+    of ours. Without: they are the kernel's first ones (PROC_PID_INIT_INO in linux/proc_ns.h)."""
     if (task := os.environ.get("SLURM_TASK_PID")) is None:
         return os.stat("/proc/self/ns/pid").st_ino == FIRST_NAMESPACE
     return int(task) in {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}

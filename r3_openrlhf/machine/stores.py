@@ -29,7 +29,7 @@ def on_one_node(folder: Path) -> dict[str, str]:
 
 
 def _store(host: str, port: int, world_size: int, timeout: Any) -> Any:
-    """The store of the group that would meet at HOST:PORT; None on several nodes."""
+    """Return the store of the group that would meet at HOST:PORT; None on several nodes."""
     if not (folder := os.environ.get(FOLDER)):
         return None
     from torch.distributed import FileStore

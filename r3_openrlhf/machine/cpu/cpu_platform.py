@@ -27,7 +27,7 @@ KV_CACHE_BYTES = 256 * 2**20  # of an engine
 
 
 def is_needed() -> bool:
-    """True where torch sees no CUDA device."""
+    """Return True where torch sees no CUDA device."""
     import torch
 
     return not torch.cuda.is_available()

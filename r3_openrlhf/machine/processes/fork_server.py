@@ -159,7 +159,7 @@ class ForkServer:
 
 
 def pid_of(pidfd: int) -> int:
-    """The pid of a process as this one sees it; 0 when it is gone."""
+    """Return the pid of a process as this one sees it; 0 when it is gone."""
     for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
         if line.startswith("Pid:"):
             return max(0, int(line.split()[1]))

@@ -80,7 +80,7 @@ class _Worker:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, body: bytes | msgspec.Raw, limit_s: float) -> bytes:
-        """The answer to one item. ItemLost: there is none; then it is of no more use."""
+        """Return the answer to one item. ItemLost: there is none; then the worker is of no more use."""
         self.number += 1
         number, clock, done = self.number.to_bytes(NUMBER_BYTES, "big"), Clock(pid_of(self.pidfd)), threading.Event()
         watcher = threading.Thread(target=self._end_late, args=(clock, limit_s, done), daemon=True)
@@ -174,7 +174,7 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
         return future
 
     def session(self) -> Session[AnswerT]:
-        """A worker that keeps its state between items; any number, whatever num_workers is."""
+        """Return a worker that keeps its state between items; any number, whatever num_workers is."""
         return Session(self)
 
     def close(self) -> None:

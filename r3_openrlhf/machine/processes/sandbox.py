@@ -25,12 +25,12 @@ MAX_FILE_BYTES = 2**20
 
 
 def die_with_parent(signal_number: int) -> None:
-    """The kernel sends this signal when the thread that started the process ends."""
+    """Let the kernel send this signal when the thread that started the process ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """This process becomes the parent of what processes below it leave behind."""
+    """Make this process the parent of what processes below it leave behind."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -159,7 +159,7 @@ def library_paths(packages: Iterable[str] | None = None) -> list[str]:
 
 
 def _make_ruleset(rules: Iterable[tuple[str, int]]) -> int | None:
-    """A descriptor of the rules; None where the kernel has no Landlock."""
+    """Make a descriptor of the rules; None where the kernel has no Landlock."""
     version = _LANDLOCK_VERSION
     if version < 1:
         return None
