@@ -57,7 +57,7 @@ class R3Group(click.Group):
         return sorted([*super().list_commands(context), *ELSEWHERE])
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Imports the package of a command in ELSEWHERE when it is asked for."""
+        """Import the package of a command in ELSEWHERE when it is asked for."""
         if name in ELSEWHERE:
             module, attribute, _ = ELSEWHERE[name]
             return getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
@@ -75,7 +75,7 @@ class R3Group(click.Group):
         return name, command, rest
 
     def invoke(self, context: click.Context):
-        """The one place where errors become sentences."""
+        """Turn errors into sentences; no other place does."""
         try:
             return super().invoke(context)
         except R3Error as error:

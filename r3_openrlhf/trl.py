@@ -189,7 +189,7 @@ class R3Trainer(GRPOTrainer):
     def _reflections(
         self, inputs: list[dict[str, Any]], *, step: int, epoch: int
     ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """This process's rows of the step's reflection groups, which come on top, and metrics."""
+        """Return this process's rows of the step's reflection groups, which come on top, and metrics."""
         if not self.r3.settings.reflection.enabled:
             return [], {}
         problems = [
@@ -296,8 +296,8 @@ class R3Trainer(GRPOTrainer):
     # ── what TRL trains ──
 
     def _batch_of(self, rows: list[Fields], shares: list[list[tuple[Any, Any]]]) -> dict[str, Any]:
-        """The rows of this process's update. TRL cuts them into equal steps and drops what is left over
-        (U:1057), so rows without tokens fill every process up to the same multiple."""
+        """Return the rows of this process's update. TRL cuts them into equal steps and drops what
+        is left over (U:1057), so rows without tokens fill every process up to the same multiple."""
         steps, num_rows = self.args.steps_per_generation, sum(map(len, shares))
         width = max(1, math.ceil(max(map(len, shares)) / steps)) * steps
         stored = [row for share in shares for _, row in share if not isinstance(row, float)]
@@ -326,7 +326,7 @@ class R3Trainer(GRPOTrainer):
         return batch
 
     def _stored_fields(self, prompt_ids: np.ndarray, row: Any, like: Fields) -> Fields:
-        """The fields of a stored row. Nothing sampled it in this step, so its correction is 1."""
+        """Return the fields of a stored row. Nothing sampled it in this step, so its correction is 1."""
         ids, logprobs = row.rollout.response_ids, row.rollout.response_logprobs
         if not row.rollout.has_logprobs:  # imported
             logprobs = np.zeros(len(ids), dtype=np.float32)
@@ -342,7 +342,7 @@ class R3Trainer(GRPOTrainer):
         return self.vllm_importance_sampling_mode.startswith("sequence")  # [rows, 1] (T:2665)
 
     def _padded(self, rows: list[Fields]) -> Fields:
-        """These rows as TRL pads them, [rows, tokens]."""
+        """Pad these rows as TRL does, [rows, tokens]."""
         batch, token = {}, self._tokenizer.pad_token_id
         for key, side, fill in (
             ("prompt_ids", "left", token),
