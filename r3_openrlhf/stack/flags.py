@@ -185,10 +185,13 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
 
 def table(flags: list[str], own: frozenset[str]) -> str:
     """docs/openrlhf-flags.md."""
-    rows = [f"| `--{name}` | {what} | {why} |" for name in sorted(flags) for what, why in [fate(name, own)]]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(flags):
+        alike.setdefault(fate(name, own), []).append(f"`--{name}`")
+    rows = [f"| {' '.join(names)} | {what} | {why} |" for (what, why), names in alike.items()]
     head = (
         "# OpenRLHF's flags\n\nHow R³ treats each flag of OpenRLHF 0.11.2 that is given as `openrlhf.FLAG=VALUE`. `python tools/openrlhf_flags.py`\n"
         "prints this page; a test compares it with the installed parser.\n\n"
-        "| Flag | Treatment | Why |\n|---|---|---|\n"
+        "| Flags | Treatment | Why |\n|---|---|---|\n"
     )
     return head + "\n".join(rows) + "\n"

@@ -107,7 +107,7 @@ def test_checking_loads_no_framework():
 
 
 def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
-    """A flag that a new OpenRLHF adds, or drops, is one row more or less than the page has."""
+    """A flag that a new OpenRLHF adds, or drops, is one more or less than the page has."""
     page = Path(__file__).parents[2] / "docs" / "openrlhf-flags.md"
     assert page.read_text(encoding="utf-8") == flags.table(installed_flags(), own_flags())
     known = set(installed_flags())

@@ -11,6 +11,7 @@ from typing import Any
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.sources import Problems, load_problems
+from tests.works_with import rows_of
 
 NUM_ROWS = 40
 STDIN = {"input": "1\n", "output": "2\n", "testtype": "stdin"}
@@ -82,17 +83,17 @@ def outcome(name: str, directory: Path) -> str:
 def section() -> str:
     """The table of data sets."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = [f"| {name} | {outcome(name, Path(folder))} |" for name in DATA_SETS]
+        rows = rows_of({name: outcome(name, Path(folder)) for name in DATA_SETS})
     text = f"""## Data sets
 
-A file, a directory, a pattern, a hub name: `data.path`. The columns are found by their published names, or named with
-`data.problem_key` and `data.answer_key`; dots go into structures, lists and JSON texts (`reward_model.ground_truth`).
-An answer is cut at the `####` of a last line, taken from a JSON text or what Python prints, after a last "The answer is", or from the last `\\boxed{{}}`. A row
-with two boxes side by side, and one that says that there is no answer (`proof`, `notfound`), is left out. In messages the
-last turn of the user is the problem; earlier turns are kept, and later ones are left out. A grader of your
-own gets the cell as it is. With `data.task=code` the answer is the tests of a program ([code](code.md)). Several files at once: [`data.sources`](usage.md).
+`data.path` takes a file, a directory, a pattern or a hub name; `data.sources` takes [several](usage.md#your-data). The columns are found by
+their published names, or named with `data.problem_key` and `data.answer_key`; dots go into structures, lists and JSON texts
+(`reward_model.ground_truth`). An answer is cut at the `####` of a last line, taken from a JSON text or what Python prints, after a last "The
+answer is", or from the last `\\boxed{{}}`. A row with two boxes side by side, and one without an answer (`proof`, `notfound`), is left out. In
+messages the last turn of the user is the problem; only earlier turns are kept. A grader of your own gets the cell as it is. With
+`data.task=code` the answer is the tests of a program ([code](code.md)).
 
 | data set | with {NUM_ROWS} rows in its schema |
 |---|---|
 """
-    return text + "\n".join(rows) + "\n"
+    return text + rows

@@ -9,6 +9,7 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.prompts import begin_of_text, render
 from r3_openrlhf.runs.models.checks import check_own_code, directory_findings, template_findings, tokenizer_findings
 from tests.families import FAMILIES, load_tokenizer, write_model
+from tests.works_with import rows_of
 
 # what people meet beside the families as they are: name -> (family, what is wrong)
 WRONG = {
@@ -62,16 +63,14 @@ def _cell(start: str, text: str, directory: Path) -> str:
 def section() -> str:
     """The table of models."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            f"| {name} | {outcome(name, Path(folder) / str(number))} |"
-            for number, name in enumerate((*FAMILIES, *WRONG))
-        ]
+        names = enumerate((*FAMILIES, *WRONG))
+        rows = rows_of({name: outcome(name, Path(folder) / str(number)) for number, name in names})
     text = """## Models
 
 Tokenizers of bytes with the special tokens and the chat template of each family. A warning follows the
-semicolon; [the first page](first-page.md) of a run shows it.
+semicolon; [the first page](tutorial.md#the-first-page-of-a-run) of a run shows it.
 
 | model | what a run does |
 |---|---|
 """
-    return text + "\n".join(rows) + "\n"
+    return text + rows

@@ -14,6 +14,7 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.rewards.probe import probe_rewards
 from tests.answering import answering
+from tests.works_with import rows_of
 
 MODULE = Path(__file__).with_name("users_rewards.txt").read_text()
 ROW = {"problem": "8 * 9", "answer": "72", "solution": "72", "weight": 0.5, "data_source": "made/up"}
@@ -35,6 +36,8 @@ REWARDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "verl `compute_score`": ({"function": "my_rewards.py:compute_score"}, {}),
     "a scorer with other parameters": ({"function": "my_rewards.py:score"}, {}),
 }  # fmt: skip
+
+USUAL = "; right: correct, reward 1; wrong: wrong, reward 0; empty: wrong, reward 0"
 
 
 def _answer(path: str, body: Any) -> tuple[int, str]:
@@ -94,13 +97,13 @@ def _keys(settings: dict[str, Any]) -> str:
 def section() -> str:
     """The table of rewards."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = [f"| {name} | {outcome(name, Path(folder)).replace('|', chr(92) + '|')} |" for name in REWARDS]
+        said = {name: outcome(name, Path(folder)).replace("|", chr(92) + "|").removesuffix(USUAL) for name in REWARDS}
     text = """## Rewards
 
-Without a key the built-in grader of `data.task` judges. What each reward said to a right, a wrong and an empty response
-([a reward of your own](rewards.md#a-reward-of-your-own)):
+Without a key the built-in grader of `data.task` judges. Each [reward](rewards.md#a-reward-of-your-own) judged a right, a wrong and an
+empty response. Unless the row says otherwise, the right one was correct with reward 1, and the others were wrong with reward 0.
 
 | reward | outcome |
 |---|---|
 """
-    return text + "\n".join(rows) + "\n"
+    return text + rows_of(said)
