@@ -98,6 +98,8 @@ def test_what_the_quickstart_shows_is_what_it_shows_now():
     printed = "".join(
         (REPOSITORY / "r3_openrlhf" / "runs" / name).read_text() for name in ("report.py", "report.toml", "display.py")
     )
-    found = [label.removeprefix("seconds per step: ") for label in labels_in(README) if not label.startswith("mean of ")]
+    found = [
+        label.removeprefix("seconds per step: ") for label in labels_in(README) if not label.startswith("mean of ")
+    ]
     assert len(found) >= 4
     assert [label for label in found if f'"{label}"' not in printed and label not in printed] == []
