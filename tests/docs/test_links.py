@@ -93,7 +93,7 @@ def test_a_name_that_does_not_exist_is_found(tmp_path):
 
 
 def defaults_in(text: str) -> list[tuple[str, str]]:
-    """(key, what the table of docs/paper-and-code.md says its default is)."""
+    """(key, what the table of docs/method.md says its default is)."""
     rows = [line.split("|") for line in text.splitlines() if line.startswith("|")]
     pairs = [(KEY.match(row[4].strip().strip("`")), row[5].strip()) for row in rows]
     return [(key[1], default.split()[0]) for key, default in pairs if key and default]
@@ -101,7 +101,7 @@ def defaults_in(text: str) -> list[tuple[str, str]]:
 
 def test_the_table_of_the_paper_has_the_defaults():
     settings = dataclasses.asdict(R3Config(run_dir="none"))
-    found = defaults_in((DOCS / "paper-and-code.md").read_text())
+    found = defaults_in((DOCS / "method.md").read_text())
     assert len(found) > 10
     for key, said in found:
         section, name = key.split(".")
