@@ -29,8 +29,10 @@ def another_value(key):
         return next(word for word in field.metadata["words"] if word != field.default)
     if isinstance(field.default, bool):
         return "true" if name == "enabled" else str(not field.default).lower()
+    if field.default is None and "bounds" not in field.metadata:
+        return "folder"
     bounds = field.metadata["bounds"]
-    candidates = (1.5, 3, 0.25, 3_000_000)
+    candidates = (1.5, 3, 0.25, 3_000_000, -1.5)
     return next(v for v in candidates if bounds.allow(v) and v != field.default and isinstance(v, type(field.default)))
 
 

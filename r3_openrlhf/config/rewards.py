@@ -116,9 +116,11 @@ class RewardConfig:
     @property
     def loaded_functions(self) -> list[RewardFunction]:
         """The user's functions. ConfigError: one cannot be loaded."""
-        key = "reward.function" if self.function else "reward.functions"
         paths = [path for path in self.all_functions if path != BUILT_IN]
-        return [reward_function(key, path, self.arguments_of(path)) for path in paths]
+        return [
+            reward_function("reward.function" if self.function else "reward.functions", path, self.arguments_of(path))
+            for path in paths
+        ]
 
     def arguments_of(self, path: str) -> dict[str, Any]:
         """Return the part of function_args for one of all_functions."""

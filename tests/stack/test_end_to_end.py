@@ -166,7 +166,7 @@ OURS = re.compile(
             r"metrics\.jsonl, rollouts, .*train\.log",
             r"Next:|r3 (view|show|eval|train|compare) .*",
             # the first page
-            r"Problems +\d+ rows read, .*|Algorithm +grpo: estimator .*|(on|off): .*|problem: question, answer: answer|Steps +\d|Example \d|(prompt|reference|grader) +\S.*",
+            r"held out: all problems of .*|Problems +\d+ rows read, .*|Algorithm +grpo: estimator .*|(on|off): .*|problem: question, answer: answer|Steps +\d|Example \d|(prompt|reference|grader) +\S.*",
             r"Calculate .*|<\|im_start\|>assistant|(The answer is |\\boxed\{)\d.*: (correct|wrong)",
         )
     )

@@ -174,7 +174,9 @@ def test_a_store_runs_nothing_of_its_author(tmp_path, statement):
             store.execute("DROP TABLE steps")
         store.execute(statement)
         store.commit()
-    with pytest.raises(HistoryError, match=r"is no history store \(it has (view|table|trigger) (steps|t)\)"):
+    with pytest.raises(
+        HistoryError, match=r"is no history store \(the (view|table|trigger) (steps|steps_idx|t) is of another kind\)"
+    ):
         HistoryStore.open(path, seed=0, writer=False)
 
 
@@ -223,7 +225,8 @@ def test_looking_at_a_run_runs_no_code_that_it_names(run, tmp_path, key, monkeyp
     value = f"{code}:f"
     RunDirectory(tmp_path / "agents").create(load_config("agent_smoke", [f"run_dir={tmp_path}/agents"]))
     config = OmegaConf.load(tmp_path / "agents/config.yaml" if key == "agents.environment" else run.config)
-    shapes = {"reward.functions": [value], "data.sources": [value], "reward.code.languages": {"c": value}}
+    shapes = dict.fromkeys(("reward.functions", "agents.tools", "data.sources"), [value])
+    shapes["reward.code.languages"] = {"c": value}
     OmegaConf.update(config, key, shapes.get(key, value))
     for path in {"agents.environment": ("data.path", "held_out.path"), "data.sources": ("data.path",)}.get(key, ()):
         OmegaConf.update(config, path, "sources" if key == "data.sources" else f"environment:{value}")

@@ -104,7 +104,7 @@ def test_a_missing_directory_beside_existing_ones_is_no_hub_name_and_an_empty_on
     monkeypatch.chdir(model_directory.parent.parent)
     with pytest.raises(ConfigError, match="did you mean '.*my_model'"):
         resolve_model(f"{model_directory.parent.name}/my_modell")
-    with pytest.raises(ConfigError, match="without config.json"):
+    with pytest.raises(ConfigError, match="has no config.json"):
         resolve_model(str(model_directory.parent))
 
 
