@@ -261,6 +261,21 @@ def agents(
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--add", type=DIRECTORY, help="Put the runs of `agents --out DIRECTORY` into FILE first.")
+def agents_evidence(file: Path, add: Path | None) -> None:
+    """Compare the runs of the lab for agents in a file: each arm at its own rate, and all at equal rates."""
+    from research import agents_evidence as evidence_of_agents
+    from research.agents import AgentRun
+
+    runs = evidence_of_agents.read(file) if file.is_file() else []
+    if add is not None:
+        more = (AgentRun(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(add.glob("*.json")))
+        runs = evidence_of_agents.write(file, runs, more)
+    click.echo(evidence_of_agents.tables(runs))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--reference", metavar="ARM", help="The arm that the others are compared with. [default: grpo]")
 @as_tuning
 @click.option(

@@ -56,11 +56,12 @@ def evidence_of(run: AgentRun) -> AgentEvidence:
     )
 
 
-def write(file: Path, runs: Iterable[AgentRun]) -> None:
-    """Write the evidence of these runs, sorted."""
-    lines = sorted(msgspec.json.encode(evidence_of(run)) for run in runs)
+def write(file: Path, known: Iterable[AgentEvidence], runs: Iterable[AgentRun]) -> list[AgentEvidence]:
+    """Write and return what is known and the evidence of these runs, sorted, each once."""
+    lines = sorted({msgspec.json.encode(one) for one in (*known, *map(evidence_of, runs))})
     with replacing(file) as stream:
         stream.write(zstandard.ZstdCompressor(level=19).compress(b"".join(line + b"\n" for line in lines)))
+    return [msgspec.json.decode(line, type=AgentEvidence) for line in lines]
 
 
 def read(file: Path) -> list[AgentEvidence]:

@@ -11,7 +11,7 @@ from pytest import approx
 from r3_openrlhf.problems.agents.trajectory import Episode
 from r3_openrlhf.problems.agents.vault import BACK, OPEN, TAKE, Vault
 from research import agents as lab
-from research import agents_table
+from research import agents_evidence, agents_table
 from research.__main__ import main
 from research.agents_table import (
     Choice,
@@ -174,3 +174,20 @@ def test_a_run_learns_is_the_same_again_and_a_finished_one_is_not_run_again(tmp_
 def test_what_does_not_exist_is_named(tmp_path, arguments, message):
     found = CliRunner().invoke(main, ["agents", *arguments, "--out", str(tmp_path / "out")])
     assert found.exit_code != 0 and message in f"{found.output} {found.exception}"
+
+
+def test_evidence_is_kept_once_and_each_arm_is_compared_at_its_own_and_at_equal_rates(tmp_path):
+    def run(arm, rate, seed, success):
+        recipe = {"trajectories": 8, "settings": {"std_norm": True}}
+        return lab.AgentRun("history", arm, seed, rate, [0, 10], [success, success], recipe=recipe)
+
+    # hgpo_k0 is best at 1 on the tuning seed, hgpo_k4 at 2
+    areas = {("hgpo_k0", 1.0): 0.5, ("hgpo_k0", 2.0): 0.4, ("hgpo_k4", 1.0): 0.3, ("hgpo_k4", 2.0): 0.7}
+    runs = [run(arm, rate, seed, area) for (arm, rate), area in areas.items() for seed in (1, 2, 101)]
+    known = agents_evidence.write(tmp_path / "file.jsonl.zst", [], runs)
+    assert agents_evidence.write(tmp_path / "file.jsonl.zst", known, runs) == known
+    assert agents_evidence.read(tmp_path / "file.jsonl.zst") == known and len(known) == 12
+    row = agents_evidence.tables(known).splitlines()[-1]
+    assert row.split(" | ")[1:] == [
+        "2", "2", "0.700 [0.700, 0.700]", "0.70", "0.200 [0.200, 0.200]", "-0.200 [-0.200, -0.200]", "0.300 [0.300, 0.300] |"
+    ]  # fmt: skip
