@@ -3,6 +3,7 @@
 # turns, a policy that fails half of the time; with and without the standard deviation, groups of 8, 16 and 32 at equal tokens. Each
 # arm's rate is the one of RATES whose worst of eight seeds is best, on seeds that are not reported (at the best mean some runs break).
 # Every run is a file in OUT; what is there is not run again.
+#   RECIPE="rescale=false minibatches=4 shared=false" TOKENS=30000 research/hgpo.sh     tasks that share nothing
 #   POLICY=network SIZES=16 VARIANTS=history SEEDS=6 RATES="1e-3 3e-3 1e-2" research/hgpo.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,12 +12,13 @@ export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 POLICY=${POLICY:-table} VARIANTS=${VARIANTS:-history state} SIZES=${SIZES:-8 16 32} SEEDS=${SEEDS:-16}
 ARMS=${ARMS:-grpo gigpo hgpo_k0 hgpo_k2 hgpo_k4 hgpo_k2_episode}
 RATES=${RATES:-15 45 135 405}
-OUT=${OUT:-runs/lab_hgpo}
+OUT=${OUT:-runs/lab_hgpo} TOKENS=${TOKENS:-40000}
+RECIPE=${RECIPE:-rescale=false minibatches=4 forgets=0.5 max_turns=50 memory_turns=50}
 mkdir -p "$OUT" # what goes wrong is in $OUT.log
+# shellcheck disable=SC2086
 agents() { # agents STD_NORM SIZE VARIANT ARM RATE FIRST_SEED SEEDS
     python -m research agents --policy "$POLICY" --variants "$3" --arms "$4" --learning-rate "$5" --first-seed "$6" --seeds "$7" \
-        --out "$OUT" --json std_norm="$1" trajectories="$2" rescale=false minibatches=4 forgets=0.5 max_turns=50 memory_turns=50 \
-        2>>"$OUT.log"
+        --out "$OUT" --tokens "$TOKENS" --json std_norm="$1" trajectories="$2" $RECIPE 2>>"$OUT.log"
 }
 WORST='import json,sys; from research.agents import AgentRun; r=[AgentRun(**json.loads(x)).area for x in sys.stdin]; print(min(r))'
 
