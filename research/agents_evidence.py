@@ -17,7 +17,9 @@ from research.agents import AgentRun
 from research.bootstrap import bootstrap
 
 FIRST_TUNING_SEED = 101
-Column = tuple[str, str, int, bool]  # policy, variant, trajectories of a group, are they divided by their deviation?
+Column = tuple[
+    str, str, bool, int, bool
+]  # policy, variant, do tasks share?, trajectories, are they divided by a deviation?
 
 
 class AgentEvidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +27,7 @@ class AgentEvidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     policy: str
     variant: str
+    shared: bool
     trajectories: int
     std_norm: bool
     arm: str
@@ -37,7 +40,7 @@ class AgentEvidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     @property
     def column(self) -> Column:
         """The settings that all arms of a table share."""
-        return self.policy, self.variant, self.trajectories, self.std_norm
+        return self.policy, self.variant, self.shared, self.trajectories, self.std_norm
 
 
 def evidence_of(run: AgentRun) -> AgentEvidence:
@@ -45,8 +48,9 @@ def evidence_of(run: AgentRun) -> AgentEvidence:
     return AgentEvidence(
         policy=run.policy,
         variant=run.variant,
+        shared=run.recipe.get("shared", True),
         trajectories=run.recipe["trajectories"],
-        std_norm=run.recipe["settings"]["std_norm"],
+        std_norm=run.recipe["settings"].get("std_norm", True),
         arm=run.arm,
         learning_rate=run.learning_rate,
         seed=run.seed,
@@ -72,8 +76,10 @@ def read(file: Path) -> list[AgentEvidence]:
 
 def title(column: Column) -> str:
     """The head of a column."""
-    policy, variant, size, std_norm = column
-    return f"{policy}, {variant}, G {size}, {'std' if std_norm else 'no std'}"
+    policy, variant, shared, size, std_norm = column
+    return (
+        f"{policy}, {variant}, {'shared' if shared else 'nothing shared'}, G {size}, {'std' if std_norm else 'no std'}"
+    )
 
 
 def best_rate(runs: Sequence[AgentEvidence]) -> float:

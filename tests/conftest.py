@@ -27,7 +27,7 @@ LONG_FILES = (
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 # `make test` runs three tests side by side, and a test of the stack is five processes. On a machine that lacks a part of its cores,
-# threads without a core wait for each other (docs/LOG.md, "Why the suite does not fit into fifteen minutes").
+# threads without a core wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 gc.disable()  # until everything is collected: what is imported for that stays, and a quarter of the time went into looking

@@ -76,7 +76,7 @@ def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
         s = (1 / L) sum_t ln p(y_t | y_<t)          at most 0, however long the response is
 
     In the lab it predicts better than SERR's entropies which truncated responses become right when
-    they may continue (docs/RESULTS.md, control b). ValueError: no tokens, a value that is not finite."""
+    they may continue (docs/lab.md). ValueError: no tokens, a value that is not finite."""
     return fmean(finite_values("logprobs", logprobs_T))  # exact: their order changes nothing
 
 

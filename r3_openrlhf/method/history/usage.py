@@ -1,8 +1,7 @@
 """Bytes of the file, as the byte cap counts them.
 
 Estimated from each row's content and not from the file's pages, so that the same rows always give
-the same decision, whatever was deleted before; chosen to be above what SQLite needs
-(docs/history.md has the measured ratio)."""
+the same decision, whatever was deleted before; chosen to be above what SQLite needs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`r3 history import`: verified successes from elsewhere, with which a run's store begins (history.start).
 
-Every response is made anew for the run: its own prompt of that problem, its tokenizer, an end token, and
+Every response is encoded again for the run: its own prompt of that problem, its tokenizer, an end token, and
 the verdict of its grader. What an earlier verdict or a column of the source says counts for nothing."""
 
 from __future__ import annotations

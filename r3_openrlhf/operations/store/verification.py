@@ -52,7 +52,7 @@ _RULES = [
 
 
 class Verification(NamedTuple):
-    """What is wrong, and the checks that could not run, which is not wrong."""
+    """Findings, and the checks that could not run, which are none."""
 
     findings: list[str]
     skipped: list[str]
