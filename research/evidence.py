@@ -33,6 +33,7 @@ CURVE = ("step", "generated_tokens", "pass_at_1")
 COUNTED = (
     "generated_tokens",
     "trained_tokens",
+    "sft_tokens",
     "time/step_s",  # in the lab; timing/... on the whole stack
     "time/sampling_s",
     "timing/step_total",

@@ -35,6 +35,7 @@ from r3_openrlhf.problems.training_file import Label, prepare
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
 from research.sampling import Sample, sample
+from research.successes import begin
 from research.sums import is_right
 from research.update import TrainedRow, accumulate_gradient, make_optimizer, step
 
@@ -240,6 +241,7 @@ class Lab:
         r3 = self.r3_with(history)
         if history is not None:
             self.prepare_history(labels, r3)
+        of_start = begin(self, labels, history)
         self._evaluate(run, held_out)
         for batch_labels in self._batches(labels):
             started = time.perf_counter()
@@ -259,6 +261,7 @@ class Lab:
                     "step": self.step,
                     "epoch": self.epoch,
                     **metrics,
+                    **of_start,
                     "r3/replay/ratio_max": update.ratio_max,
                     "r3/replay/least_likely_weight": update.least_likely_weight,
                     "loss": update.loss,
@@ -272,6 +275,7 @@ class Lab:
                     "time/step_s": time.perf_counter() - started,
                 }
             )
+            of_start = {}
             last = self._is_last()
             if last or self.step % config.held_out.every_steps == 0:
                 self._evaluate(run, held_out)

@@ -66,11 +66,12 @@ WORLDS = {
 }
 
 
-def problems(*, world: str, seed: int, part: str) -> Iterator[dict[str, Any]]:
+def problems(*, world: str, seed: int, part: str, **of_solutions: float | str) -> Iterator[dict[str, Any]]:
     """The rows of one world's training or held-out problems: problem, and every right answer.
+    of_solutions: see research/successes.py; the problems are the same.
 
     Raises:
-        ConfigError: no such world or part, a seed that is no whole number.
+        ConfigError: no such world, part or key, a seed that is no whole number.
     """
     if world not in WORLDS:
         raise ConfigError(
@@ -78,6 +79,10 @@ def problems(*, world: str, seed: int, part: str) -> Iterator[dict[str, Any]]:
         )
     if part not in PARTS:
         raise ConfigError(f"data.reasoning_gym.part is {quoted(part)}; use {' or '.join(PARTS)}")
+    for key in of_solutions.keys() - {"solved", "style", "warm_up"}:
+        raise ConfigError(
+            f"data.reasoning_gym.{key} does not exist; use solved, style or warm_up (research/successes.py)"
+        )
     if type(seed) is not int:
         raise ConfigError(f"data.reasoning_gym.seed is {quoted(seed)}; use a whole number")
     return iter(_draw(WORLDS[world], seed)[part])
