@@ -320,17 +320,23 @@ def _overrides_a_box(text: str, start: int) -> bool:
 
 
 def after_thinking(response: str) -> str | None:
-    """Return the part after the last mark that closes thinking; the whole response without marks;
-    None when it never stops.
+    """Return the part after the last mark that closes thinking, or after the notes in a tag of any
+    other name with which a response begins; the whole response without marks; None when it never
+    stops.
 
     Marks: <think>, <Think >, <thinking>, <thought>, [THINK], ◁think▷ and their closing forms. Where
     the prompt has opened thinking, the caller puts `OPEN_THINKING` in front of the response."""
     end = None
     for mark in THINKING_MARK.finditer(response):
         end = mark.end() if closes_thinking(mark) else -1
-    if end is None:
+    if end is not None:
+        return None if end < 0 else response[end:]
+    notes = _MARKS["opened"].match(response)
+    if notes is None:
         return response
-    return None if end < 0 else response[end:]
+    closing = f"</{notes['name']}>"
+    behind = response.rpartition(closing)[2]
+    return None if closing not in response else behind if behind.strip() else response
 
 
 def closes_thinking(mark: re.Match) -> bool:
