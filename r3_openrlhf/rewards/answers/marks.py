@@ -19,8 +19,7 @@ BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])")
 _BLANK = phrases("marks")["blank"]
 _BLANK_BOX = re.compile(rf"{BOX.pattern}\s*\{{{_BLANK.pattern}\}}", _BLANK.flags)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_TAG = re.compile(r"<answer>")
-_ANY_TAG = re.compile(r"</?answer>")
+_TAG = re.compile(r"<(?P<slash>/?)answer>", re.IGNORECASE)
 _BETWEEN = phrases("between")
 _TAKES_BACK = phrases("withdrawn")
 CHARS_AFTER = 160  # of the text after an answer, which may take it back
@@ -124,7 +123,7 @@ def _stands_beside(text: str, tag: Mark, boxes: list[Mark]) -> bool:
         between = text[tag.end : boxes[0].start]
     else:
         return False
-    between = _ANY_TAG.sub("", between)
+    between = _TAG.sub("", between)
     return (
         belongs_together(between)
         and (_BETWEEN["separator"].search(between) or _BETWEEN["another"].search(between)) is not None
@@ -133,7 +132,7 @@ def _stands_beside(text: str, tag: Mark, boxes: list[Mark]) -> bool:
 
 def belongs_together(between: str) -> bool:
     """Tell whether two marked answers with this text between them are parts of one."""
-    between = _ANY_TAG.sub("", between) if len(between) < 200 else between
+    between = _TAG.sub("", between) if len(between) < 200 else between
     if len(between) < MAX_BETWEEN_ALTERNATIVES and _BETWEEN["another"].search(between):
         return True
     if len(between) >= 70 or _BETWEEN["conclusion"].search(between):
@@ -177,11 +176,12 @@ def _matching_brace(text: str, opening: int, end: int) -> int | None:
 
 def _tags(text: str) -> list[Mark]:
     marks: list[Mark] = []
-    behind = len(text)
-    for opening in reversed([match for match in _TAG.finditer(text)][-MAX_MARKS:]):
-        closing = text.find("</answer>", opening.end(), behind)
-        content = text[opening.end() : closing].strip() or None if closing >= 0 else None
-        end = closing + len("</answer>") if closing >= 0 else -1
-        marks.insert(0, Mark(opening.start(), end, content))
-        behind = opening.start()
+    closing: re.Match[str] | None = None
+    for tag in reversed(list(_TAG.finditer(text))[-2 * MAX_MARKS :]):
+        if tag["slash"]:
+            closing = tag
+            continue
+        content = text[tag.end() : closing.start()].strip() or None if closing else None
+        marks.insert(0, Mark(tag.start(), closing.end() if closing else -1, content))
+        closing = None
     return marks

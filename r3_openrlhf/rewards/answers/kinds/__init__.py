@@ -17,6 +17,8 @@ from typing import Any
 
 from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
 
+DENIES = re.compile(r"(?i)\b(?:not|never|cannot|neither)\b(?! (?:only|just)\b)|n['’]t\b")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
@@ -66,6 +68,8 @@ def is_right(kind: Kind, value: Any, answer: str, problem: str, *, exact: bool) 
     """Tell whether a text gives the reference's value: the text itself, each of the alternatives in
     it, or a sentence with it."""
     texts = answer.split(ALTERNATIVE) if exact else kind.find(answer, problem)
+    if not exact and len(texts) == 1 and DENIES.search(answer.partition(texts[0])[0]):
+        return False
     readings = [kind.read(text, problem) for text in texts]
     known = [reading for reading in readings if reading is not None]
     return bool(known) and (not exact or len(known) == len(texts)) and all(kind.same(each, value) for each in known)

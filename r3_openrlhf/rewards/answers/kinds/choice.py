@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.kinds import DENIES, Kind
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND, normal_words, plain
 
@@ -39,8 +39,12 @@ def options_of(problem: str) -> dict[str, str]:
 def _read(text: str, problem: str) -> frozenset[str] | None:
     """Read the letters that a text names and does not deny; with "or" where it does not decide."""
     words = plain(text)
-    if len(words) == 1 or len(set(words)) == len(words) < 6 and set(words) <= set(_LETTERS):
-        return frozenset(words.upper()) if words.upper() in _LETTERS or len(words) > 1 else None
+    if (
+        words.isalpha()
+        and len(set(words)) == len(words) < 6
+        and set(words if words[1:] else words.upper()) <= set(_LETTERS)
+    ):
+        return frozenset(words.upper())
     same = [letter for letter, option in options_of(problem).items() if option and option == normal_words(text)]
     if len(same) == 1:
         return frozenset(same)
@@ -61,7 +65,8 @@ def _find(sentence: str, problem: str) -> list[str]:
     sentences = [text for text in _SENTENCES.split(sentence.strip()) if text]
     if named := next((text for text in reversed(sentences) if _read(text, problem)), None):
         return [named]
-    return re.findall(r"\b(?:is|be|:) (\S.*)$", sentences[-1]) if sentences else []
+    is_denied = not sentences or DENIES.search(sentences[-1])
+    return [] if is_denied else re.findall(r"\b(?:is|be|:) (\S.*)$", sentences[-1])
 
 
 KIND = Kind(

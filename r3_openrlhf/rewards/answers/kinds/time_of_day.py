@@ -75,6 +75,9 @@ KIND = Kind(
     same=_same,
     find=lambda sentence, problem: [
         match[0]
-        for match in re.finditer(r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b", plain(sentence))
+        for match in re.finditer(
+            r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b|\b(?:half|(?:a )?quarter) (?:past|to) [a-z]+",
+            plain(sentence),
+        )
     ],
 )
