@@ -92,7 +92,7 @@ def is_score(value: object) -> bool:
 TASKS: OpenTable[AnswerTask] = OpenTable(
     "data.task",
     {
-        "math": AnswerTask(grade=f"{_ROOM}.mathematics:grade", prepare=f"{_ROOM}.warm_up:warm_up"),
+        "math": AnswerTask(grade=f"{_ROOM}.mathematics:grade", prepare=f"{_ROOM}.mathematics:warm_up"),
         "exact": AnswerTask(grade=f"{_ROOM}.exact:grade"),
         **{name: AnswerTask(grade=f"{_ROOM}.tasks:of_kind") for name in KINDS},
         "words": AnswerTask(grade=f"{_ROOM}.tasks:words"),

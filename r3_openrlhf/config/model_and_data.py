@@ -60,6 +60,8 @@ class DataConfig:
     uid_key: str | None = None
     # grader: math | exact | choice | words | number | reasoning_gym | my_module:function; null: the one that fits the path
     task: str | None = None
+    # column with the task of a row, as choice, date or words; where it is empty: that of data.task
+    task_key: str | None = None
     # order in an epoch: shuffled (by train.seed) | file | a column whose values ascend, as 1, 2, 10 if all are numbers
     order: str = "shuffled"
     # use only this many problems, the first; null: all

@@ -29,11 +29,17 @@ class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problem_key: str = "problem"
     answer_key: str = "answer"
     in_parts: bool = False
+    task: str | None = None
+    prompt_template: str | None = None
 
 
 BENCHMARKS = msgspec.toml.decode(
     files(__package__).joinpath("benchmarks.toml").read_bytes(), type=dict[str, Benchmark]
 )
+
+
+# benchmarks of `--suite`; "paper": those of the paper's tables
+SUITES = {"paper": ("aime24", "math500", "amc23", "minerva", "olympiadbench")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +82,13 @@ def load_problem_set(
     )
 
 
+def suite_of(name: str) -> tuple[str, ...]:
+    """Return the benchmarks of a suite. ConfigError: there is none of this name."""
+    if name not in SUITES:
+        raise ConfigError(f"--suite is {quoted(name)}; {nearest(name, tuple(SUITES))}")
+    return SUITES[name]
+
+
 def name_of(benchmark: str) -> str:
     """Return its name in tables: its own, the task, or the file's without its ending."""
     if benchmark in BENCHMARKS:
@@ -87,13 +100,26 @@ def name_of(benchmark: str) -> str:
 
 
 def _source_of(benchmark: Benchmark, data: DataConfig, data_dir: str | None) -> DataConfig:
+    hub = {key: getattr(benchmark, key) for key in ("subset", "split", "problem_key", "answer_key", "task")}
+    if benchmark.prompt_template:
+        hub["prompt_template"] = data.prompt_template.replace("{problem}", benchmark.prompt_template)
     if data_dir is None:
-        hub = {key: getattr(benchmark, key) for key in ("subset", "split", "problem_key", "answer_key")}
-        return replace(data, path=benchmark.hub, uid_key=None, task=None, **hub)
-    path = Path(data_dir).expanduser() / benchmark.file
-    if not path.is_file():
-        raise DataError(f"--data-dir is {data_dir}, which has no {benchmark.file}")
-    return replace(data, path=str(path), problem_key="problem", answer_key="answer", uid_key=None, task=None)
+        return replace(data, path=benchmark.hub, uid_key=None, **hub)
+    folder = Path(data_dir).expanduser()
+    path = folder / benchmark.file
+    if path.is_file():
+        return replace(
+            data, path=str(path), problem_key="problem", answer_key="answer", uid_key=None, task=benchmark.task
+        )
+    name = benchmark.hub.rpartition("/")[2]
+    places = [folder / benchmark.hub, folder / name, folder / path.stem]  # as the hub leaves it
+    places += folder.glob(f"datasets--{benchmark.hub.replace('/', '--')}/snapshots/*")
+    copy = next(filter(Path.is_dir, places), None)
+    if copy is None:
+        raise DataError(
+            f"--data-dir is {data_dir}, which has no {benchmark.file}, and no folder {name} as the hub has it"
+        )
+    return replace(data, path=str(copy), uid_key=None, **hub)
 
 
 def _free_source(benchmark: str, data: DataConfig, max_problems: int | None) -> DataConfig:
@@ -108,4 +134,18 @@ def _free_source(benchmark: str, data: DataConfig, max_problems: int | None) -> 
             f"--benchmark is {quoted(benchmark)}, which does not exist; {nearest(benchmark, tuple(BENCHMARKS))} A file, a hub "
             f"data set (org/name) and {REASONING_GYM}TASK are possible too"
         )
-    return replace(data, path=benchmark)
+    return replace(data, path=benchmark, split=_split_of(path, data.split) if path.is_dir() else data.split)
+
+
+def _split_of(folder: Path, split: str) -> str:
+    """Return "test" or the only split, where a folder as the hub leaves it has no split of this name."""
+    import datasets
+
+    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+        return split
+    try:
+        names = datasets.get_dataset_split_names(str(folder))
+    except Exception:  # of many kinds; `load_problems` says it in a sentence
+        return split
+    other = "test" if "test" in names else names[0] if len(names) == 1 else split
+    return split if any(name in split for name in names) else other

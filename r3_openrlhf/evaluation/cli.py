@@ -27,6 +27,7 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.argument("model")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--benchmark", "benchmarks", multiple=True, metavar="NAME", help="See above. May be repeated.")
+@click.option("--suite", metavar="NAME", help='Several benchmarks: "paper" has those of the paper.')
 @click.option("--data-dir", metavar="DIR", help="Take named benchmarks from the files in DIR, not from the hub.")
 @click.option(
     "--n", "n_samples", type=int, default=DEFAULTS.n_samples, show_default=True, help="Responses per problem."
@@ -52,12 +53,14 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--tensor-parallel-size", type=int, default=DEFAULTS.tensor_parallel_size, show_default=True)
 @click.option("--gpu-memory-utilization", type=float, default=DEFAULTS.gpu_memory_utilization, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="results.json on stdout instead of the tables.")
-def evaluate(benchmarks: tuple[str, ...], settings: tuple[str, ...], as_json: bool, **values) -> None:
+def evaluate(
+    benchmarks: tuple[str, ...], suite: str | None, settings: tuple[str, ...], as_json: bool, **values
+) -> None:
     """Sample MODEL on benchmarks and grade as in training: Pass@1, Pass@k, maj@k, with intervals.
 
     MODEL: a Hugging Face directory, a run directory (final_model, --step), smollm2, tiny, or a hub
     name. Benchmarks: aime24, aime25, aime26, hmmt25, brumo25, math500, amc23, amc23_40, minerva,
-    olympiadbench, gsm8k, a JSONL file, hub data set (org/name), reasoning_gym:TASK. KEY=VALUE:
+    olympiadbench, gsm8k, mmlu-pro, arc-c, livecodebench, a JSONL file, hub data set (org/name), reasoning_gym:TASK. KEY=VALUE:
     keys of data, reward, cluster as in `r3 train`.
 
     The same command continues. The directory has results.json, results.md, samples.jsonl.
@@ -70,12 +73,15 @@ def evaluate(benchmarks: tuple[str, ...], settings: tuple[str, ...], as_json: bo
     r3 eval runs/quickstart --benchmark reasoning_gym:basic_arithmetic --max-new-tokens 22 data.reasoning_gym.seed=2
     r3 eval MODEL --benchmark my.jsonl data.problem_key=question "data.prompt_template='{problem} Think first.'"
     """
+    from r3_openrlhf.evaluation.benchmarks import suite_of
     from r3_openrlhf.evaluation.results import markdown
     from r3_openrlhf.evaluation.run import Request, run_evaluation
 
     try:
+        if suite is not None:
+            benchmarks += suite_of(suite)
         if not benchmarks:
-            raise ConfigError("r3 eval needs --benchmark NAME; r3 eval --help lists them")
+            raise ConfigError("r3 eval needs --benchmark NAME or --suite NAME; r3 eval --help lists them")
         options = BenchmarkConfig(**{field.name: values.pop(field.name) for field in fields(BenchmarkConfig)})
         request = Request(benchmarks=benchmarks, overrides=settings, options=options, **values)
         results, directory = run_evaluation(request)

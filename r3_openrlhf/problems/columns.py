@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,6 +73,14 @@ def value_at(row: dict[str, Any], key: str) -> Any:
             )
             raise DataError(f"{root} has no {quoted(part)} for {key}, {there}")
     return value
+
+
+def lettered(cell: Any) -> str:
+    """Return options as lines "(A) ..."; of {text, label} by their own labels. "": they are none."""
+    labels, texts = (cell.get("label"), cell.get("text")) if isinstance(cell, dict) else (string.ascii_uppercase, cell)
+    if not isinstance(texts, list) or not labels or not all(isinstance(text, str) for text in texts):
+        return ""
+    return "\n".join(f"({label}) {text}" for label, text in zip(labels, texts, strict=False))
 
 
 def turns_of(cell: Any, *, key: str) -> tuple[list[dict[str, str]], str, str]:

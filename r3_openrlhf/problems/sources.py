@@ -18,12 +18,20 @@ from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.problems.code_rows import Shape, columns_of, known_shape, problem_column, shape_of, tests_and_problem
-from r3_openrlhf.problems.columns import ANSWER_COLUMNS, PROBLEM_COLUMNS, chosen_column, root_of, turns_of, value_at
+from r3_openrlhf.problems.columns import (
+    ANSWER_COLUMNS,
+    PROBLEM_COLUMNS,
+    chosen_column,
+    lettered,
+    root_of,
+    turns_of,
+    value_at,
+)
 from r3_openrlhf.problems.files import cause, is_on_the_hub, load_table
 from r3_openrlhf.problems.label import Label as Label
 from r3_openrlhf.problems.prompt_checks import check_prompts, check_rows
 from r3_openrlhf.problems.prompts import columns_in, filled
-from r3_openrlhf.problems.reference_checks import SUSPICIOUS, check_references
+from r3_openrlhf.problems.reference_checks import OPTION_COLUMNS, SUSPICIOUS, check_references
 from r3_openrlhf.problems.references import (
     AFTER_MARKS,
     AS_IT_IS,
@@ -258,6 +266,7 @@ class Columns:
     uid: str | None
     shape: Shape | None = None  # of tests of programs (code_rows.py)
     template: str = ""  # data.prompt_template, if it names further columns
+    task: str | None = None  # of the rows' own tasks
 
 
 def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> list[tuple[str, Label | DataError]]:
@@ -269,7 +278,7 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
     counts.problem_key, counts.columns = columns.problem, table.columns
     counts.answer_key = shape.tests if shape else columns.answer or "none"
     by = None if data.order in ORDERS else data.order
-    keys = [columns.problem, columns.answer, columns.uid, by, *columns_in(data.prompt_template)]
+    keys = [columns.problem, columns.answer, columns.uid, columns.task, by, *columns_in(data.prompt_template)]
     # a column may have a dot in its name
     read = columns_of(keys) if shape else {name for key in keys if key for name in (key, root_of(key))}
     rows: list[tuple[str, Label | DataError]] = []
@@ -318,6 +327,7 @@ def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Col
     by = None if data.order in ORDERS else data.order
     for option, key in [
         ("uid_key", data.uid_key),
+        ("task_key", data.task_key),
         ("order", by),
         *(("prompt_template", key) for key in columns_in(template)),
     ]:
@@ -326,7 +336,7 @@ def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Col
     if TASKS[grader_of(data)].runs_programs:
         shape = shape_of(columns, path=data.path, answer_key=data.answer_key)
         problem = problem_column(shape, columns, path=data.path, problem_key=data.problem_key)
-        return Columns(problem, None, data.uid_key, shape, template)
+        return Columns(problem, None, data.uid_key, shape, template, data.task_key)
     try:
         problem = chosen_column(
             columns, key=data.problem_key, groups=PROBLEM_COLUMNS, option="problem_key", path=data.path
@@ -341,7 +351,7 @@ def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Col
         if data.answer_key is not None or data.task is not None or known is None:
             raise
         raise DataError(f"{error}; or use data.task=code, if {known.tests} holds tests of programs") from error
-    return Columns(problem, answer, data.uid_key, None, template)
+    return Columns(problem, answer, data.uid_key, None, template, data.task_key)
 
 
 def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tuple[Label | DataError, tuple[str, str]]:
@@ -350,7 +360,7 @@ def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tupl
         if isinstance(row, DataError):
             raise row
         if columns.shape is None:
-            return _label(columns, task, row)
+            return _label(columns, _task_of(columns, task, row), row)
         tests, cell, form = tests_and_problem(columns.shape, row, columns.problem)
         label, (problem_form, _) = _label(columns, task, row | {columns.problem: cell})
         return replace(label, references=[tests]), (problem_form, form)
@@ -358,11 +368,23 @@ def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tupl
         return error, (AS_IT_IS, AS_IT_IS)
 
 
+def _task_of(columns: Columns, task: str, row: dict[str, Any]) -> str:
+    """Return the row's own task (data.task_key), or that of the source. DataError: there is no such task."""
+    given = str(value_at(row, columns.task) or "").strip() if columns.task else ""
+    own = given.lower().replace(" ", "_") or task
+    known = [name for name, entry in TASKS.items() if entry.problems is None and not entry.runs_programs]
+    if given and own not in known:
+        raise DataError(f"the task ({columns.task}) is {quoted(given)}; {nearest(own, known)}")
+    return own
+
+
 def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, tuple[str, str]]:
     """Return (a row's problem, the forms of its problem and its answer). DataError: unusable."""
     turns, problem, problem_form = turns_of(value_at(row, columns.problem), key=columns.problem)
     if columns.template:
-        texts = {name: text_of(value_at(row, name), key=name, what="column") for name in columns_in(columns.template)}
+        cells = {name: value_at(row, name) for name in columns_in(columns.template)}
+        options = {name: lettered(cell) for name, cell in cells.items() if root_of(name) in OPTION_COLUMNS}
+        texts = {name: options.get(name) or text_of(cell, key=name, what="column") for name, cell in cells.items()}
         problem = filled(columns.template, texts | {"problem": problem})
     form, references, answers = AS_IT_IS, list[str](), list[str]()
     if columns.answer is not None:
@@ -373,7 +395,9 @@ def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, tup
         if given is None or not str(given).strip():
             raise DataError(f"the uid ({columns.uid}) is empty")
         uid = str(given)
-    if not all(map(_is_unicode, (problem, uid or "", *references, *(turn["content"] for turn in turns)))):
+    if re.search(
+        "[\ud800-\udfff]", "\n".join((problem, uid or "", *references, *(turn["content"] for turn in turns)))
+    ):
         raise DataError("it holds half of a surrogate pair, which is no Unicode text")
     asked = json.dumps([*turns, problem]) if turns else problem
     label = Label(uid=uid or problem_uid(asked), problem=problem, references=answers, task=task, turns=turns or None)
@@ -411,10 +435,6 @@ def _rank(row: dict[str, Any] | DataError, column: str, place: str) -> str:
     if text := text_of(value_at(row, column), key=column, what="column").strip():
         return text
     raise DataError(f"{place}: data.order is {column}, and the row has nothing there")
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:

@@ -61,7 +61,7 @@ class GradingPools:
                     timeout_s=2 * self._code.seconds + START_S if runs_programs else self._timeout_s,
                     attempts=ATTEMPTS,
                     memory_bytes=None if runs_programs else MEMORY_BYTES,
-                    on_lost=_ungraded,
+                    on_lost=lambda lost: Outcome("ungraded", lost.reason, seconds=lost.seconds),
                 )
                 if self._is_closed:
                     self._pools[task].close()
@@ -73,10 +73,6 @@ class GradingPools:
             self._is_closed = True
         for pool in self._pools.values():
             pool.close()
-
-
-def _ungraded(lost: ItemLost) -> Outcome:
-    return Outcome("ungraded", lost.reason, seconds=lost.seconds)
 
 
 def _part_of_lost(lost: ItemLost) -> list[Part]:

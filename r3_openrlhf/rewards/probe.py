@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,7 +45,7 @@ def probe_rewards(config: RewardConfig, label: Any, prompt: str = "") -> Probe:
     requests = [GradeRequest.about(label, text, num_tokens=NUM_TOKENS, prompt=prompt) for text in responses.values()]
     rewards, findings = [], []
     for who, one in _each(config).items():
-        grades = asyncio.run(_grades(one, dict(zip(responses, in_group(requests), strict=True))))
+        grades = dict(zip(responses, grades_of(one, in_group(requests)), strict=True))
         alone = grades.pop("alone", grades["right"])
         if alone.verdict is Verdict.CORRECT and grades["right"].verdict is not Verdict.CORRECT:
             grades["right"] = alone
@@ -69,13 +69,18 @@ def _each(config: RewardConfig) -> dict[str, RewardConfig]:
     return {"the built-in grader": config}
 
 
-async def _grades(config: RewardConfig, requests: Mapping[str, GradeRequest]) -> dict[str, Grade]:
-    grader = make_grader(config)
-    try:
-        return dict(zip(requests, await asyncio.gather(*map(grader.grade, requests.values())), strict=True))
-    finally:
-        grader.close()
-        await asyncio.sleep(0)
+def grades_of(config: RewardConfig, requests: Sequence[GradeRequest]) -> list[Grade]:
+    """Return the grade of each request, by graders that are started and ended here."""
+
+    async def grade() -> list[Grade]:
+        grader = make_grader(config)
+        try:
+            return await asyncio.gather(*map(grader.grade, requests))
+        finally:
+            grader.close()
+            await asyncio.sleep(0)
+
+    return asyncio.run(grade())
 
 
 def _words(grade: Grade) -> str:

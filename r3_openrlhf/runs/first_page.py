@@ -6,12 +6,11 @@ a prompt without spaces, a reference that is no answer, a grader that accepts ev
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import itertools
 import json
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -26,9 +25,8 @@ from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.training_file import PreparedData
 from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.client import Grader, make_grader
-from r3_openrlhf.rewards.exchange import in_group
-from r3_openrlhf.rewards.probe import Probe, probe_rewards
+from r3_openrlhf.rewards.exchange import Grade, in_group
+from r3_openrlhf.rewards.probe import Probe, grades_of, probe_rewards
 from r3_openrlhf.rewards.thinking import as_graded
 from r3_openrlhf.runs.models.checks import directory_findings, load_tokenizer, template_findings, tokenizer_findings
 
@@ -202,7 +200,7 @@ def make_page(
     """`start` with what is said of some problems with final prompts (`rows`)."""
     data, reward = config.data, config.reward
     ids = [tokenizer(text=prompt, add_special_tokens=False)["input_ids"] for _, prompt in rows]
-    said = asyncio.run(_grades(reward, rows))
+    said = _grades(reward, rows)
     examples = [
         Example(
             uid=label.uid,
@@ -249,22 +247,24 @@ def _asks_for_reference(config: RewardConfig) -> str:
     return ""
 
 
-async def _grades(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> list[list[tuple[str, str]]]:
+def _grades(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> list[list[tuple[str, str]]]:
     """Grade each row's reference in a box and in a sentence, and a wrong answer."""
     if config.urls or not rows:  # a server may be down: `probe_rewards` asks each about one problem
         return [[] for _ in rows]
-    grader = make_grader(config)
-    try:
-        return [await asyncio.gather(*_asked(grader, label, prompt, rows)) for label, prompt in rows]
-    finally:
-        grader.close()
+    asked = [_asked(label, prompt, rows) for label, prompt in rows]
+    grades = iter(grades_of(config, [request for each in asked for request in each.values()]))
+    return [[(response, _words(next(grades))) for response in each] for each in asked]
 
 
-def _asked(
-    grader: Grader, label: Label, prompt: str, rows: Sequence[tuple[Label, str]]
-) -> list[Coroutine[Any, Any, tuple[str, str]]]:
+def _words(grade: Grade) -> str:
+    verdict = str(grade.verdict)
+    return verdict if grade.reason == verdict else f"{verdict} ({grade.reason})"
+
+
+def _asked(label: Label, prompt: str, rows: Sequence[tuple[Label, str]]) -> dict[str, GradeRequest]:
+    """Return the requests about some responses to a problem, by response."""
     if not label.references:  # only the scorer of its task knows the answer
-        return []
+        return {}
     close = "</think> " if as_graded(prompt, "") else ""
     reference = read_reference(label.references[0]).text if label.task == "math" else label.references[0]
     others = [
@@ -276,15 +276,10 @@ def _asked(
         text = as_graded(prompt, close + response)
         return GradeRequest.about(label, text, num_tokens=len(response), prompt=prompt)
 
-    async def ask(response: str, request: GradeRequest) -> tuple[str, str]:
-        grade = await grader.grade(request)
-        verdict = str(grade.verdict)
-        return response, verdict if grade.reason == verdict else f"{verdict} ({grade.reason})"
-
     responses = [*(text.format(reference) for text in _TRIES), _TRIES[0].format(wrong)]
     if TASKS[label.task].runs_programs:  # a right one is not known
         responses = [TASKS[label.task].answer_form % "pass"]
-    return list(map(ask, responses, in_group(list(map(request, responses)))))
+    return dict(zip(responses, in_group(list(map(request, responses))), strict=True))
 
 
 def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Example]) -> list[Finding]:

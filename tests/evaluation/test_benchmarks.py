@@ -7,6 +7,7 @@ import pytest
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.evaluation.benchmarks import BENCHMARKS, load_problem_set, name_of
+from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.sources import problem_uid
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math" / "eval"
@@ -36,10 +37,12 @@ HUB_ROWS = {  # as the hub's columns are
 
 MATHARENA = {"problem_idx": 1, "answer": "103", "problem": "P", "problem_type": ["Algebra"]}
 HUB_ROWS |= {name: (MATHARENA, ["103"]) for name in ("aime26", "hmmt25", "brumo25")}
+HUB_ROWS["mmlu-pro"] = ({"question": "P", "options": ["x", "y"], "answer": "B", "answer_index": 1}, ["B"])
+HUB_ROWS["arc-c"] = ({"question": "P", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": "B"}, ["B"])
 HUB_ROWS["amc23_40"] = ({"id": 0, "question": "P", "answer": "27.0", "url": ""}, ["27.0"])
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", HUB_ROWS)
 def test_the_hubs_columns_are_read(name, tmp_path, monkeypatch):
     """A directory called like the data set stands for the hub, as `datasets` itself has it."""
     row, references = HUB_ROWS[name]
@@ -52,7 +55,8 @@ def test_the_hubs_columns_are_read(name, tmp_path, monkeypatch):
         (copy / "README.md").write_text(card)
     monkeypatch.chdir(tmp_path)
     found = load_problem_set(name, ANYTHING)
-    assert [(label.problem, label.references, label.task) for label in found.labels] == [("P", references, "math")]
+    asked = ("P\n(A) x\n(B) y", references, "choice") if benchmark.prompt_template else ("P", references, "math")
+    assert [(label.problem, label.references, label.task) for label in found.labels] == [asked]
     assert found.source == benchmark.hub
 
 
@@ -65,6 +69,17 @@ def test_the_sets_of_hub_and_files_name_the_same_problems(tmp_path, monkeypatch)
         load_problem_set("minerva", ANYTHING, **options) for options in ({}, {"data_dir": str(tmp_path)})
     )
     assert of_hub.labels == of_files.labels
+
+
+def test_a_folder_is_taken_as_the_hub_leaves_it(tmp_path):
+    copy = tmp_path / "datasets--math-ai--minervamath" / "snapshots" / "0a1b" / "data"
+    copy.mkdir(parents=True)
+    (copy / "test-00000-of-00001.jsonl").write_text('{"question": "What?", "answer": "1"}\n')
+    named = load_problem_set("minerva", ANYTHING, data_dir=str(tmp_path))
+    free = load_problem_set(str(copy.parent), DataConfig(path="-"))
+    assert [label.references for each in (named, free) for label in each.labels] == [["1"], ["1"]]
+    with pytest.raises(DataError, match="no aime24.jsonl, and no folder aime_2024"):
+        load_problem_set("aime24", ANYTHING, data_dir=str(tmp_path))
 
 
 def test_a_file_has_the_columns_that_were_named(tmp_path):

@@ -5,9 +5,10 @@ import gzip
 import datasets
 
 from r3_openrlhf.config import DataConfig
+from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.sources import load_problems
-from tests.problems.files import load, write_jsonl
+from tests.problems.files import load, refused, write_jsonl
 
 ROWS = [
     {"problem": f"p{n}", "answer": str(n), "weight": n / 2, "tests": {"in": [1, None]}, "big": 10**30 if n else None}
@@ -30,6 +31,15 @@ def test_every_column_reaches_the_label_as_plain_data(tmp_path):
     typed = [{key: value for key, value in row.items() if key != "big"} for row in ROWS]
     datasets.Dataset.from_list(typed).to_parquet(str(tmp_path / "c.parquet"))
     assert rows_of(tmp_path / "c.parquet") == typed
+
+
+def test_a_row_may_have_a_task_of_its_own(tmp_path):
+    rows = [
+        {"problem": f"p{n}", "answer": "3:30", "kind": kind} for n, kind in enumerate(["time of day", "ratio", None])
+    ]
+    assert [one.task for one in load(tmp_path, rows, task_key="kind").labels] == ["time_of_day", "ratio", "math"]
+    with refused(DataError, "the task (kind) is 'clock'; did you mean"):
+        load(tmp_path, [rows[0] | {"kind": "clock"}], task_key="kind")
 
 
 def test_a_reward_function_may_compare_with_anything(tmp_path):

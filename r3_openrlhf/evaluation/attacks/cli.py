@@ -13,6 +13,7 @@ from r3_openrlhf.config import DataConfig, RewardConfig
 from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
+from r3_openrlhf.rewards.answers.references import read_reference
 
 if TYPE_CHECKING:
     from r3_openrlhf.evaluation.grading import Grading
@@ -91,6 +92,13 @@ def attack_rewards(
     for family in counts[0]:
         click.echo(f"{family:36} {counts[0][family]:7} {counts[1][family]:9} {counts[2][family]:9}")
     click.echo(f"references: {len(references)}, of which refused: {len(refused)}")
+    kinds = Counter(
+        read_reference(label.references[0], label.problem).kind.partition(":")[0] or "mathematics"
+        for label in labels
+        if label.references and label.task == DEFAULT_TASK
+    )
+    if kinds:
+        click.echo("kinds of references: " + ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()))
     for kind, shown in (("accepted", accepted), ("ungraded", ungraded), ("reference refused", refused)):
         for attempt in shown[:SHOWN]:
             why = attempt.family if kind == "accepted" else attempt.reason

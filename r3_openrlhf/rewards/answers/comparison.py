@@ -262,22 +262,11 @@ def _cycles(answer: str) -> frozenset | None:
 
 
 def _compare_names(left: str, right: str) -> bool | None:
-    """Compare angles, arrows and similar figures by their points."""
-    decided = _compare_points(left, right)
-    return _compare_figures(left, right) if decided is None else decided
-
-
-def _compare_points(left: str, right: str) -> bool | None:
-    """Compare the points of two names: an angle reads from both ends, an arrow from one."""
+    """Compare angles, which read from both ends, arrows, and similar figures, vertex by vertex."""
     here, there = _POINTS.fullmatch(left), _POINTS.fullmatch(right)
-    if not here or not there or not (here[1] or there[1]):
-        return None
-    is_arrow = here[1] in _ARROWS or there[1] in _ARROWS
-    return there[2] == here[2] or not is_arrow and there[2] == here[2][::-1]
-
-
-def _compare_figures(left: str, right: str) -> bool | None:
-    """Similar figures, vertex by vertex."""
+    if here and there and (here[1] or there[1]):
+        is_arrow = here[1] in _ARROWS or there[1] in _ARROWS
+        return there[2] == here[2] or not is_arrow and there[2] == here[2][::-1]
     here, there = _ALIKE.fullmatch(left), _ALIKE.fullmatch(right)
     if not here or not there or len(here[1]) != len(here[3]):
         return None

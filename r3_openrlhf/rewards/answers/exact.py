@@ -66,15 +66,12 @@ def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
 @functools.lru_cache(maxsize=4096)  # responses share references, and often answers
 def exact_text(text: str) -> str:
     """One spelling of a text that is compared by letter; only its surroundings go."""
-    text = json_text.KIND.read(text, "") or _in_one_code(text)
+    # accents composed, full-width and typographic signs as in ASCII, no invisible signs
+    in_one_code = text if text.isascii() else unicodedata.normalize("NFC", text.translate(_SAME_SIGN))
+    text = json_text.KIND.read(text, "") or in_one_code
     while (shorter := _without_its_frame(text)) != text:
         text = shorter  # what was around a frame may be a frame itself
     return text[1] if _LETTER_IN_BRACKETS.fullmatch(text) else text
-
-
-def _in_one_code(text: str) -> str:
-    """Accents composed, full-width and typographic signs as in ASCII, no invisible signs."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text.translate(_SAME_SIGN))
 
 
 def _without_its_frame(text: str) -> str:

@@ -280,8 +280,9 @@ def last_statement(text: str) -> tuple[int, str] | None:
     found = [mark for mark in _STATEMENT["any"].finditer(text, start) if _announces(text, mark)]
     found = [mark for mark in found if not _STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()])]
     said = [mark for mark in found if text[mark.end() :].strip(" *_:$.\n")]
-    if len(said) > 1 and _breaks_off(text[said[-1].end() :]):
-        said.pop()
+    last = text[said[-1].end() :] if len(said) > 1 else ""
+    if last.count("{") > last.count("}") or last.replace("\\$", "").count("$") % 2 == 1:
+        said.pop()  # it breaks off within a formula: "$\\frac{3}{"
     match = next((mark for mark in reversed(said) if not _STATEMENT["checks"].match(text, mark.end())), None)
     match = match or (said[-1] if said else None)
     if match is None:
@@ -293,11 +294,6 @@ def last_statement(text: str) -> tuple[int, str] | None:
     if _STATEMENT["final"].match(text, start) is None:
         return start, "Answer: " + text[end : min(end + 300, stop)]
     return start, text[start : min(start + 300, stop)]
-
-
-def _breaks_off(text: str) -> bool:
-    """Tell whether a text ends within a formula: "$\\frac{3}{"."""
-    return text.count("{") > text.count("}") or text.replace("\\$", "").count("$") % 2 == 1
 
 
 def _announces(text: str, statement: re.Match) -> bool:

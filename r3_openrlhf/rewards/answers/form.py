@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
+from typing import NamedTuple
 
 from r3_openrlhf.rewards.answers.comparison import normalise, number
 from r3_openrlhf.rewards.answers.parts import COMMA_OF_THOUSANDS
@@ -82,8 +82,7 @@ MAX_ROUNDING = 0.05  # relative: what follows "approximately" may be off by this
 _PRODUCT = re.compile(r"\\cdot|\\times|\*")
 
 
-@dataclass(frozen=True, slots=True)
-class Formula:
+class Formula(NamedTuple):
     """A formula of a problem: one spelling, as text and as a bag of signs, brackets left out."""
 
     text: str

@@ -30,6 +30,7 @@ from r3_openrlhf.rewards.answers.kinds import is_right, kind_of
 from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
 from r3_openrlhf.rewards.answers.parameters import renamed
 from r3_openrlhf.rewards.answers.parts import OR, same_list
+from r3_openrlhf.rewards.answers.patterns import table
 from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.request import Item, Result
 from r3_openrlhf.rewards.answers.spelling import UNEVALUATED, align
@@ -183,3 +184,11 @@ def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
 
 def _digits(text: str) -> str:
     return _NO_DIGIT.sub("", text)
+
+
+def warm_up() -> None:
+    """Grade one of each kind (warm_up.toml), so that forked workers find modules loaded and caches filled."""
+    examples = table("warm_up.toml")
+    boxed = [(rf"\boxed{{{answer}}}", gold) for answer, gold in examples["pairs"]]
+    for response, reference in boxed + examples["texts"]:
+        grade(Item("math", response, (reference,), False))

@@ -28,11 +28,7 @@ def renamed(answer: str, gold: str, problem: str) -> Iterator[str]:
         return
     for names in permutations(wanted):
         to = dict(zip(own, names, strict=True))
-        yield _with_names(answer, to)
-
-
-def _with_names(text: str, names: dict[str, str]) -> str:
-    return _LETTER.sub(lambda match: names.get(match[0], match[0]), text)
+        yield _LETTER.sub(lambda match, to=to: to.get(match[0], match[0]), answer)  # type: ignore[misc]
 
 
 def _are_free(text: str, letters: list[str]) -> bool:

@@ -41,7 +41,8 @@ def same_list(answer: str, gold: str, agree: Agree) -> bool | None:
     wanted = split_parts(gold)
     if wanted is None or _PROSE.search(gold) or wanted[0] == "" and len(wanted[1]) == 1 and OR.search(answer):
         return None  # one value, said in several ways, or in a sentence
-    texts = [(text, gold) for text in _with_thousands(answer, gold)]
+    texts = [(answer, gold)]
+    texts += [(COMMA_OF_THOUSANDS.sub("", answer), gold)] if _FOUR_DIGITS.search(gold) else []
     texts += [(_spaced(answer), _spaced(gold))] if "," in gold + answer else []
     pairs = [(split_parts(text), split_parts(other)) for text, other in texts]
     lists = [(a, b) for a, b in pairs if a and b and (len(a[1]) > 1 or len(b[1]) > 1)]
@@ -67,11 +68,6 @@ def _same_parts(brackets: str, parts: list[str], other: str, wanted: list[str], 
 def without_head(text: str) -> str:
     r"""(1,2) of "(x,y) = (1,2)", {1,2} of "x \in \{1,2\}"."""
     return _HEAD.sub("", text, count=1)
-
-
-def _with_thousands(answer: str, gold: str) -> list[str]:
-    """Return the answer, and the one without commas before three digits if the reference has large numbers."""
-    return [answer, COMMA_OF_THOUSANDS.sub("", answer)] if _FOUR_DIGITS.search(gold) else [answer]
 
 
 def _spaced(text: str) -> str:

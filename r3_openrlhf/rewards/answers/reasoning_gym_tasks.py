@@ -96,7 +96,8 @@ def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
     if entry is None or name is None:
         return "ungraded", "bad_reference", None, None
     if name in ("arc_agi", "rearc"):  # JSON and MessagePack make lists of tuples
-        entry = {**entry, "metadata": {**entry["metadata"], "output": _tuples(entry["metadata"]["output"])}}
+        board = tuple(map(tuple, entry["metadata"]["output"]))
+        entry = {**entry, "metadata": {**entry["metadata"], "output": board}}
     extracted = answer[:1000]
     too_long = len(answer) > MAX_ANSWER_CHARS or is_too_long_to_score(name, answer)
     score = 0.0 if too_long else _score(name, answer, entry)
@@ -120,7 +121,3 @@ def _score(name: str, answer: str, entry: dict) -> float | None:
         raise
     except Exception:
         return None
-
-
-def _tuples(board: list) -> tuple:
-    return tuple(tuple(row) for row in board)

@@ -97,10 +97,6 @@ def _same_token(token: str, wanted: str, to_last_decimal: bool) -> bool:
     return abs(a - b) <= max(unit, FLOAT_ERROR * abs(b))
 
 
-def _same_letters(answer: str, entry: dict) -> bool:
-    return "".join(answer.split()).casefold() == "".join(entry["answer"].split()).casefold()
-
-
 def _countdown(answer: str, entry: dict) -> bool:
     """Whole numbers, each as often as given, + - * / and brackets; exactly the target."""
     if not _ARITHMETIC.fullmatch(answer) or "**" in answer or "//" in answer:
@@ -152,7 +148,9 @@ _GUARDS: dict[str, Callable[[str, dict], bool]] = {
     ),
     "boxnet": _valid_moves,
     "countdown": _countdown,
-    "figlet_font": _same_letters,
+    "figlet_font": lambda answer, entry: (
+        len({"".join(text.split()).casefold() for text in (answer, entry["answer"])}) == 1
+    ),
     "gsm_symbolic": _one_number,
     "knights_knaves": _known_words,
     "polynomial_equations": _roots,

@@ -38,21 +38,6 @@ def _plain(match: re.Match) -> str:
 _DEGREES = _compiled(r"(\d+(?:\.\d+)?)<DEGREES>")
 
 
-def _in_radians(match: re.Match) -> str:
-    r"""\sin(90^\circ - as \sin(\frac{90\pi}{180} -."""
-    return _DEGREES.sub(r"\\frac{\1\\pi}{180}", match[0])
-
-
-def _exact_exponent(match: re.Match) -> str:
-    r"""2^{0.5} as 2^{\frac{5}{10}}."""
-    return rf"^{{{match[1]}\frac{{{int(match[2] + match[3])}}}{{{10 ** len(match[3])}}}}}"
-
-
-def _brackets_turned(match: re.Match) -> str:
-    """]2,3[ as (2,3): brackets that look away leave the end out."""
-    return f"{'[('[match[1] == ']']}{match[2]}{'])'[match[3] == '[']}"
-
-
 def _base(match: re.Match) -> str:
     r"""_{\text{two}} as _{2}."""
     value = value_in_words(match[1])
@@ -75,9 +60,9 @@ _BY: dict[str, Callable[[re.Match], str]] = {
     "raised": lambda match: f"^{{{_plain(match)}}}",
     "lowered": lambda match: f"_{{{_plain(match)}}}",
     "fraction": lambda match: r"\frac{" + _plain(match).replace("/", "}{") + "}",
-    "turned": _brackets_turned,
-    "exact_exponent": _exact_exponent,
-    "in_radians": _in_radians,
+    "turned": lambda match: f"{'[('[match[1] == ']']}{match[2]}{'])'[match[3] == '[']}",
+    "exact_exponent": lambda match: rf"^{{{match[1]}\frac{{{int(match[2] + match[3])}}}{{{10 ** len(match[3])}}}}}",
+    "in_radians": lambda match: _DEGREES.sub(r"\\frac{\1\\pi}{180}", match[0]),
     "without_points": lambda match: match[1].replace(".", ""),
     "base": _base,
     "mixed": _mixed,

@@ -6,7 +6,7 @@ import importlib
 from fractions import Fraction
 
 from r3_openrlhf.rewards.answers import comparison
-from r3_openrlhf.rewards.answers.extraction import FinalAnswer, final_answer
+from r3_openrlhf.rewards.answers.extraction import final_answer
 from r3_openrlhf.rewards.answers.kinds import is_right
 from r3_openrlhf.rewards.answers.kinds.words import word_f1
 from r3_openrlhf.rewards.answers.request import Item, Result
@@ -15,7 +15,8 @@ from r3_openrlhf.rewards.answers.spelling import unify
 
 def of_kind(item: Item) -> Result:
     """Grade an answer, read as the kind that the task names, a file of kinds/: "choice", "date"."""
-    answer, kind = _answer(item), importlib.import_module(f"{__package__}.kinds.{item.task}").KIND
+    answer = final_answer(item.response, truncated=item.truncated, problem=item.problem)
+    kind = importlib.import_module(f"{__package__}.kinds.{item.task}").KIND
     if answer is None:
         return "wrong", "no_answer", 0.0, None
     values = [kind.read(reference, item.problem) for reference in item.references]
@@ -36,7 +37,7 @@ def words(item: Item) -> Result:
 
 def number(item: Item, tolerance: float = 0.01) -> Result:
     """Accept a number within `tolerance` of a reference, relatively, for physics and the like."""
-    answer = _answer(item)
+    answer = final_answer(item.response, truncated=item.truncated, problem=item.problem)
     if answer is None:
         return "wrong", "no_answer", 0.0, None
     said = comparison.number(unify(answer.text if answer.exact else answer.text.split()[-1].rstrip(".")))
@@ -59,7 +60,3 @@ def near(
 def in_form(response: str) -> float:
     """Reward function: 1.0 if thinking has ended and an answer is marked after it, right or wrong."""
     return float(final_answer(response, truncated=True) is not None)
-
-
-def _answer(item: Item) -> FinalAnswer | None:
-    return final_answer(item.response, truncated=item.truncated, problem=item.problem)

@@ -10,6 +10,7 @@ from r3_openrlhf.rewards.answers.number_words import is_number_word
 from r3_openrlhf.rewards.answers.patterns import phrases, table
 
 _TABLES = table("units.toml")
+_SPEEDS, _SYMBOLS, _POWERS, _CURRENCY = map(_TABLES.pop, ("speeds", "symbols", "powers", "currencies"))
 _OTHERS, _COUNTS = {words.split()[0]: words for words in _TABLES.pop("others")}, _TABLES.pop("counts")
 # unit -> (kind, how many of the smallest unit of the kind)
 _AMOUNTS = {unit: (kind, size) for kind, units in _TABLES.items() for unit, (size, _) in units.items()}
@@ -24,12 +25,6 @@ _SAID_POWER = re.compile(r"\s*([a-zµμ-]+)\s+(squared|cubed)(?![a-z])")
 _LIGHT_YEAR = re.compile(r"light years?")
 _PRODUCT = re.compile(r"([a-zµμ-]+)\s+([a-zµμ]+)\s*\^\s*\{?\s*(-[12])\s*\}?")
 _EXPONENT = re.compile(r"\s*\^\s*\{?\s*-?[123]\s*\}?\s*$")
-_SPEEDS = {"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour", "kmph": "km/hour", "mps": "m/second"}
-_SYMBOLS = {  # in capitals, and only as a text of their own
-    "N": "newton", "J": "joule", "W": "watt", "V": "volt", "A": "ampere", "K": "kelvin", "Pa": "pascal",
-}  # fmt: skip
-_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-_CURRENCY = {"\\$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen", "₹": "rupee"}
 _CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥₹])")
 _CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
 _DEGREES = re.compile(rf"{_CIRC}\s*(?:\\(?:text|mathrm)\s*\{{)?\s*([CF]?)\s*\}}?\s*\$?$")

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.rewards.answers.marks import is_withdrawn
-
 CASES = [
     json.loads(line)
     for line in Path(__file__).with_name("cases_of_classes.jsonl").read_text(encoding="utf-8").splitlines()
@@ -27,12 +25,3 @@ def test_answers_of_a_class(grade_many, name):
     )
     not_so = [case for case, grade in zip(cases, grades, strict=True) if grade.verdict.value != case["verdict"]]
     assert not_so == []
-
-
-def test_only_what_stands_beside_an_answer_takes_it_back():
-    filler = "as one sees at once, " * 20
-    assert is_withdrawn("5 is wrong", 0, 1)
-    assert not is_withdrawn(f"5 {filler} is wrong", 0, 1)
-    assert not is_withdrawn(
-        f"I doubt that {filler} 5", len(f"I doubt that {filler} "), len(f"I doubt that {filler} 5")
-    )

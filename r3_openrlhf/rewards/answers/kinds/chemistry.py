@@ -8,10 +8,10 @@ from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.patterns import phrases, table
 from r3_openrlhf.rewards.answers.plain import plain
 
-_ELEMENTS = frozenset(table("phrases.toml")["words"]["elements"].split())
-_TOKEN = re.compile(
-    r"(?P<element>[A-Z][a-z]?)|(?P<count>\d+)|(?P<bracket>[()\[\]])|(?P<charge>\^\S+|[-+]\d*$)|(?P<dot>[·.*])"
-)
+# Co before C and O; the first letters are longer first
+_ELEMENT = "|".join(sorted(table("phrases.toml")["words"]["elements"].split(), key=len, reverse=True))
+_TOKEN = re.compile(rf"{_ELEMENT}|\d+|[()\[\]·.*]")
+_SPECIES = re.compile(rf"(\d*)([(\[]*(?:{_ELEMENT})(?:{_ELEMENT}|[\d()\[\]·.*])*)(\^?\d*[-+]+\d*)?")
 _CHEMISTRY = phrases("chemistry")
 _ARROW = re.compile(r"\\(?:long)?rightarrow|\\to|\\rightleftharpoons|-+>|→|⇌|=")
 _FONTS = re.compile(r"\\(?:ce|mathrm|mathbf|text|textrm|textbf|rm|operatorname)(?![a-zA-Z])")
@@ -31,29 +31,12 @@ def _side(text: str) -> list[Species] | None:
 
 def _species(text: str) -> Species | None:
     text = re.sub(r"\((?:s|l|g|aq)\)$", "", text.replace(" ", "").replace("_", ""))
-    number = re.match(r"\d*", text)[0]  # type: ignore[index]
-    tokens, charge, position = [], "", len(number)
-    while position < len(text):
-        token = _TOKEN.match(text, position)
-        if token is None:
-            return None
-        if token["element"] and token["element"] not in _ELEMENTS:
-            if token["element"][0] not in _ELEMENTS:
-                return None
-            tokens.append(token["element"][0])
-            position += 1
-            continue
-        if token["charge"]:
-            signs = token["charge"].strip("^")
-            charge = f"{re.sub('[^0-9]', '', signs) or max(1, len(re.findall('[-+]', signs)))}{'-' if '-' in signs else '+'}"
-            if not re.fullmatch(r"\d*[-+]+\d*", signs):
-                return None
-        elif token["count"] != "1":
-            tokens.append(token[0])
-        position = token.end()
-    return (
-        (int(number or 1), tuple(tokens), charge) if tokens and tokens[0][0].isalpha() | (tokens[0] in "([") else None
-    )
+    said = _SPECIES.fullmatch(text)
+    if said is None:
+        return None
+    tokens, signs = tuple(token for token in _TOKEN.findall(said[2]) if token != "1"), said[3] or ""
+    size = re.sub("[^0-9]", "", signs) or len(re.findall("[-+]", signs))
+    return int(said[1] or 1), tokens, f"{size}{'-' if '-' in signs else '+'}" if signs else ""
 
 
 def _recognise(reference: str, problem: str) -> bool:

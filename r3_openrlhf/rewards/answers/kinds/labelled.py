@@ -42,9 +42,8 @@ def _same(said: dict[str, str], wanted: dict[str, str]) -> bool:
 
 
 def _recognise(reference: str, problem: str) -> bool:
-    marks = list(_LABEL.finditer(plain(reference)))
-    labels = [(mark[1] or mark[2]).lower() for mark in marks]
-    return len(labels) > 1 and any(labels == list(order[: len(labels)]) for order in _ORDERS) and marks[0].start() == 0
+    labels = list(_read(reference, problem) or "?")
+    return any(labels == list(order[: len(labels)]) for order in _ORDERS)
 
 
 KIND = Kind(

@@ -15,12 +15,7 @@ _CLOCK = phrases("clock")
 _HALVES = {"am": "a", "inthemorning": "a", "pm": "p", "intheafternoon": "p", "intheevening": "p", "atnight": "p"}
 _NAMED = {"noon": "p", "12 noon": "p", "midday": "p", "midnight": "a", "12 midnight": "a"}
 _AS_CLOCK = re.compile(r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?")
-# "half past three", "ten minutes to five", "two thirty"
-_IN_WORDS = re.compile(
-    r"(?:(?P<part>half|(?:a )?quarter|[a-z]+(?:-[a-z]+)?)(?: minutes?)? (?P<side>past|after|to|before) )?"
-    r"(?P<hour>[a-z]+)(?: (?P<minute>o'?clock|[a-z]+(?:[- ][a-z]+)?))?"
-)
-_PARTS = {"half": 30, "quarter": 15, "a quarter": 15, "o'clock": 0, "oclock": 0}
+_PARTS = {"half past": 30, "quarter past": 15, "quarter to": -15}
 _SAID = re.compile(r"(?i)[ap]\.? ?m\.?\b|o'?clock")
 
 
@@ -29,7 +24,10 @@ def _read(text: str, problem: str) -> Time | None:
     name = re.sub(r"^(?:at|exactly|about) ", "", text.lower())
     if name in _NAMED:
         return 0, _NAMED[name]
-    text = _in_digits(name) or text
+    part, _, words = name.removeprefix("a ").rpartition(" ")
+    if part in _PARTS and (o_clock := value_in_words(words)):
+        clock = int(o_clock) * 60 + _PARTS[part]
+        text = f"{(clock // 60 - 1) % 12 + 1}:{clock % 60:02d}"
     said = _CLOCK["time"].fullmatch(text) or _CLOCK["time"].fullmatch(text + ".")
     if said is None or not (said["minute"] or said["half"]):
         return None
@@ -40,20 +38,6 @@ def _read(text: str, problem: str) -> Time | None:
     if hour > 12 or hour == 0:
         half = "p" if 12 < hour < 24 else "a"
     return hour % 12 * 3600 + minute * 60 + second, half
-
-
-def _in_digits(name: str) -> str | None:
-    """ "3:30" for "half past three"; None: it is no time in words."""
-    said = _IN_WORDS.fullmatch(name)
-    hour = value_in_words(said["hour"]) if said else None
-    if said is None or hour is None or not 1 <= hour <= 12 or bool(said["part"]) == bool(said["minute"]):
-        return None
-    words = said["part"] or said["minute"]
-    minute = _PARTS[words] if words in _PARTS else value_in_words(words)
-    if minute is None or not 0 <= minute < 60:
-        return None
-    clock = int(hour) * 60 + (-1 if said["side"] in ("to", "before") else 1) * int(minute)
-    return f"{(clock // 60 - 1) % 12 + 1}:{clock % 60:02d}"
 
 
 def _recognise(reference: str, problem: str) -> bool:
