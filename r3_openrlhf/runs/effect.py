@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -115,10 +115,10 @@ class Effect(Totals):
 def effect_of(run: RunDirectory) -> Effect:
     """Measure what the mechanisms did. R3Error: the run has no rollouts."""
     tallies = {step: tally_of(file, step) for step, file in rollout_files.steps_in(run.rollouts).items()}
-    if not any(tally.groups for tally in tallies.values()):
+    if not any(tally["groups"] for tally in tallies.values()):
         raise R3Error(f"{run.path} has no rollouts, so nothing can be said of them; train it with algo=r3")
     return Effect(
-        **_totals(list(tallies.values())),
+        **_totals(tallies.values()),
         held_out=held_out_of(run),
         steps=[Totals(step=step, **_totals([tally])) for step, tally in tallies.items()],
     )
@@ -152,68 +152,55 @@ def _shares_right(file: Path) -> dict[str, float]:
     return {uid: fmean(of_problem) for uid, of_problem in verdicts.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Numbers of a step's rows."""
-
-    groups: int  # of every prompt, with a graded rollout
-    collapsed: int
-    recalled: int  # collapsed ones that a recall repaired
-    only_ranked: int
-    mass: float  # sums of |advantage|
-    recalled_mass: float
-    ranked_mass: float
-    reflections: list[float]  # accuracy less that of the plain group
-    counts: dict[str, int]  # "fate:..." -> collapsed groups, "age:..." -> recalled rows
-
-
-def tally_of(file: Path, step: int) -> Tally:
-    """Return the tally of a step's file, kept until it changes. R3Error: a damaged file."""
+def tally_of(file: Path, step: int) -> Counter[str]:
+    """Count a step's groups and rows, and sum their |advantage| (`_tally`); kept until the file
+    changes. R3Error: a damaged file."""
     return _tally(file, step, file.stat().st_mtime_ns)
 
 
 @lru_cache(4096)
-def _tally(file: Path, step: int, _written_ns: int) -> Tally:
+def _tally(file: Path, step: int, _written_ns: int) -> Counter[str]:
+    """Collect sums that add up over steps: counts of groups, sums of |advantage|, differences of
+    accuracy (reflection less plain), "fate:..." of collapsed groups, "age:..." of recalled rows."""
     rows = rollout_files.read_columns(file, READ)
     try:
         groups = groups_of(rows, step=step)
     except (ValueError, TypeError) as error:
         raise R3Error(f"{file} is damaged: {error}; restore it from a copy, or remove it") from error
     accuracy = {group.key: group.num_correct / group.num_graded for group in groups if group.num_graded}
-    graded = [group for group in groups if group.key in accuracy]
-    collapsed = [group for group in graded if accuracy[group.key] in (0.0, 1.0)]
-    counts = Counter(f"fate:{group.fate}" for group in groups if group.fate is not None)
-    for row in (row for group in groups for row in group.rows if row["recalled_from"] is not None):
-        lag = step - row["recalled_from"]
-        counts[f"age:{next(name for name, oldest in AGES.items() if lag <= oldest)}"] += 1
-    return Tally(
-        groups=len(graded),
-        collapsed=len(collapsed),
-        recalled=sum(group.num_recalled > 0 for group in collapsed),
-        only_ranked=sum(group.num_ranked > 0 and not group.num_recalled for group in graded),
-        mass=sum(group.mass for group in groups),
-        recalled_mass=sum(group.recalled_mass for group in groups),
-        ranked_mass=sum(group.ranked_mass for group in groups),
-        reflections=[
-            accuracy[uid, context] - accuracy[uid, Context.PLAIN.value]
-            for uid, context in accuracy
-            if context == Context.REFLECTION and (uid, Context.PLAIN.value) in accuracy
-        ],
-        counts=dict(counts),
-    )
+    tally: Counter[str] = Counter()
+    for group in groups:
+        is_graded, is_collapsed = group.key in accuracy, accuracy.get(group.key) in (0.0, 1.0)
+        sums: dict[str, Any] = {
+            "groups": int(is_graded),
+            "collapsed": int(is_collapsed),
+            "recalled": int(is_collapsed and group.num_recalled > 0),
+            "ranked": int(is_graded and group.num_ranked > 0 and not group.num_recalled),
+            "mass": group.mass,
+            "recalled_mass": group.recalled_mass,
+            "ranked_mass": group.ranked_mass,
+        }
+        tally.update(sums)
+        plain = accuracy.get((group.uid, Context.PLAIN.value))
+        if group.context is Context.REFLECTION and group.key in accuracy and plain is not None:
+            difference: dict[str, Any] = {"reflected": 1, "reflection_difference": accuracy[group.key] - plain}
+            tally.update(difference)
+        if group.fate is not None:
+            tally[f"fate:{group.fate}"] += 1
+        for lag in (step - row["recalled_from"] for row in group.rows if row["recalled_from"] is not None):
+            tally[f"age:{next(name for name, oldest in AGES.items() if lag <= oldest)}"] += 1
+    return tally
 
 
-def _totals(tallies: Sequence[Tally]) -> dict[str, Any]:
+def _totals(tallies: Iterable[Counter[str]]) -> dict[str, Any]:
     """Compute the fields of Totals over some steps."""
-    reflections = [difference for tally in tallies for difference in tally.reflections]
-    mass = sum(tally.mass for tally in tallies)
-    return {
-        "groups": sum(tally.groups for tally in tallies),
-        "collapsed": sum(tally.collapsed for tally in tallies),
-        "recalled": sum(tally.recalled for tally in tallies),
-        "ranked": sum(tally.only_ranked for tally in tallies),
-        "recalled_share": sum(tally.recalled_mass for tally in tallies) / mass if mass else None,
-        "ranked_share": sum(tally.ranked_mass for tally in tallies) / mass if mass else None,
-        "reflected": len(reflections),
-        "reflection_difference": fmean(reflections) if reflections else None,
-    }
+    total: Counter[str] = Counter()
+    for tally in tallies:
+        total.update(tally)
+    counts = {name: total[name] for name in ("groups", "collapsed", "recalled", "ranked", "reflected")}
+    shares = {f"{name}_share": _over(total[f"{name}_mass"], total["mass"]) for name in ("recalled", "ranked")}
+    return counts | shares | {"reflection_difference": _over(total["reflection_difference"], total["reflected"])}
+
+
+def _over(value: float, of: float) -> float | None:
+    return value / of if of else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -164,14 +164,14 @@ class RunReader(Reader):
                 return group
         raise NotThere(f"step {step} of {self.name} has no {context} group of problem {uid}")
 
-    def counts(self) -> dict[int, dict[str, int]]:
+    def counts(self) -> dict[int, Mapping[str, int]]:
         """Totals of each step: "fate:..." groups, "age:..." recalled rows. The first reading of a
         long run takes seconds. A damaged step has none; its pages say why."""
-        counts: dict[int, dict[str, int]] = {}
+        counts: dict[int, Mapping[str, int]] = {}
         for step, file in rollout_files.steps_in(self.directory.rollouts).items():
             counts[step] = {}
             with suppress(R3Error, OSError):
-                counts[step] = tally_of(file, step).counts
+                counts[step] = tally_of(file, step)
         return counts
 
     def rows_with_text(self, step: int, uid: str) -> list[Row]:
