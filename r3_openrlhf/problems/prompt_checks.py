@@ -88,6 +88,12 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         copies,
         "differ from an earlier one in white space, case, punctuation or LaTeX spacing alone, like {}; leave them out",
     )
+    shots = {near(Label(uid="", problem=shot["problem"], references=[], task="")) for shot in data.few_shot}
+    if shown := [label for label in labels if near(label) in shots]:
+        what = (
+            f"{len(shown)} of {total} problems are worked examples of data.few_shot, like {quoted(shown[0].problem)}"
+        )
+        findings.append(Finding(f"{where}: {what}; leave them out"))
     say(_leaks(labels), "say their answer, always after the same words, like {}; cut it off")
     if data.system_prompt is not None:
         replaced = [label for label in labels if (label.turns or [{"role": ""}])[0]["role"] == "system"]

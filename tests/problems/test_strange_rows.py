@@ -57,6 +57,7 @@ SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said
     "an image in base64": (with_each(pic=lambda row, n: f"iVBORw0KGgo{n}"), {}, "the column pic of 40"),
     "a flag of the split": (with_each(is_test=lambda row, n: n % 4 == 0), {}, "10 of the first 40 rows call themselves test"),
     "a column of splits": (with_each(part=lambda row, n: "dev" if n % 4 else "train"), {}, "30 of the first 40 rows call themselves dev"),
+    "a worked example": (ROWS, {"few_shot": [{"problem": ROWS[9]["problem"].lower(), "response": "So."}]}, "1 of 40 problems are worked examples"),
     "a topic": (with_each(subject=lambda row, n: ["Number Theory", "Algebra", "Plane Geometry"][n % 3]), {}, ""),
     "a leak at the beginning": (with_each(problem=lambda row, n: f"Answer: {row['answer']}. {row['problem']}"), {}, "40 of 40 problems say their answer"),
     "copies but for marks": (ROWS + with_each(problem=lambda row, n: row["problem"].replace(".", " ;")), {}, "40 of 80 problems differ"),

@@ -11,12 +11,12 @@ from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
 from r3_openrlhf.rewards.answers.parts import AND_OR
 from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
 from r3_openrlhf.rewards.answers.units import (
+    A_RATE,
     conversion,
     count_of,
     in_kelvin,
     split_unit,
     unit_of,
-    without_rate,
 )
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
@@ -104,7 +104,7 @@ def number(answer: str) -> Number | None:
     text = _tidy(answer)
     stated = unit_of(answer)
     if stated and ("/" in stated and _CURRENCY.search(answer) or "/\\text" in text):
-        text = without_rate(text)
+        text = A_RATE.sub("", text)  # "5" of "5/\\text{hour}"
     text, percent = _PERCENT.subn("", text)
     if scaled := _SCALE_WORD.search(text):
         rest, unit = split_unit(rf"0\text{{{scaled[2] or ''}}}")

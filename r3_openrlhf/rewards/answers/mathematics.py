@@ -179,11 +179,7 @@ def _grade_lists(pairs: list[tuple[str, str]], extracted: str, problem: str) -> 
 def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
     """Tell whether a guessed answer has the text's last number: what is before it is a step."""
     numbers = _NUMBER.findall(found.text)
-    return found.stated or not numbers or _digits(numbers[-1]) in _digits(extracted)
-
-
-def _digits(text: str) -> str:
-    return _NO_DIGIT.sub("", text)
+    return found.stated or not numbers or _NO_DIGIT.sub("", numbers[-1]) in _NO_DIGIT.sub("", extracted)
 
 
 def warm_up() -> None:

@@ -43,7 +43,7 @@ _PLAIN = re.compile(
 _SUM = re.compile(
     r"[\da-zA-Z)}\]]\s*[-+]|\\[a-zA-Z]*\{[^{}]*[a-zA-Z]"
 )  # "9+4" before t, and what has letters of its own
-_A_RATE = re.compile(
+A_RATE = re.compile(
     r"(?:\\(?:text|mathrm)\s*\{\s*)?(?:/|(?<![a-zA-Z])per(?![a-zA-Z]))\s*(?:\\(?:text|mathrm)\s*\{)?\s*([a-zA-Z]+)\s*\}?\s*$"
 )
 _SPACE = r"(?:\s|\\[,;:! ]|~)"
@@ -95,16 +95,11 @@ def _are_counted(words: str) -> bool:
     )
 
 
-def without_rate(amount: str) -> str:
-    """ "5" of "5/\\text{hour}" and "5 per hour"."""
-    return _A_RATE.sub("", amount)
-
-
 @lru_cache(maxsize=64)  # a comparison asks more than once
 def unit_of(answer: str) -> str | None:
     """Return the unit that an answer states, by a sign or a word; None: no known one."""
     if sign := _CURRENCY_SIGN.match(answer):
-        rate = _A_RATE.search(answer)
+        rate = A_RATE.search(answer)
         below = _one(rate[1].lower()) if rate else None
         return f"{_CURRENCY[sign[1]]}/{below}" if below else _CURRENCY[sign[1]]
     if degrees := _DEGREES.search(answer):
