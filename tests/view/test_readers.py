@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from r3_openrlhf.method.core.groups import ABSENT, RecallFate
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Context
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.view.health import CHECKS
 from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.rendering import json_block, render, signed
+from r3_openrlhf.view.rendering import environment, json_block, render, signed
 from r3_openrlhf.view.responses import of_group, ranked_points, reward_parts
 from r3_openrlhf.view.run_reader import RunReader
 from r3_openrlhf.view.tokens import TokenTexts, as_numbers, peak_tokens, token_values
@@ -80,6 +81,13 @@ def test_fates_are_those_that_the_step_wrote():
     ):
         own = row(group_replay=replay, group_ranking=ranking)
         assert groups_of([ungraded, own, own, *more], step=7)[0].fate == fate
+
+
+@pytest.mark.parametrize(("state", "lacks"), [("all right", "wrong"), ("all wrong", "right"), (None, "opposite")])
+def test_a_fate_names_the_verdict_that_the_group_lacks(state, lacks):
+    fate = environment().get_template("macros.html").module.fate
+    texts = {name: re.sub("<[^>]*>", "", fate(name.replace("_", " "), state)) for name in map(str, RecallFate)}
+    assert all(f" {lacks} " in f" {texts[name]} " for name in ABSENT) and len(set(texts.values())) == len(texts)
 
 
 def test_what_is_counted_is_what_the_steps_show(story):
