@@ -78,6 +78,9 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
     behind = end_of_what_is_withdrawn(text)
     text = without_blanks(text[behind:])
     boxed = boxed_answer(text)
+    scale = _STATED["scaled_box"].match(text, max(0, text.rfind("\\boxed"))) if boxed else None
+    if scale and scale["scale"].lower() not in problem.lower():  # "How many million?" wants the bare number
+        boxed = rf"{boxed}\text{{ {scale['scale'].lower()}}}"
     marked = _after_marker(text)
     if boxed and not marked and "final answer" not in text[-STATEMENT_CHARS:].lower():
         return FinalAnswer(boxed, exact=True)

@@ -73,8 +73,11 @@ def test_what_denies_an_answer_or_belongs_to_another_question_is_not_it(name, se
     value=st.integers(2, 99),
     form=st.sampled_from(TABLES["scaled"]),
     wrapping=st.sampled_from(["The answer is %s.", r"\boxed{\text{%s}}"]),
+    scale=st.sampled_from(["million", "thousand", "dozen"]),
 )
-def test_a_scaled_number_is_another_one(value, form, wrapping):
+def test_a_scaled_number_is_another_one(value, form, wrapping, scale):
+    assert verdict(rf"So $\boxed{{{value}}}$ {scale}.", str(value), "How many?") == "wrong"
+    assert verdict(rf"So $\boxed{{{value}}}$ {scale}.", str(value), f"How many {scale}?") == "correct"
     assert verdict(wrapping % (form % value), str(value), "How many?") == "wrong"
     assert verdict(wrapping % value, str(value), "How many?") == "correct"
 
