@@ -13,7 +13,7 @@ from pathlib import Path
 
 from r3_openrlhf.machine.gpus import gpus_of_this_machine
 from r3_openrlhf.operations.doctor import checks
-from r3_openrlhf.operations.doctor.checks import FAIL, NOTE, OK, Line, Stack, progress
+from r3_openrlhf.operations.doctor.checks import FAIL, NOTE, OK, Line, Stack
 
 WIDTH = 120  # where the terminal does not say
 
@@ -36,12 +36,9 @@ def run(settings: tuple[str, ...], *, stack: Stack | None, as_json: bool) -> int
         share = cluster.vllm_gpu_memory_utilization if cluster is not None else None
         lines += [checks.driver_line(driver), checks.toolkit(checks.cuda_version(), adam_on_host=on_host)]
         lines += [checks.allocator(), *checks.gpu_memory(gpus_of_this_machine(), share=share)]
-    progress("the machine")
     lines += [checks.compiler(), checks.shared_memory(stack), *checks.running_programs()]
     lines += [*checks.disks(Path(config.run_dir if config is not None else "runs").absolute()), checks.open_files()]
-    progress("model and data")
     lines += [*of_config, *(checks.paths(config) if config is not None else [])]
-    progress("")
     failed = sum(line.status == FAIL for line in lines)  # notes do not count
     if as_json:
         answer = {"stack": stack, "failed": failed, "lines": [line._asdict() for line in lines]}

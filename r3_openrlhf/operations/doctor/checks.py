@@ -55,13 +55,6 @@ def judged(good: bool, what: str, found: str, wanted: str, remedy: str, *, other
     return Line(what, found, wanted) if good else Line(what, found, wanted, otherwise, remedy)
 
 
-def progress(name: str) -> None:
-    """Say on a terminal's last line what is looked at: an import takes seconds. "" clears it."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[K{name and f'looking at {name}'}")
-        sys.stderr.flush()
-
-
 # ── packages: metadata only, because a package that is broken inside still has a version ──
 
 # With a line each, also when all is well. The others are one line together, and those that differ.
@@ -143,7 +136,6 @@ TIME_LIMIT_S = 900  # of an import, from a slow disk and under other load
 
 def loaded(module: str) -> tuple[str, str]:
     """Return (what went wrong with the import or "", the last line that it printed)."""
-    progress(module)
     environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     command = [sys.executable, "-P", "-c", IMPORTS.get(module, f"import {module}")]
     try:

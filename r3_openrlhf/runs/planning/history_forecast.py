@@ -1,16 +1,7 @@
 """Forecast, before a run starts, whether `history.max_bytes` will hold something to recall of every
-problem. Pure.
-
-row      bytes of a row of t tokens, by the store's own accounting (usage.row_bytes)
-arrive   what the steps between two moves of the rollback floor bring
-live     max_bytes - fixed - room for what arrives (usage.live_bytes)
-rows     live / (2 problems row): rows of each problem and verdict, when every problem is both solved and failed, which
-         is the most that can be asked for
-coverage min(1, rows): room.py gives every set one row before it gives any a second"""
+problem. Pure."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.history.usage import BASE_BYTES, PROBLEM_BYTES, blob_bytes, live_bytes, row_bytes
@@ -23,17 +14,6 @@ PROMPT_TOKENS = 200
 ENOUGH = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """The content of a store of given limits."""
-
-    row_bytes: int
-    rows_per_set: float  # of one problem with one verdict; at most the cap
-    coverage: float  # share of problems and verdicts with something to recall
-    arriving_share: float  # of max_bytes, between two moves of the rollback floor
-    enough_bytes: int  # max_bytes that would hold one row of everything
-
-
 def forecast(
     limits: HistorySettings,
     *,
@@ -42,26 +22,26 @@ def forecast(
     samples: int,
     mean_tokens: float,
     steps_to_floor: int,
-) -> Forecast:
-    """mean_tokens: of a response. steps_to_floor: how old the oldest checkpoint gets, in steps."""
+) -> tuple[float, int]:
+    """Return (rows of each problem and verdict, `max_bytes` that would hold one of each).
+
+    Every problem counts as both solved and failed, the most that can be asked for. Below 1, rows are
+    the share of problems with something to recall: room.py gives every set one row before it gives
+    any a second. mean_tokens: of a response. steps_to_floor: how old the oldest checkpoint gets, in
+    steps; what they bring needs space as well."""
     row = row_bytes(int(LOGPROB_BYTES * mean_tokens), int(TOKEN_BYTES * mean_tokens))
     stored = min(samples, 2 * limits.max_per_problem_and_verdict)
     arriving = steps_to_floor * problems_per_step * stored * row
     fixed = BASE_BYTES + num_problems * (PROBLEM_BYTES + blob_bytes(int(TOKEN_BYTES * PROMPT_TOKENS)))
     one_of_each = 2 * num_problems * row
     live = max(0, live_bytes(limits.max_bytes - fixed, arrived=arriving))
-    return Forecast(
-        row_bytes=row,
-        rows_per_set=min(limits.max_per_problem_and_verdict, live / one_of_each),
-        coverage=min(1.0, live / one_of_each),
-        arriving_share=arriving / limits.max_bytes,
-        enough_bytes=fixed + min(one_of_each + arriving + arriving // 4, 2 * one_of_each),
-    )
+    enough = fixed + min(one_of_each + arriving + arriving // 4, 2 * one_of_each)
+    return min(limits.max_per_problem_and_verdict, live / one_of_each), enough
 
 
 def history_warnings(config: R3Config, *, num_problems: int, mean_tokens: float | None = None) -> list[str]:
-    """Sentences about a history that will be too small to recall from; [] where it is large enough,
-    or where the run recalls nothing.
+    """Return a sentence about a history that will be too small to recall from; [] where it is large
+    enough, or where the run recalls nothing.
 
     mean_tokens: of a response; None: half of rollout.max_new_tokens.
     """
@@ -70,7 +50,7 @@ def history_warnings(config: R3Config, *, num_problems: int, mean_tokens: float 
         return []
     steps = -(-num_problems * config.train.num_epochs // config.rollout.batch_size)
     steps_to_floor = 1 if checkpoint.save_steps == -1 else checkpoint.save_steps * checkpoint.max_num
-    expected = forecast(
+    rows, enough_bytes = forecast(
         config.history,
         num_problems=num_problems,
         problems_per_step=config.rollout.batch_size,
@@ -78,17 +58,10 @@ def history_warnings(config: R3Config, *, num_problems: int, mean_tokens: float 
         mean_tokens=mean_tokens,
         steps_to_floor=min(steps_to_floor, steps),
     )
-    found, given = [], f"history.max_bytes is {config.history.max_bytes:,}"
-    if expected.coverage < ENOUGH:
-        found.append(
-            f"{given}: with {num_problems:,} problems and responses of {mean_tokens:,.0f} tokens it will hold a success and an "
-            f"error of about {expected.coverage:.0%} of them, and replay will find nothing for the others; "
-            f"use {expected.enough_bytes:,} or more"
-        )
-    if expected.arriving_share > 0.5:
-        found.append(
-            f"{given}, of which {expected.arriving_share:.0%} would be new before the oldest of {checkpoint.max_num} checkpoints "
-            f"frees any: some rollouts will be counted but not kept; lower checkpoint.save_steps ({checkpoint.save_steps}) or "
-            "checkpoint.max_num, or raise history.max_bytes"
-        )
-    return found
+    if rows >= ENOUGH:
+        return []
+    return [
+        f"history.max_bytes is {config.history.max_bytes:,}: with {num_problems:,} problems and responses of {mean_tokens:,.0f} "
+        f"tokens it will hold a success and an error of about {rows:.0%} of them, and replay will find nothing for the others; "
+        f"use {enough_bytes:,} or more"
+    ]
