@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -123,26 +124,29 @@ def entropy(out: Path, *, rehearse: bool) -> tuple[str, str]:
     return f"{figure} nats from float64; time and memory: {out / 'entropy.json'}", limit
 
 
-def engine(_out: Path, *, rehearse: bool) -> tuple[str, str]:
-    """A vLLM engine alone: log-probs beside the model's, weights there and back bit by bit, no old prefix afterwards, and what
-    stays on the GPU while it sleeps."""
+def engine(out: Path, *, rehearse: bool, experts: str = "") -> tuple[str, str]:
+    """A vLLM engine alone: log-probs beside the model's over three syncs, weights there and back bit by bit, no old prefix
+    afterwards, and what stays on the GPU while it sleeps. experts: of a model with experts, its name in Transformers."""
     import torch
     from transformers import AutoModelForCausalLM
 
     from r3_openrlhf.runs.models.locate import resolve_model
 
-    llm, model_dir = made_engine(on_cpu=rehearse), resolve_model("tiny")
+    model_dir = model_of_experts(experts, out / "model") if experts else resolve_model("tiny")
+    llm = made_engine(model_dir, on_cpu=rehearse)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16).to("cpu" if rehearse else "cuda")
     gaps = [sampling_gap(llm, model)]
-    first = llm.collective_rpc(digest_of_weights)
+    seen = [first := llm.collective_rpc(digest_of_weights)]
     kept = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.03125)  # a binary fraction: bfloat16 rounds, and nothing is lost
-    send_weights(llm, model, by_ipc=not rehearse)
-    if llm.collective_rpc(digest_of_weights) == first:
-        raise Missed("the engine's weights did not change")
-    gaps.append(sampling_gap(llm, model))
+    for _ in range(3):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.03125)  # a binary fraction: bfloat16 rounds, and nothing is lost
+        send_weights(llm, model, by_ipc=not rehearse)
+        seen.append(llm.collective_rpc(digest_of_weights))
+        if seen[-1] in seen[:-1]:
+            raise Missed("the engine's weights did not change")
+        gaps.append(sampling_gap(llm, model))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(kept[name])
@@ -158,15 +162,34 @@ def engine(_out: Path, *, rehearse: bool) -> tuple[str, str]:
     return figure, f"{MAX_GAP}, {MAX_P99}; {MAX_GROWTH // 2**20} MiB; the same bits"
 
 
-def made_engine(*, on_cpu: bool):
-    """vLLM with a tiny model, as OpenRLHF's actor makes it (trainer/ray/vllm_engine.py:255)."""
+def model_of_experts(kind: str, folder: Path) -> str:
+    """A small model with random weights whose experts fit the kernels' blocks."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = dict.fromkeys(("hidden_size", "moe_intermediate_size", "intermediate_size"), 256)
+    sizes |= {
+        "vocab_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+    }
+    sizes |= {"num_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "initializer_range": 0.04}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes), dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def made_engine(model_dir: str, *, on_cpu: bool):
+    """vLLM as OpenRLHF's actor makes it (trainer/ray/vllm_engine.py:255)."""
     from r3_openrlhf.machine.cpu import cpu_platform
-    from r3_openrlhf.runs.models.locate import resolve_model
 
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     settings: dict = {
         "enable_sleep_mode": True,
-        "worker_extension_cls": "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap",
+        "worker_extension_cls": "r3_openrlhf.stack.engine_worker.WorkerWrap",
     }
     if on_cpu:
         cpu_platform.install()
@@ -176,7 +199,7 @@ def made_engine(*, on_cpu: bool):
     from vllm import LLM
 
     return LLM(
-        model=resolve_model("tiny"), dtype="bfloat16", max_model_len=256, seed=0, gpu_memory_utilization=0.2,
+        model=model_dir, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=256, seed=0, gpu_memory_utilization=0.2,
         enable_prefix_caching=True, logprobs_mode="processed_logprobs", max_logprobs=1,
         distributed_executor_backend="uni", disable_log_stats=True, **settings,
     )  # fmt: skip
@@ -214,22 +237,26 @@ def digest_of_weights(worker) -> str:
     return digest.hexdigest()
 
 
-def load_weight(worker, name, weight) -> None:
-    worker.model_runner.model.load_weights(weights=[(name, weight)])
+def load_weight(worker, name, weight, last) -> None:
+    from r3_openrlhf.machine import expert_weights
+
+    with expert_weights.loading(worker, name, last=last):
+        worker.model_runner.model.load_weights(weights=[(name, weight)])
 
 
 def send_weights(llm, model, *, by_ipc: bool) -> None:
     """As trainer/ray/ppo_actor.py:439 sends them on one GPU; without one they are loaded where they are."""
+    names = [name for name, _ in model.named_parameters()]
     for name, parameter in model.named_parameters():
-        weight = parameter.data.clone()
+        weight, last = parameter.data.clone(), name == names[-1]
         if by_ipc:
             from openrlhf.trainer.ray.utils import get_physical_gpu_id
             from torch.multiprocessing.reductions import reduce_tensor
 
             handles = {get_physical_gpu_id(): reduce_tensor(weight)}
-            llm.collective_rpc("update_weight_cuda_ipc", args=(name, weight.dtype, weight.shape, handles, False))
+            llm.collective_rpc("update_weight_cuda_ipc", args=(name, weight.dtype, weight.shape, handles, last))
         else:
-            llm.collective_rpc(load_weight, args=(name, weight))
+            llm.collective_rpc(load_weight, args=(name, weight, last))
     llm.reset_prefix_cache()
 
 
@@ -376,6 +403,8 @@ BLOCKS: dict[str, tuple[Callable, int, bool]] = {
     "flash-attn": (flash_attention, 1, False),
     "entropy": (entropy, 1, False),
     "engine": (engine, 1, False),
+    "engine-qwen3-moe": (partial(engine, experts="qwen3_moe"), 1, False),
+    "engine-gpt-oss": (partial(engine, experts="gpt_oss"), 1, True),
     "run": (run_of("cpu_smoke", *ONE, steps=None, killed=True), 1, False),
     "run-like-full-size": (run_of("cpu_smoke", *ONE, *LIKE_FULL_SIZE, steps=None, killed=True), 1, False),
     "run-v1-runner": (run_of("cpu_smoke", *ONE, *LIKE_FULL_SIZE, **V1_RUNNER), 1, True),

@@ -46,6 +46,7 @@ IN_METHOD = (
 EXCEPTIONS = {
     "machine/ray_start": {"ray"},
     "machine/cpu": ENGINES,
+    "machine/expert_weights": {"vllm"},
     "evaluation/engine": {"vllm"},
     "operations/cluster/ray_on_nodes": {"ray"},
     "operations/cluster/ray_jobs": {"ray"},

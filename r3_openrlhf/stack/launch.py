@@ -92,7 +92,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path, revision=config.model.revision)
         given = config  # which the run keeps: without packing it is the same run
-        config, changed = check_context(config, model, platform=platform)
+        config, changed = check_context(config, model)
         warnings += changed
         warnings += gpu_warnings(config, platform=platform)
         if config.model.attn_implementation == "flash_attention_2" and flash_attention.is_missing():
@@ -186,7 +186,7 @@ def plan(config: R3Config) -> Plan:
     notes = [f"Warning: {sentence}" for sentence in check_places(run, platform=platform)]
     is_here = (Path(model) / "config.json").is_file()  # no name on the hub, and built already
     if is_here:
-        config, changed = check_context(config, model, platform=platform)
+        config, changed = check_context(config, model)
         notes += [f"Warning: {sentence}" for sentence in changed]
     arguments = checked_arguments(config, run, model, platform=platform)
     if not is_here:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.machine import places
@@ -51,7 +50,7 @@ def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
         witness.check_checkpoint(run.history, record.history if record else None, step=step)
 
 
-def check_context(config: R3Config, model: str, *, platform: str) -> tuple[R3Config, list[str]]:
+def check_context(config: R3Config, model: str) -> tuple[R3Config, list[str]]:
     """Return the configuration without packing where the model needs that, and a sentence about it.
 
     ConfigError: data.max_len is more than the positions of the model, or its layers do not do
@@ -78,18 +77,7 @@ def check_context(config: R3Config, model: str, *, platform: str) -> tuple[R3Con
                 raise ConfigError(
                     f"openrlhf.{name} is {value}, but model.path {config.model.path} has no experts; leave it out"
                 )
-    check_layers(config, found, platform=platform)
     return without_packing(config, packing_fault(found))
-
-
-def check_layers(config: R3Config, model_config: Any, *, platform: str) -> None:
-    """ConfigError: a kind of model with which the installed OpenRLHF, transformers and vLLM would
-    compute something else, silently. model_config: its configuration, as transformers loads it."""
-    if platform == "cuda" and getattr(model_config.get_text_config(), "num_experts_per_tok", None):
-        raise ConfigError(
-            f"model.path {config.model.path} has experts, whose weights vLLM 0.29 may lay out anew when it loads them: those of a "
-            "later sync would be read wrongly (https://github.com/vllm-project/vllm/issues/42821); use a model without experts"
-        )
 
 
 def gpu_warnings(config: R3Config, *, platform: str) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 import vllm.model_executor.layers.utils as vllm_layers
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
+from r3_openrlhf.machine import expert_weights
 from r3_openrlhf.machine.cpu import cpu_platform
 
 cpu_platform.install()
@@ -17,7 +19,18 @@ def _linear_on_live_weight(layer, remove_weight):
     layer.cpu_linear = torch.nn.functional.linear
 
 
+def _pack_experts_again(self, layer, w13, w2):
+    """SILENT: vllm/model_executor/layers/fused_moe/unquantized_fused_moe_method.py:166 packs weights of
+    experts for the CPU's kernel with the first load alone."""
+    is_first = self.moe_kernel is None
+    set_up_kernel(self, layer, w13, w2)
+    if not is_first:
+        self.moe_kernel.fused_experts.process_weights_after_loading(layer)
+
+
 vllm_layers.dispatch_cpu_unquantized_gemm = _linear_on_live_weight
+set_up_kernel = UnquantizedFusedMoEMethod._setup_kernel
+UnquantizedFusedMoEMethod._setup_kernel = _pack_experts_again
 
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap  # noqa: E402  (after the patches above)
 
@@ -31,4 +44,5 @@ class CpuWorkerWrap(WorkerWrap):
             raise ValueError(f"{name} arrives as {dtype}, the engine holds {self.model_config.dtype}")
         weight = torch.empty(shape, dtype=dtype, device=self.device)
         self._model_update_group.broadcast(weight, src=0)
-        self.model_runner.model.load_weights(weights=[(name, weight)])
+        with expert_weights.loading(self, name, last=empty_cache):
+            self.model_runner.model.load_weights(weights=[(name, weight)])
