@@ -65,6 +65,6 @@ def _lay_out(worker: Any) -> None:
 
 
 def _number(name: str) -> str:
-    """The layer of a weight of experts, by its name in either library; "" of any other weight."""
+    """Return the layer of a weight of experts, by its name in either library; "" for any other weight."""
     match = re.search(r"\.(\d+)\.(?:[^.]+\.)*experts\.", name)
     return match[1] if match else ""

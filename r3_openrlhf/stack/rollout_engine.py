@@ -40,10 +40,8 @@ def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
 def keep_files_in(session_dir: str) -> None:
     """Put vLLM's files where Ray keeps the session's, or one above; they go with them: sockets
     (vllm/utils/network_utils.py:157) and the file by which its processes meet (:136)."""
-    os.environ["TMPDIR"], tempfile.tempdir = (
-        os.path.dirname(session_dir),
-        None,
-    )  # a shorter path than the session's own
+    os.environ["TMPDIR"] = os.path.dirname(session_dir)  # a shorter path than the session's own
+    tempfile.tempdir = None
     for folder in (session_dir, os.path.dirname(session_dir)):
         if len(folder) + 1 + UUID_CHARS <= MAX_SOCKET_PATH:
             os.environ.setdefault("VLLM_RPC_BASE_PATH", folder)

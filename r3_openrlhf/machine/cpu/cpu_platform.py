@@ -136,17 +136,10 @@ class GlooBroadcaster:
             tensor.copy_(buffer)
 
 
-def _patch_cpuinfo(module) -> None:
-    """Keep the processor's features, which do not change: deepspeed/ops/op_builder/builder.py and
-    ops/adam/cpu_adam.py:75 measure its speed in another process for a second each time."""
-    module.get_cpu_info = functools.cache(module.get_cpu_info)
-
-
 PATCHES = {
     "transformers.modeling_utils": _patch_attention,
     "deepspeed.runtime.zero.partition_parameters": _patch_zero3_gather,
     "openrlhf.utils.deepspeed.deepspeed": _patch_deepspeed_strategy,
     "openrlhf.trainer.ppo_utils.replay_buffer": _patch_replay_buffer,
     "openrlhf.utils.distributed_util": _patch_weight_sync_group,
-    "cpuinfo": _patch_cpuinfo,
 }

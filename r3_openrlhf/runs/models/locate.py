@@ -40,7 +40,8 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     if sources := _sources_of(path):
         recipe = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:10]
         name = re.sub(r"[^\w.-]", "_", path)
-        return str((cache_dir or default_cache_dir()) / f"{name}-{recipe}")
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "r3_openrlhf" / "models"
+        return str((cache_dir or cache) / f"{name}-{recipe}")
     directory = Path(path).expanduser()
     if path and directory.is_dir():
         if not (directory / "config.json").is_file():
@@ -132,11 +133,6 @@ def _sources_of(path: str) -> list[Path]:
     file = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
     sources = [source for folder in (".", *sys.path) if (source := Path(folder, file)).is_file()]
     return [*sources[:1], here.with_name("pretraining.py")] if sources else []
-
-
-def default_cache_dir() -> Path:
-    """$XDG_CACHE_HOME/r3_openrlhf/models; $XDG_CACHE_HOME is ~/.cache where it is not set."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "r3_openrlhf" / "models"
 
 
 def _build(build: Callable[[Path], None], directory: Path) -> None:

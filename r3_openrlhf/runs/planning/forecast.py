@@ -326,7 +326,8 @@ class _Run:
         copies = min(written, checkpoint.max_num + best)
         kinds = 0 if log.token_values != TokenValues.ALL else 3 if self.config.measures_all_entropies else 2
         per_step = (ROLLOUT_BYTES + TOKEN_VALUE_BYTES * kinds) * self.recorded * self.mean
-        a_checkpoint = (1 + self.critic) * f.checkpoint_bytes(self.shape.params, self.trained_params)
+        # DeepSpeed's: bf16 weights, and 12 bytes per trained parameter
+        a_checkpoint = (1 + self.critic) * (f.BF16 * self.shape.params + 3 * f.FP32 * self.trained_params)
         found: dict[str, int] = {
             "checkpoints": (written if checkpoint.save_steps == -1 else min(checkpoint.max_num, written))
             * a_checkpoint,

@@ -99,11 +99,6 @@ class Zero:
         return BF16 * min(params, MAX_LIVE) if self.stage == 3 and self.ranks > 1 else 0
 
 
-def checkpoint_bytes(params: int, trained: int) -> int:
-    """Compute the bytes of a DeepSpeed checkpoint: bf16 weights, and 12 bytes per trained parameter."""
-    return BF16 * params + 3 * FP32 * trained
-
-
 # ── one micro-batch ──
 
 
