@@ -100,8 +100,7 @@ def gpu_warnings(config: R3Config, *, platform: str) -> list[str]:
 def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None:
     """Compare the plan with the GPU here: a sentence, or None where it fits or is unknown.
 
-    ConfigError where it cannot fit. A driver's machine without a GPU is not checked.
-    """
+    ConfigError where it cannot fit. A driver's machine without a GPU is not checked."""
     import torch
 
     if platform != "cuda" or not torch.cuda.is_available():

@@ -47,7 +47,10 @@ def load_site() -> Site:
             raise ConfigError(f"{VARIABLE} is {named}, and there is no such file")
         return Site()
     try:
-        values = OmegaConf.create(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = OmegaConf.create(text)  # YAML 1.1 reads 24:00:00 as 86400, but sbatch wants it as it is written
+        if isinstance(values, DictConfig) and "time" in values:
+            values.time = yaml.load(text, yaml.BaseLoader)["time"]
     except _NO_YAML as error:
         fault = str(error)
         if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):

@@ -43,8 +43,7 @@ def history_warnings(config: R3Config, *, num_problems: int, mean_tokens: float 
     """Return a sentence about a history that will be too small to recall from; [] where it is large
     enough, or where the run recalls nothing.
 
-    mean_tokens: of a response; None: half of rollout.max_new_tokens.
-    """
+    mean_tokens: of a response; None: half of rollout.max_new_tokens."""
     mean_tokens, checkpoint = mean_tokens or config.rollout.max_new_tokens / 2, config.checkpoint
     if not (config.algorithm.keeps_history and (config.replay.enabled or config.reflection.enabled)):
         return []

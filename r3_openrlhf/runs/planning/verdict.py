@@ -110,8 +110,7 @@ def _changed(config: R3Config, changes: tuple[tuple[str, Any], ...]) -> R3Config
 def start_check(config: R3Config, shape: ModelShape, gpu: Gpu) -> str | None:
     """Before a run starts: a sentence where it will probably not fit, None where it will.
 
-    ConfigError where the parts that no sample can change alone are larger than the GPU.
-    """
+    ConfigError where the parts that no sample can change alone are larger than the GPU."""
     phases, kv_tokens = memory_of(config, shape, gpu)
     if fits(config, shape, gpu):
         return None

@@ -54,10 +54,11 @@ def test_gpus_are_asked_for_where_the_experiment_needs_them(tmp_path):
 
 def test_the_sites_file_gives_defaults_and_the_command_line_wins(tmp_path, monkeypatch):
     site = tmp_path / "site.yaml"
-    site.write_text("partition: gpu\naccount: site\nray_args: --num-cpus=4\n")
+    site.write_text("partition: gpu\naccount: site\nray_args: --num-cpus=4\ntime: 24:00:00\n")
     monkeypatch.setenv("R3_SITE", str(site))
     result = dry_run(tmp_path, "--account=mine")
     assert (header(result.stdout)["partition"], header(result.stdout)["account"]) == ("gpu", "mine")
+    assert header(result.stdout)["time"] == "24:00:00"  # not 86400 minutes
     assert "--ray-args=--num-cpus=4" in result.stdout
 
 
