@@ -219,8 +219,7 @@ def compiler() -> Line:
         errors = [each for each in done.stderr.splitlines() if "error" in each] or ["it does not compile C++"]
         remedy = "install what is missing: apt install g++ python3.11-dev (or dnf install gcc-c++ python3.11-devel)"
         return Line("g++", errors[0], *line, remedy)
-    version = subprocess.run([program, "-dumpfullversion"], capture_output=True, text=True).stdout.strip()
-    return Line("g++", version or program, line[0])
+    return Line("g++", program, line[0])
 
 
 def shared_memory(stack: Stack) -> Line:
