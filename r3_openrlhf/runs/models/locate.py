@@ -1,9 +1,8 @@
 """model.path -> a directory that Transformers, OpenRLHF and vLLM load, or a name on the hub.
 
 Models built here and kept in a cache: "smollm2" (real, 135M parameters); "tiny", "tiny_agent",
-"tiny_code" and "tiny_tools", trained in seconds (for sums, problems/agents/vault.py, programs, and sums by
-a tool); and
-"package.module:build", your function that writes a model into the directory that it is given.
+"tiny_code" and "tiny_tools", trained in seconds (for sums, problems/agents/vault.py, programs, and
+sums by a tool); and "package.module:build", your function that writes a model into the directory that it is given.
 A directory in the cache is complete: it is renamed at the end. Its name ends in a hash of the code
 that built it, so a changed recipe is never answered with the old model.
 """

@@ -22,7 +22,6 @@ BF16, FP32 = 2, 4
 REDUCE_BUCKET = 5 * 10**8  # elements
 MAX_LIVE = 10**9  # parameters that ZeRO 3 keeps gathered, at most
 
-
 # Bytes of a process on a GPU before its first tensor. Assumed
 CUDA_CONTEXT = GiB // 2  # and its libraries
 NCCL_BUFFERS = GiB // 2  # of the ranks' communicators
