@@ -58,16 +58,12 @@ def alone(directory: Path, waits: Callable[[Path], None]) -> Iterator[None]:
     except Timeout:
         waits(Path(ours.lock_file))
         ours.acquire()
-    told = False
     try:
-        while torchs.exists():
-            if is_stale(torchs):
-                torchs.unlink(missing_ok=True)
-                break
-            if not told:
-                told = True
-                waits(torchs)
+        if torchs.exists() and not is_stale(torchs):
+            waits(torchs)
+        while torchs.exists() and not is_stale(torchs):
             time.sleep(LOOK_S)  # torch's lock is a file: nothing tells when it goes
+        torchs.unlink(missing_ok=True)
         yield
     finally:
         ours.release()
