@@ -69,7 +69,7 @@ def test_a_wrong_map_is_found():
 def test_it_links_to_the_site_and_to_the_picture():
     links = links_of(README)
     assert "docs/figures/mechanisms.svg" in links
-    for page in ("tutorial.md", "how-a-step-works.md", "RESULTS.md"):
+    for page in ("tutorial.md", "method.md", "RESULTS.md"):
         assert f"docs/{page}" in links
 
 

@@ -87,7 +87,7 @@ def test_lists_are_lists(site):
 def test_a_file_of_the_repository_is_a_page_and_a_mark_is_visible(site):
     source = (site / "source/r3_openrlhf/method/core/advantages.py.html").read_text()
     assert "def group_advantages" in re.sub(r"<[^>]+>", "", source)
-    assert 'href="source/r3_openrlhf/method/core/advantages.py.html"' in (site / "how-a-step-works.html").read_text()
+    assert 'href="source/r3_openrlhf/method/core/advantages.py.html"' in (site / "method.html").read_text()
     assert "not executed: " in " ".join(read(site / "usage.html").paragraphs)
 
 
