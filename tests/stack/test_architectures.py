@@ -1,5 +1,6 @@
 """Architectures of 2026, with random weights and the tokenizer of "tiny", for two steps of the whole stack."""
 
+import psutil
 import pytest
 
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
@@ -7,7 +8,7 @@ pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from r3_openrlhf.runs.models.locate import resolve_model  # noqa: E402
-from tests.stack.training import lines, train  # noqa: E402
+from tests.stack.training import Run, lines, train  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.stack]
 SIZES = {"vocab_size": 448, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}
@@ -38,3 +39,17 @@ def test_the_engine_has_the_trained_weights(tmp_path, kind, more, settings, warn
     print(kind, settings, gaps, [step["grad_norm"] for step in steps], done.stderr[-1500:])
     assert len(gaps) == 3 and max(gaps) < 0.05 and any(step["grad_norm"] > 0 for step in steps)
     assert warning is None or warning in done.stderr
+
+
+def test_an_engine_actor_that_is_killed_leaves_no_child(tmp_path):
+    """Its EngineCore would keep a GPU's memory. Nothing ends the run meanwhile: its trainer is stopped."""
+    with Run(tmp_path / "run", "train.max_steps=3", held_in=2) as run:
+        run.wait_for_step(1)
+        names = {process: process.name() for process in run.family()}
+        (actor,) = (process for process, name in names.items() if name.startswith("ray::R3RolloutActor"))
+        (trainer,) = (process for process, name in names.items() if name.startswith("ray::R3Trainer"))
+        trainer.suspend()
+        children = actor.children(recursive=True)
+        assert "VLLM::EngineCore" in {child.name() for child in children}
+        actor.kill()
+        assert psutil.wait_procs(children, timeout=60)[1] == []
