@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs import effect
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import ProblemLine, read_lines
-from r3_openrlhf.runs.report import LEVELS, summary
 
 FIRST = ("step", "fresh/reward", "fresh/accuracy", "pass_at_1", "pass_at_n")
 
@@ -117,18 +115,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
-
-    def _repr_html_(self) -> str:
-        """Return the first and the last level of a run as HTML, for a notebook."""
-        found = summary(self.directory)
-        rows = [
-            (name, f"{found['first'][key]:{form}}", f"{found['last'][key]:{form}}")
-            for name, key, form in LEVELS
-            if key in found["first"] and key in found["last"]
-        ]
-        cells = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        heading = f"<b>{escape(self.path.name)}</b>: {found['steps']} steps"
-        return f"{heading}<table><tr><th></th><th>first</th><th>last</th></tr>{cells}</table>"
 
 
 def compare(

@@ -8,15 +8,13 @@ No grader is imported here: entries name functions, which grading processes load
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import Name, OpenTable, check_signature, is_import_path
+from r3_openrlhf.method.open_table import Name, OpenTable, check_signature, is_import_path, named_by, tried
 
 _ROOM = "r3_openrlhf.rewards.answers"
 # kinds of answers, one file each: every one is a task
@@ -50,33 +48,17 @@ class AnswerTask:
 
 def _of_user(path: str, function: Any) -> AnswerTask:
     check_signature(
-        "data.task", path, function, "response", "reference", **wanted_by(function, dict.fromkeys(OPTIONAL))
+        "data.task", path, function, "response", "reference", **named_by(function, dict.fromkeys(OPTIONAL))
     )
     trial = {"problem": "What is 2 + 2?", "metadata": None, "truncated": False}
-    try:
-        score = function(r"2 + 2 = 4, so it is \boxed{4}", "4", **wanted_by(function, trial))
-    except Exception as error:
-        raise ConfigError(
-            f"data.task is {quoted(path)}, which fails for the response '\\boxed{{4}}' and the reference '4': "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    on = "the response '\\boxed{4}' and the reference '4'"
+    facts = named_by(function, trial)
+    score = tried("data.task", path, lambda: function(r"2 + 2 = 4, so it is \boxed{4}", "4", **facts), on=on)
     if not is_score(score):
         raise ConfigError(
             f"data.task is {quoted(path)}, which returned {quoted(score)}; use a number from 0 to 1, a bool or None"
         )
     return AnswerTask(grade=path if is_import_path(path) else function, of_user=True)
-
-
-def wanted_by(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the values for which a user's function has a parameter, or all if it takes any."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # check_signature says so
-        return {}
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return dict(values)
-    names = {parameter.name for parameter in parameters}
-    return {name: value for name, value in values.items() if name in names}
 
 
 def is_score(value: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from r3_openrlhf.method.open_table import OpenTable, is_import_path, is_looking
 from r3_openrlhf.method.types import OldLogprobs
 
 R3Config = Any  # of config/run.py, which imports this file
-_WITH_AN_ENVIRONMENT: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("with_environment.toml").read_text(encoding="utf-8")
+_WITH_AN_ENVIRONMENT, SENTENCES = (
+    tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    for name in ("with_environment.toml", "between_sections.toml")
 )
 # beginning of a key -> is its mechanism a part of the algorithm, why not, and where it is
 _MECHANISMS: dict[str, tuple[Callable[[R3Config], bool], str, str]] = {
@@ -62,280 +63,207 @@ def check_given(config: R3Config, keys: Iterable[str], *, defaults: Mapping[str,
             )
 
 
-def check_sections(config: R3Config) -> None:
-    """ConfigError: settings that exclude each other, or batches that do not divide evenly."""
-    for check in _CHECKS:
-        check(config)
+def check_sections(c: R3Config) -> None:
+    """ConfigError: settings that exclude each other, or batches that do not divide evenly.
+
+    A condition of `_CONDITIONS` that is not falsy refuses; a dictionary has the names of its sentence.
+    """
+    for group, (applies, conditions) in _CONDITIONS.items():
+        for name, condition in conditions.items() if applies(c) else ():
+            if facts := condition(c):
+                raise ConfigError(SENTENCES[group][name].format(c=c, **(facts if isinstance(facts, dict) else {})))
 
 
-def _check_texts(config: R3Config) -> None:
-    for section in filter(dataclasses.is_dataclass, (config, *vars(config).values())):
-        for field in dataclasses.fields(section):
-            value, table = getattr(section, field.name), field.metadata.get("words")
-            if isinstance(table, OpenTable) and not isinstance(value, str | None):
-                raise ConfigError(f"{table.key} is {quoted(value)}; a run is kept as text, so use its import path")
+def _first(refused: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    return next(refused, None)
 
 
 def _value(config: R3Config, key: str) -> Any:
     return reduce(getattr, key.split("."), config)
 
 
-def _check_environment(config: R3Config) -> None:
-    if is_looking() and is_import_path(config.algo):
-        return
-    if config.is_agentic:
-        _check_agents(config, f"agents.environment is {config.agents.environment}")
-    elif config.algorithm.environment:
-        raise ConfigError(
-            f"algo is {config.algo}, but agents.environment is not set; use agents.environment=NAME, or algo=grpo "
-            "for problems"
-        )
+def _objects(c: R3Config) -> Iterator[dict[str, Any]]:
+    for section in filter(dataclasses.is_dataclass, (c, *vars(c).values())):
+        for field in dataclasses.fields(section):
+            value, table = getattr(section, field.name), field.metadata.get("words")
+            if isinstance(table, OpenTable) and not isinstance(value, str | None):
+                yield dict(key=table.key, value=quoted(value))
 
 
-def _check_agents(config: R3Config, given: str) -> None:
-    if not config.algorithm.environment:
-        raise ConfigError(
-            f"{given}, but algo is {config.algo}, which compares whole responses; use algo=hgpo, algo=gigpo or "
-            "algo=agent_grpo"
-        )
-    if config.data.path != f"{ENVIRONMENT}{config.agents.environment}":
-        raise ConfigError(
-            f"{given} and data.path is {config.data.path}, but its tasks are its seeds; leave data.path out"
-        )
-    if config.data.max_samples is None:
-        raise ConfigError(
-            f"{given} and data.max_samples is not set; a task is a seed, so say how many an epoch has: "
-            "data.max_samples=1024"
-        )
-    if config.held_out.path != (config.data.path if config.held_out.max_samples else None):
-        raise ConfigError(
-            f"{given} and held_out.path is {config.held_out.path}, but held-out tasks are its next seeds; use "
-            "held_out.max_samples"
-        )
-    for flag, is_on, why in (
-        ("train.async_enable", config.is_async, "trajectories are not sampled ahead of the step that trains"),
-        ("algo.dynamic_filtering_enable", config.filters_groups, "a task's group has a row for each turn"),
-    ):
-        if is_on:
-            raise ConfigError(f"{given} and openrlhf.{flag} is set, but {why}; use openrlhf.{flag}=false")
+def _is_known(c: R3Config) -> bool:
+    return not (is_looking() and is_import_path(c.algo))
+
+
+def _set_with_an_environment(c: R3Config) -> Iterator[dict[str, Any]]:
     for key, entry in _WITH_AN_ENVIRONMENT.items():
-        works, why = entry.get("value"), entry["why"]
-        if _value(config, key) != works:
+        works = entry.get("value")
+        if _value(c, key) != works:
             shown = {None: "null", False: "false"}.get(works, works) if not isinstance(works, list) else "[]"
-            raise ConfigError(f"{given} and {key} is set, but {why}; use {key}={shown}")
+            yield dict(key=key, why=entry["why"], value=shown)
 
 
-def _check_tools(config: R3Config) -> None:
-    for key, is_on, why in (
-        ("agents.environment", config.is_agentic, "an environment takes one action a turn"),
-        ("exploration.rrl.ratio", config.exploration.rrl.ratio > 0, "a critic has no value of given tokens"),
-        ("algo", config.algorithm.has_critic, "a critic's advantages would cross the given tokens"),
-    ):
-        if config.agents.tools and is_on:
-            raise ConfigError(f"agents.tools is set and {key} is {_value(config, key)}, but {why}; use one of the two")
+def _filtered_replay(c: R3Config) -> dict[str, Any]:
+    by_algo = c.algorithm.filters_groups
+    source = f"algo is {c.algo}" if by_algo else "openrlhf.algo.dynamic_filtering_enable is on"
+    return dict(source=source) if c.replay.enabled else {}
 
 
-def _check_async(config: R3Config) -> None:
-    if not config.is_async:
-        return
-    on, cluster = "openrlhf.train.async_enable is on", config.cluster
-    if cluster.gpus_per_node % 2:
-        raise ConfigError(
-            f"{on} and cluster.gpus_per_node is {cluster.gpus_per_node}, but the engines then use half of the GPUs; use an "
-            "even number"
-        )
-    if config.num_policy_ranks % cluster.vllm_tensor_parallel_size:
-        raise ConfigError(
-            f"{on} and cluster.vllm_tensor_parallel_size is {cluster.vllm_tensor_parallel_size}, which does not divide the "
-            f"{config.num_policy_ranks} GPUs of the engines"
-        )
-    if cluster.enable_sleep:
-        raise ConfigError(
-            f"{on} and cluster.enable_sleep is true, but engines never sleep then; use cluster.enable_sleep=false"
-        )
-    if config.train.deterministic:
-        raise ConfigError(
-            f"{on} and train.deterministic is true, but then timing decides which weights sample a step; use one of the two"
-        )
+def _unknown_mechanisms(c: R3Config) -> dict[str, Any]:
+    off = (name for name in ("replay", "reflection", "ranking") if name not in c.algorithm.mechanisms)
+    unknown = [name for name in off if getattr(c, name).enabled]
+    remedy = " ".join(f"{name}.enabled=false" for name in unknown)
+    return dict(names=", ".join(unknown), remedy=remedy) if unknown else {}
 
 
-def _check_filtering(config: R3Config) -> None:
-    if not config.filters_groups:
-        return
-    algorithm, flag = config.algorithm, "openrlhf.algo.dynamic_filtering_enable is on"
-    if config.replay.enabled:
-        source = f"algo is {config.algo}" if algorithm.filters_groups else flag
-        raise ConfigError(
-            f"{source} and replay.enabled is true: dynamic filtering removes exactly the groups that replay "
-            "repairs; use replay.enabled=false, or leave dynamic filtering off"
-        )
-    if ratio := config.exploration.rrl.ratio:
-        raise ConfigError(
-            f"{flag} and exploration.rrl.ratio is {ratio}: groups from states would be filtered out while they "
-            "fail; use one of the two"
-        )
-    if algorithm.own_advantages:
-        raise ConfigError(
-            f"{flag} with algo={config.algo}: collapsed groups would be gone before they are ranked or counted; "
-            "use algo=dapo, or leave it off"
-        )
-
-
-def _check_mechanisms(config: R3Config) -> None:
-    algorithm = config.algorithm
-    mechanisms = ("replay", "reflection", "ranking")
-    unknown = [name for name in mechanisms if getattr(config, name).enabled and name not in algorithm.mechanisms]
-    if unknown:
-        remedy = " ".join(f"{name}.enabled=false" for name in unknown)
-        raise ConfigError(
-            f"algo is {config.algo}, which runs OpenRLHF's own classes, but {', '.join(unknown)} would need algo=r3; "
-            f"add {remedy}"
-        )
+def _keys_of_others(c: R3Config) -> Iterator[dict[str, Any]]:
+    algorithm, stock = c.algorithm, "has OpenRLHF's own advantages; use algo=r3"
     for key, off, is_possible, why in (
         ("exploration.rrl.ratio", 0.0, algorithm.replays_states, "has no critic to choose states; use algo=rrl"),
         ("replay.rehearse.share", 0.0, "replay" in algorithm.mechanisms, "keeps no history; use algo=r3"),
-        ("advantage.success_scale", 1.0, algorithm.own_advantages, "has OpenRLHF's own advantages; use algo=r3"),
-        ("advantage.function", "group_norm", algorithm.own_advantages, "has OpenRLHF's own advantages; use algo=r3"),
+        ("advantage.success_scale", 1.0, algorithm.own_advantages, stock),
+        ("advantage.function", "group_norm", algorithm.own_advantages, stock),
     ):
-        value = _value(config, key)
-        if value != off and not is_possible:
-            raise ConfigError(f"{key} is {value}, but algo is {config.algo}, which {why} or {key}={off}")
+        if _value(c, key) != off and not is_possible:
+            yield dict(key=key, value=_value(c, key), why=why, off=off)
 
 
-def _check_estimator(config: R3Config) -> None:
-    algorithm, advantage = config.algorithm, config.advantage
-    if not algorithm.own_advantages or algorithm.environment:
-        return
-    name = advantage.function
-    if algorithm.advantages is not None:
-        name = f"that of {config.algo}"
-        if advantage.function != "group_norm":
-            raise ConfigError(
-                f"advantage.function is {advantage.function}, but algo is {config.algo}, which has advantages of its own; "
-                "leave one of the two out"
-            )
+def _estimator_name(c: R3Config) -> str:
+    return f"that of {c.algo}" if c.algorithm.advantages is not None else c.advantage.function
+
+
+def _unread_by_estimator(c: R3Config) -> Iterator[dict[str, Any]]:
     for key, parameter in (("alpha", "alpha"), ("std_eps", "lam"), ("scope", "off_policy_only")):
-        value = getattr(advantage, key)
-        if value != type(advantage).__dataclass_fields__[key].default and not config.estimator.reads(parameter):
-            raise ConfigError(
-                f"advantage.{key} is {value}, but the estimator is {name}, which does not read it; leave it out"
-            )
-    if config.ranking.enabled and not config.estimator.reads_failures:
-        raise ConfigError(
-            f"ranking.enabled is true, but the estimator is {name}, which reads no reward of a failure, so that a ranking "
-            "would change nothing; use ranking.enabled=false"
-        )
+        value, field = getattr(c.advantage, key), type(c.advantage).__dataclass_fields__[key]
+        if value != field.default and not c.estimator.reads(parameter):
+            yield dict(key=key, value=value, name=_estimator_name(c))
 
 
-def _check_loss(config: R3Config) -> None:
-    train, algorithm, loss = config.train, config.algorithm, config.loss
-    flag = config.flag("actor.policy_loss_type")
-    other = f"algo is {config.algo}, which has a loss of its own" if algorithm.loss is not None else None
-    if flag not in (None, train.loss):
-        other = f"the loss of algo={config.algo} or openrlhf.actor.policy_loss_type is {flag}"
-    if other and train.loss != "ppo":
-        raise ConfigError(f"train.loss is {train.loss}, but {other}; leave one of the two out")
-    name = f"that of {config.algo}" if algorithm.loss is not None else flag or train.loss
-    if loss.of_response and train.loss_aggregation == LossAggregation.TOKEN_MEAN:
-        raise ConfigError(
-            f"the policy loss is {name}, whose ratio is one of a whole response, but train.loss_aggregation is "
-            f"{train.loss_aggregation}; use train.loss_aggregation=seq-mean-token-mean"
-        )
-    for section, key in ((train, "eps_clip_low"), (train, "eps_clip_high"), (config.replay, "dual_clip")):
-        value = getattr(section, key)
-        if value not in (None, type(section).__dataclass_fields__[key].default) and key not in loss.reads:
-            prefix = "train" if section is train else "replay"
-            raise ConfigError(
-                f"{prefix}.{key} is {value}, but the policy loss is {name}, which has no such bound; leave it out"
-            )
-    if "recalled" in loss.reads and not loss.of_user and not config.replay.enabled:
-        raise ConfigError(
-            f"the policy loss is {name}, which differs from ppo in recalled rows alone, but nothing is recalled; use "
-            "algo=r3 with replay.enabled=true, or train.loss=ppo"
-        )
-    if loss is LOSSES["exgrpo"] and config.replay.old_logprobs != OldLogprobs.BEHAVIOUR:
-        raise ConfigError(
-            f"the policy loss is {name}, which shapes the ratio to a recalled row's stored log-probs, but replay.old_logprobs "
-            f"is {config.replay.old_logprobs}, with which that ratio is 1; use replay.old_logprobs=behaviour"
-        )
+def _other_loss(c: R3Config) -> dict[str, Any]:
+    flag = c.flag("actor.policy_loss_type")
+    other = f"algo is {c.algo}, which has a loss of its own" if c.algorithm.loss is not None else None
+    if flag not in (None, c.train.loss):
+        other = f"the loss of algo={c.algo} or openrlhf.actor.policy_loss_type is {flag}"
+    return dict(other=other) if other and c.train.loss != "ppo" else {}
 
 
-def _check_critic(config: R3Config) -> None:
-    if not config.algorithm.has_critic:
-        return
-    for name, why in (
+def _loss_name(c: R3Config) -> dict[str, Any]:
+    own = c.algorithm.loss is not None
+    return dict(name=f"that of {c.algo}" if own else c.flag("actor.policy_loss_type") or c.train.loss)
+
+
+def _bounds_without_loss(c: R3Config) -> Iterator[dict[str, Any]]:
+    for section, name in ((c.train, "eps_clip_low"), (c.train, "eps_clip_high"), (c.replay, "dual_clip")):
+        value, default = getattr(section, name), type(section).__dataclass_fields__[name].default
+        if value not in (None, default) and name not in c.loss.reads:
+            yield dict(key=f"{'train' if section is c.train else 'replay'}.{name}", value=value, **_loss_name(c))
+
+
+def _untested_with_a_critic(c: R3Config) -> Iterator[dict[str, Any]]:
+    for flag, why in (
         ("train.async_enable", "a critic is untested with rollouts that are sampled ahead"),
         ("ds.tensor_parallel_size", "splitting a critic's head is untested"),
     ):
-        if (value := config.flag(name)) not in (None, False, 0, 1) or value is True:
-            raise ConfigError(f"algo is {config.algo} and openrlhf.{name} is {value}, but {why}; leave it out")
-    if config.flag("critic.save_value_network") and config.flag("ds.lora.rank"):
-        raise ConfigError(
-            "openrlhf.critic.save_value_network is on with openrlhf.ds.lora.rank, but OpenRLHF saves the adapter without the critic's "
-            "head; use one of the two"
-        )
+        if (value := c.flag(flag)) not in (None, False, 0, 1) or value is True:
+            yield dict(flag=flag, value=value, why=why)
 
 
-def _check_lengths(config: R3Config) -> None:
-    if config.train.logits_chunk_tokens is not None and config.flag("actor.entropy_coef") is not None:
-        raise ConfigError(
-            f"train.logits_chunk_tokens is {config.train.logits_chunk_tokens}, but the entropy bonus of "
-            "openrlhf.actor.entropy_coef needs all logits; use one of the two"
-        )
-    if config.data.max_len <= config.rollout.max_new_tokens:
-        raise ConfigError(
-            f"data.max_len is {config.data.max_len} and rollout.max_new_tokens is {config.rollout.max_new_tokens}: no "
-            "room is left for a prompt; data.max_len counts prompt and response together"
-        )
+def _rows(c: R3Config) -> dict[str, Any]:
+    size = f"rollout.batch_size {c.rollout.batch_size} x n_samples_per_prompt {c.rollout.n_samples_per_prompt}"
+    return dict(rows=f"{c.rows_per_step} rows of a step ({size})")
 
 
-def _check_batches(config: R3Config) -> None:
-    rows, ranks, batch = config.rows_per_step, config.num_policy_ranks, config.train_batch_size
-    size = (
-        f"rollout.batch_size {config.rollout.batch_size} x n_samples_per_prompt {config.rollout.n_samples_per_prompt}"
-    )
-    if ranks > rows:
-        raise ConfigError(
-            f"cluster has {ranks} ranks, more than the {rows} rows of a step ({size}); use fewer GPUs or a larger batch"
-        )
-    if batch > rows or rows % batch:
-        raise ConfigError(f"train.batch_size is {batch}, which does not divide the {rows} rows of a step ({size})")
-    micro = config.train.micro_batch_size
-    if not config.train.dynamic_batch and (micro * ranks > batch or batch % (micro * ranks)):
-        raise ConfigError(
-            f"train.micro_batch_size {micro} on {ranks} ranks makes {micro * ranks} rows per pass, which does not "
-            f"divide train.batch_size {batch}"
-        )
-    if rows // config.rollout.micro_batch_size < ranks:
-        raise ConfigError(
-            f"rollout.micro_batch_size is {config.rollout.micro_batch_size}: the {rows} rows of a step ({size}) make "
-            f"fewer micro-batches than there are ranks ({ranks})"
-        )
-    for section in ("train", "rollout") if config.train.dynamic_batch else ():
-        tokens = getattr(config, section).max_tokens_per_gpu
-        if tokens is not None and tokens < config.data.max_len:
-            raise ConfigError(
-                f"{section}.max_tokens_per_gpu is {tokens}, but one row may have data.max_len={config.data.max_len} tokens "
-                f"and cannot be split; use {config.data.max_len} or more, or a smaller data.max_len"
-            )
+def _uneven_pass(c: R3Config) -> dict[str, Any]:
+    size = c.train.micro_batch_size * c.num_policy_ranks
+    uneven = not c.train.dynamic_batch and (size > c.train_batch_size or c.train_batch_size % size)
+    return dict(size=size) if uneven else {}
+
+
+def _short_batches(c: R3Config) -> Iterator[dict[str, Any]]:
+    for section in ("train", "rollout") if c.train.dynamic_batch else ():
+        tokens = getattr(c, section).max_tokens_per_gpu
+        if tokens is not None and tokens < c.data.max_len:
+            yield dict(section=section, tokens=tokens)
+
+
+def _without_flash(c: R3Config) -> Iterator[dict[str, Any]]:
     for name in ("packing", "dynamic_batch"):
-        if getattr(config.train, name) and "flash" not in config.model.attn_implementation:
-            raise ConfigError(
-                f"train.{name} needs flash attention, but model.attn_implementation is "
-                f"{config.model.attn_implementation}; use flash_attention_2 or train.{name}=false"
-            )
+        if getattr(c.train, name) and "flash" not in c.model.attn_implementation:
+            yield dict(name=name)
 
 
-_CHECKS: tuple[Callable[[R3Config], None], ...] = (
-    _check_texts,
-    _check_environment,
-    _check_tools,
-    _check_async,
-    _check_filtering,
-    _check_mechanisms,
-    _check_estimator,
-    _check_loss,
-    _check_critic,
-    _check_lengths,
-    _check_batches,
-)
+def _always(_: R3Config) -> bool:
+    return True
+
+
+Condition = Callable[[R3Config], Any]
+# group -> does it concern this run, and its conditions, which are those of between_sections.toml
+_CONDITIONS: dict[str, tuple[Condition, dict[str, Condition]]] = {
+    "run": (_always, {
+        "text": lambda c: _first(_objects(c)),
+        "no_environment": lambda c: _is_known(c) and c.algorithm.environment and not c.is_agentic,
+    }),
+    "environment": (lambda c: c.is_agentic and _is_known(c), {
+        "algo": lambda c: not c.algorithm.environment,
+        "path": lambda c: c.data.path != f"{ENVIRONMENT}{c.agents.environment}",
+        "tasks": lambda c: c.data.max_samples is None,
+        "held_out": lambda c: c.held_out.path != (c.data.path if c.held_out.max_samples else None),
+        "ahead": lambda c: c.is_async,
+        "filter": lambda c: c.filters_groups,
+        "keys": lambda c: _first(_set_with_an_environment(c)),
+    }),
+    "tools": (lambda c: c.agents.tools, {
+        "environment": lambda c: c.is_agentic,
+        "states": lambda c: c.exploration.rrl.ratio > 0,
+        "critic": lambda c: c.algorithm.has_critic,
+    }),
+    "async": (lambda c: c.is_async, {
+        "odd": lambda c: c.cluster.gpus_per_node % 2,
+        "tensor_parallel": lambda c: c.num_policy_ranks % c.cluster.vllm_tensor_parallel_size,
+        "sleep": lambda c: c.cluster.enable_sleep,
+        "deterministic": lambda c: c.train.deterministic,
+    }),
+    "filtering": (lambda c: c.filters_groups, {
+        "replay": _filtered_replay,
+        "states": lambda c: c.exploration.rrl.ratio,
+        "advantages": lambda c: c.algorithm.own_advantages,
+    }),
+    "mechanisms": (_always, {"unknown": _unknown_mechanisms, "keys": lambda c: _first(_keys_of_others(c))}),
+    "estimator": (lambda c: c.algorithm.own_advantages and not c.algorithm.environment, {
+        "two": lambda c: c.algorithm.advantages is not None and c.advantage.function != "group_norm",
+        "unread": lambda c: _first(_unread_by_estimator(c)),
+        "ranking": lambda c: c.ranking.enabled and not c.estimator.reads_failures and {"name": _estimator_name(c)},
+    }),
+    "loss": (_always, {
+        "two": _other_loss,
+        "of_response": lambda c: (
+            c.loss.of_response and c.train.loss_aggregation == LossAggregation.TOKEN_MEAN and _loss_name(c)
+        ),
+        "bound": lambda c: _first(_bounds_without_loss(c)),
+        "recalled": lambda c: (
+            "recalled" in c.loss.reads and not c.loss.of_user and not c.replay.enabled and _loss_name(c)
+        ),
+        "exgrpo": lambda c: (
+            c.loss is LOSSES["exgrpo"] and c.replay.old_logprobs != OldLogprobs.BEHAVIOUR and _loss_name(c)
+        ),
+    }),
+    "critic": (lambda c: c.algorithm.has_critic, {
+        "untested": lambda c: _first(_untested_with_a_critic(c)),
+        "adapter": lambda c: c.flag("critic.save_value_network") and c.flag("ds.lora.rank"),
+    }),
+    "lengths": (_always, {
+        "entropy": lambda c: (
+            c.train.logits_chunk_tokens is not None and c.flag("actor.entropy_coef") is not None
+        ),
+        "prompt": lambda c: c.data.max_len <= c.rollout.max_new_tokens,
+    }),
+    "batches": (_always, {
+        "ranks": lambda c: c.num_policy_ranks > c.rows_per_step and _rows(c),
+        "update": lambda c: (
+            (c.train_batch_size > c.rows_per_step or c.rows_per_step % c.train_batch_size) and _rows(c)
+        ),
+        "pass": _uneven_pass,
+        "rollout": lambda c: c.rows_per_step // c.rollout.micro_batch_size < c.num_policy_ranks and _rows(c),
+        "tokens": lambda c: _first(_short_batches(c)),
+        "flash": lambda c: _first(_without_flash(c)),
+    }),
+}  # fmt: skip

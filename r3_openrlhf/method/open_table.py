@@ -138,8 +138,10 @@ def _from_file(name: str) -> Any:
 
 
 def named_by(function: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep those of `facts` that a function has a parameter for; none if it is no function."""
-    parameters = inspect.signature(function).parameters if callable(function) else {}
+    """Keep those of `facts` that a function has a parameter for; none if it is no function, or says nothing of them."""
+    parameters: Mapping[str, inspect.Parameter] = {}
+    with contextlib.suppress(TypeError, ValueError):  # check_signature says so
+        parameters = inspect.signature(function).parameters
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     return {name: value for name, value in facts.items() if takes_all or name in parameters}
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from r3_openrlhf.config.answer_tasks import OPTIONAL, TASKS, is_score, wanted_by
+from r3_openrlhf.config.answer_tasks import OPTIONAL, TASKS, is_score
 from r3_openrlhf.machine.processes.sandbox import take_violations
-from r3_openrlhf.method.open_table import load_object, loaded
+from r3_openrlhf.method.open_table import load_object, loaded, named_by
 from r3_openrlhf.rewards.answers.exact import short_answer
 from r3_openrlhf.rewards.answers.request import Item, Outcome, Result
 
@@ -73,7 +73,7 @@ def _judge_of_user(function: Callable[..., object]) -> Callable[[Item], Result]:
     def judge(item: Item) -> Result:
         metadata = msgspec.json.decode(item.metadata) if isinstance(item.metadata, bytes) else item.metadata
         more = dict(zip(OPTIONAL, (item.problem, metadata, item.truncated), strict=True))
-        scores = [function(item.response, reference, **wanted_by(function, more)) for reference in item.references]
+        scores = [function(item.response, reference, **named_by(function, more)) for reference in item.references]
         if not all(map(is_score, scores)):
             return "ungraded", "bad_score", None, None
         known = [float(score) for score in scores if score is not None]  # type: ignore[arg-type]

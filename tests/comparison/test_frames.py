@@ -36,7 +36,7 @@ def test_metrics_rollouts_and_problems_are_those_of_the_files(path):
     assert run.problems.loc[row.uid].problem == row.problem and row.problem in row.prompt
     own = run.rollouts(uid=row.uid)
     assert set(own.uid) == {row.uid} and len(set(own.step)) > 1
-    assert "accuracy" in run._repr_html_() and repr(run) == f"Run('{path}')"
+    assert repr(run) == f"Run('{path}')"
     # numbers are numbers, what matters comes first, and the effect has a row per step
     assert list(run.metrics.columns[:2]) == ["fresh/reward", "fresh/accuracy"] and rollouts.entropy_peak.dtype == float
     assert list(run.effects.collapsed) == list(run.metrics["r3/groups/collapsed_before"])
