@@ -288,7 +288,15 @@ def agents_evidence(file: Path, add: Path | None) -> None:
 @click.option(
     "--without", multiple=True, type=int, metavar="SEED", help="Leave this seed out. May be given several times."
 )
-def evidence(file: Path, reference: str | None, tuning: bool, add: tuple[Path, ...], without: tuple[int, ...]) -> None:
+@click.option("--arms", help="Compare these alone, up to the tokens that all of theirs have; commas between them.")
+def evidence(
+    file: Path,
+    reference: str | None,
+    tuning: bool,
+    add: tuple[Path, ...],
+    without: tuple[int, ...],
+    arms: str | None,
+) -> None:
     """Compare the runs in a file of evidence: one row for each arm.
 
     \b
@@ -300,7 +308,8 @@ def evidence(file: Path, reference: str | None, tuning: bool, add: tuple[Path, .
 
     for run in add:
         files.add(file, RunDirectory.open(run), tuning=tuning)
-    regime = files.read_regime(file, tuning=tuning, without=without, reference=reference)
+    chosen = arms.split(",") if arms else ()
+    regime = files.read_regime(file, tuning=tuning, without=without, arms=chosen, reference=reference)
     click.echo(files.regime_table(regime))
 
 

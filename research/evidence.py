@@ -197,10 +197,16 @@ class Regime:
 
 
 def read_regime(
-    file: Path, *, tuning: bool = False, without: Sequence[int] = (), reference: str | None = None
+    file: Path,
+    *,
+    tuning: bool = False,
+    without: Sequence[int] = (),
+    arms: Sequence[str] = (),
+    reference: str | None = None,
 ) -> Regime:
-    """Compare the runs in a file, but for the seeds in `without`. Raises R3Error as `read` and `compare` do, and where there are none."""
-    runs = [as_run(record) for record in read(file) if record.tuning == tuning and record.seed not in without]
+    """Compare the runs in a file, but for the seeds in `without`; of `arms` alone where any are named. Raises R3Error as `read` and `compare` do, and where there are none."""
+    records = [record for record in read(file) if record.tuning == tuning and record.seed not in without]
+    runs = [as_run(record) for record in records if not arms or record.arm in arms]
     if not runs:
         raise R3Error(f"there are no such runs in {file}; `python -m research study --evidence {file}` adds some")
     comparison = compare(runs, reference=reference)
