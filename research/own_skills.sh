@@ -47,10 +47,21 @@ declare -A ARM=(
     [known_successes]="r3_known_successes $CCR replay.old_logprobs=recompute"
     [free_collapsed]="r3_free_collapsed $OFF train.num_epochs=40 train.max_generated_tokens=115000"
 )
+for alpha in 1 2 4 8; do # of eq. 3, in groups that recalled something
+    ARM[clip_a$alpha]="r3 $BOTH replay.recall_failures=true advantage.alpha=$alpha"
+    ARM[ratio1_a$alpha]="${ARM[clip_a$alpha]} replay.old_logprobs=recompute"
+done
+# a quarter of the problems have a solution: stored, and trained on at a rate before step 1 (research/successes.py)
+STORE="r3_earned data.reasoning_gym.solved=0.25"
+ARM[store]="$STORE replay.imported.weight=ratio1" ARM[store_clip]="$STORE"
+for rate in 1e-3 3e-3; do
+    ARM[sft${rate}_grpo]="grpo data.reasoning_gym.solved=0.25 data.reasoning_gym.warm_up=$rate"
+    ARM[sft${rate}_store]="${ARM[store]} data.reasoning_gym.warm_up=$rate"
+done
 # of each arm the best by the mean of final accuracy and mean accuracy over seeds 101 and 102 of own_skills
 declare -A RATE=(
     [grpo]=1.4e-3 [scale3]=1.4e-3 [ccr]=1.4e-3 [ccr_ratio1]=2e-3 [ccr_ratio1_scale3]=1e-3 [rehearsal]=1.4e-3 [all]=1.4e-3
-    [rehearsal_scale3]=1.4e-3 [ccr_failures]=1.4e-3 [ccr_ratio1_failures]=2e-3  # those of all, ccr, ccr_ratio1: not tuned
+    [ratio1_a4]=2e-3 [rehearsal_scale3]=1.4e-3 [ccr_failures]=1.4e-3 [ccr_ratio1_failures]=2e-3  # those of all, ccr, ccr_ratio1: not tuned
 )
 NOT_TUNED=1.4e-3 # GRPO's
 ARMS=${ARMS:-grpo scale3 rehearsal ccr_ratio1_scale3 all ccr_ratio1 ccr}

@@ -271,3 +271,12 @@ def test_more_seeds_than_anybody_has(tmp_path):
         keep(tmp_path / "x.jsonl.zst", arm="grpo", seed=seed, accuracies=(0.0, 0.0, float(seed % 2)))
         keep(tmp_path / "x.jsonl.zst", arm="r3", seed=seed, accuracies=(0.0, 0.0, float(seed % 2 == 0)))
     assert cells_of(call(tmp_path / "x.jsonl.zst").stdout, "r3")[10] == ">10,000"
+
+
+def test_chosen_arms_are_compared_up_to_their_own_last_tokens(tmp_path):
+    file = tmp_path / "x.jsonl.zst"
+    for arm, accuracies in (("grpo", (0.1, 0.2, 0.4)), ("r3", (0.1, 0.3, 0.6)), ("r3_short", (0.1, 0.2))):
+        keep(file, arm=arm, seed=1, accuracies=accuracies)
+    assert "all arms at 200 generated" in call(file).stdout
+    chosen = call(file, "--arms", "grpo,r3").stdout
+    assert "all arms at 400 generated" in chosen and "r3_short" not in chosen
