@@ -7,7 +7,7 @@ import random
 import re
 
 from r3_openrlhf.problems.agents.environment import Observation, Step
-from r3_openrlhf.problems.agents.processes.pool import EnvironmentPool
+from r3_openrlhf.problems.agents.processes import EnvironmentPool
 
 
 class Guess:

@@ -68,8 +68,8 @@ _PROBLEMS = Work(
 
 
 def _tasks() -> Work:
+    from r3_openrlhf.problems.agents.replay import whole_trajectories
     from r3_openrlhf.stack.agents.tasks import check_environment, prepare_tasks, turn_prompts
-    from r3_openrlhf.stack.agents.turns import whole_trajectories
 
     return Work(
         executor=HERE / "agents" / "executor.py",

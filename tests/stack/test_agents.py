@@ -22,11 +22,11 @@ from r3_openrlhf.method.history import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
 from r3_openrlhf.problems.agents import memory  # noqa: E402
-from r3_openrlhf.problems.agents.processes.pool import EnvironmentPool  # noqa: E402
+from r3_openrlhf.problems.agents.processes import EnvironmentPool  # noqa: E402
+from r3_openrlhf.problems.agents.replay import whole_trajectories  # noqa: E402
 from r3_openrlhf.problems.agents.trajectory import End  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.stack.agents.experience import AgentExperienceMaker  # noqa: E402
-from r3_openrlhf.stack.agents.turns import whole_trajectories  # noqa: E402
 from r3_openrlhf.stack.rollout_engine import R3RolloutActor  # noqa: E402
 from r3_openrlhf.stack.samples_generator import NO_STATES, R3SamplesGenerator  # noqa: E402
 from r3_openrlhf.stack.work import work_of  # noqa: E402

@@ -97,11 +97,8 @@ def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
     made = environment_class(name)
     try:
         inspect.signature(made).bind(**options)
-    except TypeError as error:
-        raise ConfigError(f"agents.options is {dict(options)}, which {name} does not take: {error}") from error
-    try:
         return made(**options)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"agents.options is {dict(options)}, which {name} does not take: {error}") from error
 
 

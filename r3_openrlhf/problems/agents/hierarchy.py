@@ -6,12 +6,11 @@ before, and so on up to `depth`."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from r3_openrlhf.method.core.advantages import group_advantages
 from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length, whole_number
 
 
@@ -91,7 +90,7 @@ def compared_steps(
     found = []
     for k in range(depth + 1):
         for group in groups_of_steps(states, k):
-            advantages = _of_group([values[i][t] for i, t in group], eps=eps)
+            advantages = group_advantages([values[i][t] for i, t in group], lam=eps)
             found.append(ComparedSteps(k, group, advantages, [float(k + 1) ** alpha] * len(group)))
     return found
 
@@ -104,11 +103,3 @@ def groups_of_steps(states: Sequence[Sequence[Hashable]], k: int) -> Iterator[li
         for t in range(len(mine)):
             groups[tuple(mine[max(0, t - k) : t + 1])].append((i, t))
     return (group for group in groups.values() if len(group) > 1)
-
-
-def _of_group(returns: list[float], *, eps: float) -> list[float]:
-    if len(set(returns)) == 1:
-        return [0.0] * len(returns)  # rounding of the mean is never divided by eps
-    mean = statistics.fmean(returns)
-    std = math.sqrt(math.fsum((value - mean) ** 2 for value in returns) / (len(returns) - 1))
-    return [(value - mean) / (std + eps) for value in returns]

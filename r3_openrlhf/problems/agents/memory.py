@@ -10,21 +10,9 @@ from r3_openrlhf.problems.agents.environment import Observation
 INSTRUCTION = "Write the next action between <action> and </action>."
 
 
-class Remembered(NamedTuple):
-    """One earlier turn: the state, and what was done in it."""
-
-    observation: str
-    action: str
-
-
-def remembered(observation: str, action: str, *, valid: bool) -> Remembered:
-    """Make the line of a turn; an invalid action is marked."""
-    return Remembered(observation, action if valid else f"{action} (impossible)")
-
-
-def shown(turn: Remembered) -> str:
-    """Write the line of a turn in a prompt."""
-    return f"{turn.observation} -> {turn.action}"
+def line_of_turn(observation: str, action: str, *, valid: bool) -> str:
+    """Write an earlier turn: the state, and what was done in it; an invalid action is marked."""
+    return f"{observation} -> {action}{'' if valid else ' (impossible)'}"
 
 
 class MemoryPrompt(NamedTuple):
@@ -36,14 +24,14 @@ class MemoryPrompt(NamedTuple):
 
 def memory_prompt(
     observation: Observation,
-    earlier: Sequence[Remembered],
+    earlier: Sequence[str],
     *,
     turns: int,
     count: Callable[[str], int],
     max_tokens: int,
     attempt: str = "",
 ) -> MemoryPrompt | None:
-    """Show the last `turns` of `earlier` (oldest first) and the state; None: it alone is too long.
+    """Show the last `turns` lines of `earlier` (oldest first) and the state; None: it alone is too long.
 
     Whole turns are left out, the oldest first, until `count(text)`, in tokens, is at most
     `max_tokens`. `count` gets the text that is returned, so it can put the chat template around it.
@@ -63,11 +51,11 @@ def memory_prompt(
             return None
 
 
-def _text(observation: Observation, memory: list[Remembered], attempt: str) -> str:
+def _text(observation: Observation, memory: list[str], attempt: str) -> str:
     lines = [f"Goal: {observation.goal}"] if observation.goal else []
     lines.append(attempt)
     if memory:
-        lines += ["Before:", *map(shown, memory)]
+        lines += ["Before:", *memory]
     lines.append(f"Now: {observation.text}")
     if observation.valid_actions:
         lines.append(f"Actions: {', '.join(observation.valid_actions)}")

@@ -11,7 +11,7 @@ from typing import Any
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.types import PlayedTurn, Rollout
-from r3_openrlhf.problems.agents.memory import remembered, shown
+from r3_openrlhf.problems.agents.memory import line_of_turn
 
 INTRODUCTION = "Below is an earlier attempt at this task. It failed."
 GUIDANCE = "Find the first action that was wrong, and do not repeat it."
@@ -19,7 +19,7 @@ GUIDANCE = "Find the first action that was wrong, and do not repeat it."
 
 def attempt_text(turns: Sequence[PlayedTurn]) -> str:
     """Write a line per turn: the state, and what was done in it, as a memory has them."""
-    return "\n".join(shown(remembered(turn.observation, turn.action, valid=turn.valid)) for turn in turns)
+    return "\n".join(line_of_turn(turn.observation, turn.action, valid=turn.valid) for turn in turns)
 
 
 def attempt_section(attempt: str) -> str:

@@ -27,54 +27,56 @@ def kept_rollouts(trajectories: Iterable[Trajectory], turns: Iterable[Rollout]) 
     Raises:
         ValueError: a graded trajectory of which turns are missing.
     """
-    found: dict[tuple[str, str], list[Rollout]] = {}
-    for rollout in turns:
-        if rollout.turn is not None:
-            found.setdefault((rollout.uid, rollout.turn.trajectory), []).append(rollout)
+    rows = _by_trajectory(turns)
     kept = []
     for trajectory in trajectories:
-        mine = sorted(found.get((trajectory.task_uid, trajectory.uid), []), key=_place)
-        if trajectory.end is not End.LOST and len(mine) != len(trajectory.turns):
-            raise ValueError(
-                f"trajectory {trajectory.uid} of task {trajectory.task_uid} has {len(trajectory.turns)} turns, and "
-                f"{len(mine)} responses"
-            )
-        if mine:
-            kept.append(_whole(mine, None if trajectory.end is End.LOST else trajectory.turns))
+        own, played = rows.get((trajectory.task_uid, trajectory.uid), []), None
+        if trajectory.end is not End.LOST:
+            if len(own) != len(trajectory.turns):
+                raise ValueError(
+                    f"trajectory {trajectory.uid} of task {trajectory.task_uid} has {len(trajectory.turns)} turns, and "
+                    f"{len(own)} responses"
+                )
+            played = tuple(map(_played, own, trajectory.turns))
+        if own:
+            kept.append(replace(_whole(own), turn=None, turns=played, text="", answer=None))
     return kept
 
 
-def _place(rollout: Rollout) -> int:
-    assert rollout.turn is not None  # kept_rollouts has looked
-    return rollout.turn.index
+def whole_trajectories(turns: Iterable[Rollout]) -> list[Rollout]:
+    """Join turns: one record per trajectory, with the response tokens of all its turns."""
+    return list(map(_whole, _by_trajectory(turns).values()))
 
 
-def _whole(mine: Sequence[Rollout], turns: Sequence[Turn] | None) -> Rollout:
-    played = None
-    if turns is not None:
-        played = tuple(
-            PlayedTurn(
-                prompt_ids=rollout.prompt_ids,
-                num_tokens=rollout.num_tokens,
-                state=turn.anchor,
-                observation=turn.observation,
-                action=turn.action,
-                reward=turn.reward,
-                valid=turn.valid,
-                truncated=turn.truncated,
-            )
-            for rollout, turn in zip(mine, turns, strict=True)
-        )
+def _by_trajectory(turns: Iterable[Rollout]) -> dict[tuple[str, str], list[Rollout]]:
+    """(task, trajectory) -> its turns, in order."""
+    rows: dict[tuple[str, str], list[Rollout]] = {}
+    played = [(rollout.turn, rollout) for rollout in turns if rollout.turn is not None]
+    for turn, rollout in sorted(played, key=lambda pair: pair[0].index):
+        rows.setdefault((rollout.uid, turn.trajectory), []).append(rollout)
+    return rows
+
+
+def _whole(turns: Sequence[Rollout]) -> Rollout:
     return replace(
-        mine[0],
-        response_ids=np.concatenate([rollout.response_ids for rollout in mine]),
-        response_logprobs=np.concatenate([rollout.response_logprobs for rollout in mine]),
-        truncated=any(rollout.truncated for rollout in mine),
-        finish_reason=mine[-1].finish_reason,
-        turn=None,
-        turns=played,
-        text="",
-        answer=None,
+        turns[0],
+        response_ids=np.concatenate([rollout.response_ids for rollout in turns]),
+        response_logprobs=np.concatenate([rollout.response_logprobs for rollout in turns]),
+        truncated=any(rollout.truncated for rollout in turns),
+        finish_reason=turns[-1].finish_reason,
+    )
+
+
+def _played(rollout: Rollout, turn: Turn) -> PlayedTurn:
+    return PlayedTurn(
+        prompt_ids=rollout.prompt_ids,
+        num_tokens=rollout.num_tokens,
+        state=turn.anchor,
+        observation=turn.observation,
+        action=turn.action,
+        reward=turn.reward,
+        valid=turn.valid,
+        truncated=turn.truncated,
     )
 
 

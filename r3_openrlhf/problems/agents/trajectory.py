@@ -10,7 +10,7 @@ from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.types import Word
 from r3_openrlhf.problems.agents.environment import Observation, Step
 from r3_openrlhf.problems.agents.hierarchy import step_returns
-from r3_openrlhf.problems.agents.memory import MemoryPrompt, Remembered, memory_prompt, remembered
+from r3_openrlhf.problems.agents.memory import MemoryPrompt, line_of_turn, memory_prompt
 
 _TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
@@ -109,7 +109,7 @@ class Episode:
         self.end: End | None = None  # None: it continues
         self.success: bool | None = None
         self.reason = ""
-        self._memory: list[Remembered] = []
+        self._memory: list[str] = []
         self._prompt: MemoryPrompt | None = None
         self._response: tuple[str, bool] | None = None  # its action, and whether it was cut
 
@@ -159,7 +159,7 @@ class Episode:
                 reward=float(step.reward),
             )
         )
-        self._memory.append(remembered(self.observation.text, action, valid=step.valid))
+        self._memory.append(line_of_turn(self.observation.text, action, valid=step.valid))
         self._prompt = self._response = None
         self.observation = step.observation
         if step.done:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from r3_openrlhf.problems.agents.processes.pool import EnvironmentLost, EnvironmentPool
-from r3_openrlhf.problems.agents.trajectory import Episode, Trajectory
+from r3_openrlhf.problems.agents.processes import EnvironmentLost, EnvironmentPool
+from r3_openrlhf.problems.agents.trajectory import End, Episode, Trajectory
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
 from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.stack.agents.tasks import environment_of_run, seed_of
-from r3_openrlhf.stack.agents.turns import Sampled, lost_at_reset, responses_of
+from r3_openrlhf.stack.agents.tasks import seed_of
+from r3_openrlhf.stack.agents.turns import Sampled, responses_of
 from r3_openrlhf.stack.rollout_executor import SamplingExecutor, logprobs_array
 
 
@@ -28,9 +28,7 @@ class AgentExecutor(SamplingExecutor):
     def __init__(self) -> None:
         super().__init__()
         agents = self.config.agents
-        self.environments = EnvironmentPool(
-            environment_of_run(self.config), agents.options, timeout_s=agents.timeout_s
-        )
+        self.environments = EnvironmentPool(str(agents.environment), agents.options, timeout_s=agents.timeout_s)
         self._numbers = itertools.count()
 
     async def execute(  # text alone: no images
@@ -80,7 +78,10 @@ class AgentExecutor(SamplingExecutor):
             try:
                 observation = await asyncio.wrap_future(environment.reset(seed_of(task)))
             except EnvironmentLost as lost:
-                return lost_at_reset(task.uid, uid, lost.reason), sampled
+                never = Trajectory(
+                    task_uid=task.uid, uid=uid, turns=(), end=End.LOST, reason=lost.reason, success=None
+                )
+                return never, sampled
             episode = Episode(
                 observation, task_uid=task.uid, trajectory_uid=uid, settings=self.config.agents, attempt=attempt
             )
@@ -104,12 +105,6 @@ class AgentExecutor(SamplingExecutor):
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         output = (await llm_engine.generate(prompt_ids, params)).outputs[0]
         response_ids = list(output.token_ids)
-        return Sampled(
-            prompt=prompt,
-            prompt_ids=prompt_ids,
-            response_ids=response_ids,
-            logprobs_T=logprobs_array(output.logprobs, len(response_ids))[:, 0],
-            text=hf_tokenizer.decode(response_ids, skip_special_tokens=True),
-            finish_reason=str(output.finish_reason),
-            state=state,
-        )
+        logprobs_T = logprobs_array(output.logprobs, len(response_ids))[:, 0]
+        text = hf_tokenizer.decode(response_ids, skip_special_tokens=True)
+        return Sampled(prompt, prompt_ids, response_ids, logprobs_T, text, str(output.finish_reason), state)

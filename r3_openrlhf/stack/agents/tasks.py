@@ -25,13 +25,7 @@ TASK = "environment"  # of a Label: no grader judges it
 
 def check_environment(config: R3Config) -> None:
     """ConfigError: no such environment, a package it needs is missing, or bad agents.options."""
-    make_environment(environment_of_run(config), config.agents.options).close()
-
-
-def environment_of_run(config: R3Config) -> str:
-    """agents.environment, which an agentic run has."""
-    assert config.agents.environment is not None
-    return config.agents.environment
+    make_environment(str(config.agents.environment), config.agents.options).close()
 
 
 def prepare_tasks(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
@@ -69,10 +63,8 @@ def seed_of(label: Label) -> int:
 
 
 def _write(config: R3Config, output: Path, seeds: Iterable[int]) -> None:
-    name = environment_of_run(config)
-    lines = []
-    for seed in seeds:
-        uid = task_uid(name, seed)
-        label = Label(uid=uid, problem=uid, references=[], task=TASK, metadata={"seed": seed})
-        lines.append(line_of(label, uid, name))
+    name = str(config.agents.environment)
+    uids = [(seed, task_uid(name, seed)) for seed in seeds]
+    labels = [Label(uid=uid, problem=uid, references=[], task=TASK, metadata={"seed": seed}) for seed, uid in uids]
+    lines = [line_of(label, label.uid, name) for label in labels]
     write_once(output, lines, f"agents.environment {name}")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.problems.agents import memory
 from r3_openrlhf.problems.agents.environment import Observation, make_environment
-from r3_openrlhf.problems.agents.memory import Remembered, memory_prompt
+from r3_openrlhf.problems.agents.memory import memory_prompt
 from r3_openrlhf.problems.agents.trajectory import End, Episode, find_action
 from r3_openrlhf.problems.agents.vault import BACK, OPEN, TAKE
 
@@ -116,7 +116,7 @@ def test_calls_out_of_turn_are_refused(begun):
 
 @given(st.integers(0, 6), st.integers(0, 8), st.integers(0, 60))
 def test_a_prompt_shows_the_newest_turns_that_fit(turns, num_earlier, max_tokens):
-    earlier = [Remembered(f"place {i}", f"act {i}") for i in range(num_earlier)]
+    earlier = [f"place {i} -> act {i}" for i in range(num_earlier)]
     here = Observation(text="here", goal="win", valid_actions=("a", "b"))
 
     def prompt_of(shown):
@@ -139,7 +139,7 @@ def test_the_action_in_a_response(response, action):
 def test_an_earlier_attempt_stands_behind_the_goal_while_the_state_fits_beside_it():
     """In words: the goal 5, the attempt 4, a remembered turn 4 and once "Before:", the state 4."""
     observation = Observation(text="place 9 now", goal="open the last gate")
-    earlier = [Remembered("place 8", "go")]
+    earlier = ["place 8 -> go"]
 
     def prompt(max_tokens):
         budget = {"count": words, "max_tokens": max_tokens, "attempt": "it failed like this"}

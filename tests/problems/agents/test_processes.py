@@ -8,7 +8,7 @@ import pytest
 
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.agents.environment import Observation
-from r3_openrlhf.problems.agents.processes.pool import EnvironmentLost, EnvironmentPool
+from r3_openrlhf.problems.agents.processes import EnvironmentLost, EnvironmentPool
 
 AWKWARD = "tests.problems.agents.awkward:Awkward"
 PATIENCE_S = 300  # never reached: a future is answered by its deadline

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
-
-import msgspec
 
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool, Session
 from r3_openrlhf.problems.agents.environment import Environment, Observation, Step, environment_class, make_environment
@@ -15,31 +13,20 @@ from r3_openrlhf.problems.agents.environment import Environment, Observation, St
 EnvironmentLost = ItemLost  # an environment gave no answer, and its trajectory is lost
 
 
-class Call(msgspec.Struct, array_like=True, frozen=True):
-    """A message to a process: to begin a task, or to act."""
-
-    seed: int | None = None
-    action: str | None = None
+Answer = tuple[Observation | None, Step | None]  # to a seed and to an action; one of the two
 
 
-class Answer(msgspec.Struct, array_like=True, frozen=True):
-    """One of the two."""
-
-    observation: Observation | None = None
-    step: Step | None = None
-
-
-def make_worker(name: str, options: Mapping[str, Any]) -> Callable[[Call], Answer]:
+def make_worker(name: str, options: Mapping[str, Any]) -> Callable[[int | str], Answer]:
     """Handle a pool's work: import the environment's package, make one in each worker."""
     environment_class(name)
     made: list[Environment] = []
 
-    def handle(call: Call) -> Answer:
+    def handle(call: int | str) -> Answer:
         if not made:
             made.append(make_environment(name, options))
-        if call.action is None:
-            return Answer(observation=made[0].reset(call.seed or 0))
-        return Answer(step=made[0].step(call.action))
+        if isinstance(call, int):
+            return made[0].reset(call), None
+        return None, made[0].step(call)
 
     return handle
 
@@ -52,7 +39,7 @@ class RemoteEnvironment:
 
     def reset(self, seed: int) -> Future[Observation]:
         """Begin the task of this number, in a new process where there is none."""
-        return self._session.submit(Call(seed=seed), then=attrgetter("observation"))
+        return self._session.submit(seed, then=itemgetter(0))
 
     def step(self, action: str) -> Future[Step]:
         """Act."""
@@ -60,7 +47,7 @@ class RemoteEnvironment:
             lost: Future[Step] = Future()
             lost.set_exception(EnvironmentLost("closed", "step without reset"))
             return lost
-        return self._session.submit(Call(action=action), then=attrgetter("step"))
+        return self._session.submit(action, then=itemgetter(1))
 
     def release(self) -> None:
         """Free the process for others. Call it when an episode is over; twice is harmless."""

@@ -1,1 +1,0 @@
-"""Environments in processes that can be killed."""
