@@ -17,15 +17,15 @@ EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok":
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "settings", "warning"),
+    ("kind", "more", "settings"),
     [
-        ("qwen3_moe", EXPERTS, (), None),
-        ("qwen3_moe", EXPERTS, ("train.zero_stage=3", "cluster.gpus_per_node=2"), None),
-        ("gemma3_text", {"sliding_window": 64}, (), None),
-        ("olmo3", {"layer_types": ["full_attention"] * 2}, (), None),
+        ("qwen3_moe", EXPERTS, ()),
+        ("qwen3_moe", EXPERTS, ("train.zero_stage=3", "cluster.gpus_per_node=2")),
+        ("gemma3_text", {"sliding_window": 64}, ()),
+        ("olmo3", {"layer_types": ["full_attention"] * 2}, ()),
     ],
 )
-def test_the_engine_has_the_trained_weights(tmp_path, kind, more, settings, warning):
+def test_the_engine_has_the_trained_weights(tmp_path, kind, more, settings):
     """Packed where the architecture allows it. The gap would be .07 and more with a layer of the step before."""
     tokenizer = AutoTokenizer.from_pretrained(resolve_model("tiny"))
     ends = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -38,7 +38,6 @@ def test_the_engine_has_the_trained_weights(tmp_path, kind, more, settings, warn
     gaps = [step["r3/sync/abs_logprob_gap"] for step in steps]
     print(kind, settings, gaps, [step["grad_norm"] for step in steps], done.stderr[-1500:])
     assert len(gaps) == 3 and max(gaps) < 0.05 and any(step["grad_norm"] > 0 for step in steps)
-    assert warning is None or warning in done.stderr
 
 
 def test_an_engine_actor_that_is_killed_leaves_no_child(tmp_path):

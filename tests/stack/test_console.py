@@ -197,11 +197,6 @@ def test_verbose_shows_the_log_too(tmp_path):
     assert "library three" in (tmp_path / "run" / "train.log").read_text()
 
 
-def test_quiet_says_nothing(tmp_path):
-    assert chatty(tmp_path, "quiet").stderr == "ours\n"
-    assert "library two" in (tmp_path / "run" / "train.log").read_text()
-
-
 def test_a_defect_before_there_is_a_log_shows_what_was_said():
     code = "from r3_openrlhf.stack.console import Console\nwith Console():\n    print('why'); 1 / 0"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

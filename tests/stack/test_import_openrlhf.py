@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -77,30 +78,11 @@ def test_old_flags_become_those_of_today():
     assert not set(OLD_NAMES) & set(installed_flags())
 
 
-LINES = ["A=1", 'B="x  y"', "C='$A'", "export D=${A:-7} F=$A$B", "E=${U:-${A}0}", 'ARGS=(--p $A\n  "--q=$B" # a note\n  --s)',
-         'ARGS+=(--r "z w")', "A+=5", 'if [ "$A" = 1 ]; then\n  G=g\nelse\n  H=h; fi', "# A=9"]  # fmt: skip
-WORDS = [
-    "$A",
-    '"$B"',
-    "$B",
-    "${U:-def}",
-    '"${ARGS[@]}"',
-    "'a b'",
-    r"x\ y",
-    r'"q\"r \$A"',
-    "a#b",
-    '--k=$D"$B"',
-    "'{\"j\": 1}'",
-    "\\\n",
-    "2>&1",
-]
-CALLS = ["python3 -m M {}", 'CALL="python3 -m M"\n$CALL {}', "f() {{\n  python3 -m M {} | tee log\n}}\nf", "cd / && python3 -m M {} # end",
-         "read -r -d '' TEXT <<EOF\nM --n $A \\\n  --m\nEOF\npython3 -m $TEXT {}"]  # fmt: skip
+PARTS = tomllib.loads(Path(__file__).with_name("shell_scripts.toml").read_text())
+LINES, WORDS, CALLS = (st.sampled_from(PARTS[name]) for name in ("lines", "words", "calls"))
 
 
-@given(
-    st.lists(st.sampled_from(LINES), max_size=6), st.lists(st.sampled_from(WORDS), max_size=6), st.sampled_from(CALLS)
-)
+@given(st.lists(LINES, max_size=6), st.lists(WORDS, max_size=6), CALLS)
 @settings(max_examples=150, deadline=None)
 def test_a_script_is_read_as_bash_reads_it(lines, words, call):
     script = "\n".join(["A=0 B= D='d d'; ARGS=()", *lines, call.format(" ".join(words)), "exit"])

@@ -22,7 +22,6 @@ from r3_openrlhf.machine.ray_temporary import MAX_BYTES  # noqa: E402
 from r3_openrlhf.method.errors import ConfigError  # noqa: E402
 from r3_openrlhf.runs import lock  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
-from r3_openrlhf.runs.models.locate import locate_model  # noqa: E402
 from r3_openrlhf.runs.stop_request import Stopped  # noqa: E402
 from r3_openrlhf.stack import environment, launch, safe_pickles, start_checks  # noqa: E402
 from r3_openrlhf.stack.arguments import platform_of  # noqa: E402
@@ -306,17 +305,10 @@ def test_a_start_on_cuda_asks_the_plan(monkeypatch, gib, settings, said):
     config = load_config("r3_1p5b_deepscaler_8gpu", ["cluster.vllm_gpu_memory_utilization=0.6", *settings])
     found = memory_warning(config, config.model.path, platform="cuda")
     assert found is None if said is None else re.search(said, found)
-    assert memory_warning(config, config.model.path, platform="cpu") is None
-
-
-def test_a_start_on_cuda_is_refused_where_the_plan_is_sure(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="a GPU", total_memory=4 * 2**30)
-    )
-    config = load_config("r3_1p5b_deepscaler_8gpu", [])
-    with pytest.raises(ConfigError, match="this run does not fit"):
+    seen.total_memory = 4 * 2**30
+    with contextlib.nullcontext() if settings else pytest.raises(ConfigError, match="this run does not fit"):
         memory_warning(config, config.model.path, platform="cuda")
+    assert memory_warning(config, config.model.path, platform="cpu") is None
 
 
 def test_a_second_start_on_a_run_directory_is_refused(tmp_path):
@@ -332,10 +324,6 @@ def test_steps_of_a_run(config):
     assert num_steps(config, SimpleNamespace(num_problems=30)) == 8  # 4 batches of 8, the last one short, twice
     config.train.max_steps = 5
     assert num_steps(config, SimpleNamespace(num_problems=30)) == 5
-
-
-def test_the_experiments_models_can_be_located():
-    assert locate_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B") == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 
 
 def test_what_a_signal_says_survives_the_interrupt_that_ray_makes_of_it(tmp_path):

@@ -21,6 +21,7 @@ from r3_openrlhf.rewards.exchange import Grade  # noqa: E402
 from r3_openrlhf.stack.convert import Run, response_of, rollout_from_response  # noqa: E402
 from r3_openrlhf.stack.rollout_executor import AgentExecutor  # noqa: E402
 from r3_openrlhf.stack.samples_generator import R3SamplesGenerator  # noqa: E402
+from tests.stack.test_agents import Scripted  # noqa: E402
 from tests.stack.test_at_the_loss import LAYOUTS, Rollouts, config_of, entering  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -94,21 +95,6 @@ HOSTILE = tomllib.loads(Path(__file__).with_name("hostile_tools.toml").read_text
 LIMIT, TOKENS = 400, 40
 
 
-class Scripted:
-    """An engine whose policy writes these texts, one a request, and stops where it is told to."""
-
-    def __init__(self, tokenizer, *texts):
-        self.tokenizer, self.texts, self.asked = tokenizer, list(texts), []
-
-    async def generate(self, prompt_ids, params):
-        self.asked.append((list(prompt_ids), params))
-        text = self.texts.pop(0) if self.texts else "2"
-        ids = self.tokenizer(text=text, add_special_tokens=False)["input_ids"][: params.max_tokens]
-        reason = "length" if len(ids) == params.max_tokens else "stop"
-        flat = SimpleNamespace(logprobs=[-0.5] * len(ids) * (1 + params.logprobs))
-        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids, logprobs=flat, finish_reason=reason)])
-
-
 @pytest.fixture
 def executor(in_a_job, tmp_path):
     (tmp_path / "own_tool.py").write_text(f"CASES = {HOSTILE['answers']!r}\n{HOSTILE['tool']}")
@@ -131,7 +117,7 @@ LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()
 
 def respond(executor, tokenizer, *texts):
     """(record, counts, engine) of one response."""
-    engine = Scripted(tokenizer, *texts)
+    engine = Scripted(tokenizer, *texts, "2")
     response = asyncio.run(
         executor.execute("ab", LABEL, SamplingParams(max_tokens=LIMIT), LIMIT + 10, tokenizer, engine)
     )

@@ -2,15 +2,14 @@
 
 import ctypes
 import os
-import subprocess
-import sys
 import time
+from pathlib import Path
 
 from r3_openrlhf.problems.agents.environment import Observation, Step
 
 
 class Awkward:
-    """Most actions are disasters. `report`: a file that gets the ids of programs started here."""
+    """Most actions are disasters. `report`: a file that the action of this name makes."""
 
     def __init__(self, *, report: str = "", broken: bool = False) -> None:
         self.report = report
@@ -39,10 +38,8 @@ class Awkward:
             return self._step("z" * 10_000_000)
         if action == "object":
             return Step(observation=Observation(text="odd"), reward=0.0, done=False, info={"made": object()})
-        if action == "program":
-            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10000)"])
-            with open(self.report, "w") as file:
-                file.write(str(child.pid))
+        if action == "report":
+            Path(self.report).touch()
         if action == "work":  # half a second of the processor
             end = time.process_time() + 0.5
             while time.process_time() < end:

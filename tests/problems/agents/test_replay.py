@@ -6,7 +6,6 @@ import pytest
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.types import Context, Rollout, TurnFacts, Verdict
-from r3_openrlhf.problems.agents.advantages import advantages_of_task
 from r3_openrlhf.problems.agents.replay import kept_rollouts, recalled_name, recalled_trajectory
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory, Turn
 
@@ -88,18 +87,6 @@ def test_what_was_kept_joins_a_task_as_it_was_played():
     assert [mine.turn.step_return for mine in turns] == [-0.375, -0.75, 1.0]
     assert [mine.turn.index for mine in turns] == [0, 1, 2] and {mine.turn.trajectory for mine in turns} == {name}
     assert [mine.answer for mine in turns] == ["go", None, "go"]
-
-
-def test_a_success_among_failures_gives_both_an_advantage():
-    """Two failures of sum 0 and a recalled success of sum 1: advantages -1/3, -1/3 and 2/3, of every turn."""
-    success = trajectory("0", [0.0, 1.0], task="vault/9")
-    (kept,) = kept_rollouts([success], responses(success))
-    again, _ = recalled_trajectory(kept, SETTINGS, name="0@5")
-    failures = [trajectory(uid, [0.0] * 3, task="vault/9") for uid in "01"]
-    assert advantages_of_task(failures, SETTINGS) == [[0.0] * 3] * 2
-    found = advantages_of_task([*failures, again], SETTINGS)
-    t = 3**-0.5
-    assert found == [pytest.approx([value] * n, abs=1e-5) for value, n in ((-t, 3), (-t, 3), (2 * t, 2))]
 
 
 def test_a_response_to_a_problem_is_no_trajectory():
