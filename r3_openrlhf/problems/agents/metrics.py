@@ -37,15 +37,5 @@ def trajectory_metrics(trajectories: Sequence[Trajectory], *, depth: int) -> dic
     }
 
 
-def reflection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Compute number, losses and success share of the trajectories that saw an earlier attempt."""
-    found = trajectory_metrics(trajectories, depth=0)
-    return {
-        "r3/agents/reflected": found["r3/agents/trajectories"],
-        "r3/agents/reflected_lost": found["r3/agents/lost"],
-        "r3/agents/reflected_success_rate": found["r3/agents/success_rate"],
-    }
-
-
 def _mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0

@@ -31,16 +31,7 @@ class AgentExecutor(SamplingExecutor):
         self.environments = EnvironmentPool(str(agents.environment), agents.options, timeout_s=agents.timeout_s)
         self._numbers = itertools.count()
 
-    async def execute(  # text alone: no images
-        self,
-        prompt,
-        label,
-        sampling_params,
-        max_length: int,
-        hf_tokenizer,
-        llm_engine,
-        images=None,  # noqa: ARG002
-    ):
+    async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, **_images):
         """One trajectory: the responses of its turns, in order; without any turn one response
         without tokens.
 

@@ -15,7 +15,7 @@ from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.types import Context, Rollout
 from r3_openrlhf.problems.agents.advantages import advantages_of_task
-from r3_openrlhf.problems.agents.metrics import reflection_metrics, trajectory_metrics
+from r3_openrlhf.problems.agents.metrics import trajectory_metrics
 from r3_openrlhf.problems.agents.replay import kept_rollouts, recalled_name, recalled_trajectory
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
@@ -69,7 +69,10 @@ class AgentExperienceMaker(R3ExperienceMaker):
         self._set_advantages(experiences, batch.rows)
         found = trajectory_metrics(trajectories, depth=self.config.agents.depth)
         if self.config.reflection.enabled:
-            replayed |= reflection_metrics(reflected)
+            again = trajectory_metrics(reflected, depth=0)
+            for key, name in (("trajectories", "reflected"), ("lost", "reflected_lost")):
+                replayed[f"r3/agents/{name}"] = again[f"r3/agents/{key}"]
+            replayed["r3/agents/reflected_success_rate"] = again["r3/agents/success_rate"]
         same = dict.fromkeys(("accuracy", "fresh/accuracy", "fresh/score"), found["r3/agents/success_rate"])
         same |= dict.fromkeys(("reward_mean", "fresh/reward"), found["r3/agents/reward_mean"])
         self._report(batch, gaps, {**found, **same, **replayed, "r3/agents/rows": float(len(batch.rows))})
