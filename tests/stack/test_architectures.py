@@ -8,7 +8,7 @@ pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from r3_openrlhf.runs.models.locate import resolve_model  # noqa: E402
-from tests.stack.training import Run, lines, train  # noqa: E402
+from tests.stack.training import ROOT, Run, lines, train  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.stack]
 SIZES = {"vocab_size": 448, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}
@@ -38,6 +38,15 @@ def test_the_engine_has_the_trained_weights(tmp_path, kind, more, settings):
     gaps = [step["r3/sync/abs_logprob_gap"] for step in steps]
     print(kind, settings, gaps, [step["grad_norm"] for step in steps], done.stderr[-1500:])
     assert len(gaps) == 3 and max(gaps) < 0.05 and any(step["grad_norm"] > 0 for step in steps)
+
+
+def test_an_engine_of_two_ranks_has_the_trained_weights(tmp_path):
+    """Over Ray, with its own process: halves of each weight, received by two workers. See ray_devices."""
+    shares = {"PYTHONPATH": f"{ROOT / 'tests' / 'stack' / 'ray_devices'}:{ROOT}"}
+    given = ("train.max_steps=2", "cluster.gpus_per_node=2", "cluster.vllm_tensor_parallel_size=2")
+    train(tmp_path / "run", *given, environment=shares)
+    gaps = [step["r3/sync/abs_logprob_gap"] for step in lines(tmp_path / "run" / "metrics.jsonl")]
+    assert len(gaps) == 2 and max(gaps) < 0.01 and "RayWorkerProc" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_an_engine_actor_that_is_killed_leaves_no_child(tmp_path):
