@@ -29,6 +29,8 @@ def _pack_experts_again(self, layer, w13, w2):
 
 
 vllm_layers.dispatch_cpu_unquantized_gemm = _linear_on_live_weight
+# The kernel of convolutions (Qwen3.5) would expect packed weights (layers/mamba/ops/cpu/gdn_attention.py:108)
+torch.cpu._is_avx512_bf16_supported = lambda: False
 set_up_kernel = UnquantizedFusedMoEMethod._setup_kernel
 UnquantizedFusedMoEMethod._setup_kernel = _pack_experts_again
 
