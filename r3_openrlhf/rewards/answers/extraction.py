@@ -16,6 +16,7 @@ from r3_openrlhf.rewards.answers.marks import (
 )
 from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.patterns import phrases
+from r3_openrlhf.rewards.answers.units import unit_of
 
 MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
 TAIL_CHARS = 1000  # without a box, the answer is looked for in the end of the response
@@ -78,9 +79,7 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
     behind = end_of_what_is_withdrawn(text)
     text = without_blanks(text[behind:])
     boxed = boxed_answer(text)
-    scale = _STATED["scaled_box"].match(text, max(0, text.rfind("\\boxed"))) if boxed else None
-    if scale and scale["scale"].lower() not in problem.lower():  # "How many million?" wants the bare number
-        boxed = rf"{boxed}\text{{ {scale['scale'].lower()}}}"
+    boxed = _with_what_follows(boxed, text, problem) if boxed else None
     marked = _after_marker(text)
     if boxed and not marked and "final answer" not in text[-STATEMENT_CHARS:].lower():
         return FinalAnswer(boxed, exact=True)
@@ -89,7 +88,7 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
         behind_boxes = marked is not None and BOX.search(text, marked[0]) is None
         return FinalAnswer(marked[1] if marked and behind_boxes else boxed, exact=True)
     if tagged := tagged_answer(text):
-        return FinalAnswer(tagged, exact=True)
+        return FinalAnswer(_with_what_follows(tagged, text, problem), exact=True)
     if marked:
         return FinalAnswer(marked[1], exact=True)
     if noted := _in_json(text):
@@ -97,6 +96,18 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
     if truncated or behind is not None and statement is None:
         return FinalAnswer(boxed, exact=True) if boxed else None
     return _guess(text, statement[1] if statement else None)
+
+
+def _with_what_follows(marked: str, text: str, problem: str) -> str:
+    r"""Add the scale, percent sign or unit that follows the last mark: 8\text{ cm} of "$\boxed{8}$ cm"."""
+    said = next(reversed(list(_STATED["scaled"].finditer(text))), None)
+    if said is None or BOX.search(text, said.end()) or number(marked) is None or unit_of(marked):
+        return marked
+    if said["scale"] and said["scale"].lower() in problem.lower():
+        return marked  # "How many million?" wants the bare number
+    word = said["said"].strip("}").replace("}", "")
+    whole = f"{marked}\\%" if word in ("%", "\\%", "percent") else rf"{marked}\text{{ {word}}}"
+    return marked if said["unit"] and unit_of(whole) is None else whole
 
 
 def answer_part(response: str, problem: str = "") -> str | None:

@@ -25,6 +25,9 @@ _TAKES_BACK = phrases("withdrawn")
 CHARS_AFTER = 160  # of the text after an answer, which may take it back
 CHARS_BEFORE = 80  # of the text before it
 _WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space
+CHARS_OF_A_FORMULA = 80  # around a box
+_COMPUTES = phrases("computes")
+_CLOSES = re.compile(r"\\[)\]]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,26 @@ def _takes_back(before: str, after: str) -> bool:
     return (_TAKES_BACK["after"].match(after) or _TAKES_BACK["before"].search(before)) is not None
 
 
+def _in_its_formula(text: str, box: Mark) -> str:
+    r"""Return a box's content in the formula that computes with it: 9+1 of "$\boxed{9}+1$"."""
+    content = box.content or ""
+    before, after = text[max(0, box.start - CHARS_OF_A_FORMULA) : box.start], text[box.end :][:CHARS_OF_A_FORMULA]
+    paragraph = text[:box.start].rpartition("\n\n")[2].replace("$$", "$").replace("\\$", "")
+    if paragraph.count("$") % 2 or paragraph.count("\\(") + paragraph.count("\\[") > len(_CLOSES.findall(paragraph)):
+        before, after = _COMPUTES["ends"].split(before)[-1], _COMPUTES["ends"].split(after)[0]
+        computed = _COMPUTES["before"].search(before) or _COMPUTES["after"].match(after)
+    else:
+        sign = _COMPUTES["minus"].search(before)
+        before, after = sign[0] if sign else "", ""
+        computed = sign
+    inner = content if content.isalnum() else f"({content})"
+    whole = f"{before}{inner}{after}".strip()
+    return whole if computed and whole.count("{") == whole.count("}") else content
+
+
 def _joined(text: str, marks: list[Mark]) -> str:
+    if len(marks) == 1 and text.startswith("\\", marks[0].start):
+        return _in_its_formula(text, marks[0])
     between = [text[a.end : b.start] for a, b in zip(marks, marks[1:], strict=False)]
     if len(marks) == 2 and _BETWEEN["about"].search(between[0]):
         return r" \approx ".join(_contents(marks))  # exact and rounded
