@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from itertools import groupby
 
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.marks import (
@@ -14,7 +15,7 @@ from r3_openrlhf.rewards.answers.marks import (
     tagged_answer,
     without_blanks,
 )
-from r3_openrlhf.rewards.answers.number_words import value_in_words
+from r3_openrlhf.rewards.answers.number_words import is_number_word, value_in_words
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.units import unit_of
 
@@ -25,7 +26,7 @@ STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 
 _STATEMENT, _STATED, _GUESS = map(phrases, ("statement", "stated", "guess"))
 # Without one of these an ASCII text has no statement: most have none, and this is cheap.
-_WORDS_OF_STATEMENTS = "answer,correct ,choose,select,pick,respuesta,resposta,antwort,risposta".split(",")
+_WORDS_OF_STATEMENTS = "answer,wait,correct ,choose,select,pick,respuesta,resposta,antwort,risposta".split(",")
 _WORDS_OF_REASONS = ("since", "because", "which", " but ", " it", " (")
 OPEN_THINKING = "<think>"
 _MARKS = phrases("marks")
@@ -81,7 +82,7 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
     boxed = boxed_answer(text)
     boxed = _with_what_follows(boxed, text, problem) if boxed else None
     marked = _after_marker(text)
-    if boxed and not marked and "final answer" not in text[-STATEMENT_CHARS:].lower():
+    if boxed and not marked and not _STATEMENT["may_follow"].search(text, max(0, len(text) - STATEMENT_CHARS)):
         return FinalAnswer(boxed, exact=True)
     statement = last_statement(text)
     if boxed and not (statement and _overrides_a_box(text, statement[0])):
@@ -204,12 +205,15 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
         return None
     if (
         statement is None
-        and "nswer" in text
+        and ("nswer" in text or " were " in text)
         and _STATEMENT["says_none"].search(text, max(0, len(text) - STATEMENT_CHARS))
     ):
         return None
+    several = _GUESS["several"].search(end[-STATEMENT_CHARS // 10 :]) if statement is None else None
+    if several and re.search(r",|\band\b", several["several"]):
+        return FinalAnswer(several["several"].strip(" .*"), exact=True)
     snippet = _first_number(text[-TAIL_CHARS:]) if statement is None else statement
-    if statement and any(word in snippet for word in _WORDS_OF_REASONS):
+    if statement and any(map(snippet.__contains__, _WORDS_OF_REASONS)) and not _STATED["exactly"].search(snippet):
         snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
     if not snippet.isascii():
         snippet = _CJK.sub(r" \g<0> ", snippet)
@@ -232,6 +236,12 @@ def _only_denied(text: str) -> bool:
 def _first_number(text: str) -> str:
     """Cut a text that ends in a sentence such as "5 cars came in the first 15 minutes" after the 5."""
     begin = max((mark.end() for mark in _SENTENCE_BEGINS.finditer(text.rstrip(" .\n"))), default=0)
+    words = list(re.finditer(r"[a-z]+", text[begin:].lower()))
+    if not re.search(r"\d", text[begin:]):  # "There are thirty-one of them."
+        runs = [list(run) for is_one, run in groupby(words, lambda word: is_number_word(word[0])) if is_one]
+        value = value_in_words(" ".join(word[0] for word in runs[0])) if len(runs) == 1 else None
+        if value is not None and value > 1:
+            return f"{text[: begin + runs[0][0].start()]}{value}{text[begin + runs[0][-1].end() :]}"
     sentence = _GUESS["subject"].match(text, begin)
     if sentence is None:
         return text
@@ -245,6 +255,8 @@ def _stated(snippet: str) -> str | None:
     if exactly := _STATED["exactly"].search(snippet):
         math = exactly["math"] or ""  # after "\\$" a formula or a price
         return math.rpartition("\\$ ")[2].strip() or math or exactly["number"]
+    if (value := value_in_words(snippet.removeprefix("Answer:").strip(" 。.个"))) is not None:
+        return str(value)
     snippet = _MINUS.sub("-", _IN_TYPE.sub(r"\1", snippet.replace("−", "-")))
     if hedged := _STATED["hedged"].search(snippet):
         return rf"\text{{{hedged['hedged']}}}"
@@ -306,7 +318,7 @@ def last_statement(text: str) -> tuple[int, str] | None:
     following = next((mark.start() for mark in found if mark.start() > end), 0)
     stop = max((mark.start() + 1 for mark in _SENTENCE_BEGINS.finditer(text, end, following)), default=len(text))
     if _STATEMENT["final"].match(text, start) is None:
-        return start, "Answer: " + text[end : min(end + 300, stop)]
+        return start, "Answer: " + text[end : min(end + 300, stop)].lstrip(" *_")
     return start, text[start : min(start + 300, stop)]
 
 
@@ -320,8 +332,12 @@ def _announces(text: str, statement: re.Match) -> bool:
 
 
 def _overrides_a_box(text: str, start: int) -> bool:
-    """Tell whether "final answer" and an answer follow the last box: not "... is verified"."""
-    final = _STATEMENT["final"].match(text, start)
+    """Tell whether "final answer", or a line "Answer: D", follows the last box: not "... is verified"."""
+    final = (
+        _STATEMENT["final"].match(text, start)
+        or _STATEMENT["corrects"].match(text, start)
+        or _STATEMENT["line"].match(text, text.rfind("\n", 0, start) + 1)
+    )
     return (
         final is not None
         and BOX.search(text, start) is None

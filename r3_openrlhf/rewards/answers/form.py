@@ -119,10 +119,25 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
 
 def is_other_amount(answer: str, gold: str, problem: str) -> bool:
     r"""Tell whether a word changes the amount: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \pi/3."""
-    if _SAYS["dozen"].search(answer) and not _SAYS["dozen"].search(gold) and not _SAYS["dozen"].search(problem):
+    if (
+        re.search(r"\d", answer)
+        and _SAYS["dozen"].search(answer)
+        and not _SAYS["dozen"].search(gold)
+        and not _SAYS["dozen"].search(problem)
+    ):
         said, wanted = number(answer), number(gold)
         return said is None or wanted is None or said.unit is not None and said.value == wanted.value
+    said, wanted = number(answer), number(gold)
+    if said and wanted and said.percent != wanted.percent and problem and said.value == wanted.value < 1:
+        return _SAYS["percent_asked"].search(problem) is None  # 0.2% for a share of 0.2
+    other_case = {letter for letter in _letters(answer) ^ _letters(gold) if letter.swapcase() in _letters(gold)}
+    if other_case and {*other_case, *"".join(other_case).swapcase()} <= _letters(problem):
+        return True  # Mg for mg, where the problem has M and m
     return "\\pi" in answer and "\\pi" in gold and unit_of(answer) == "degree" and unit_of(gold) is None
+
+
+def _letters(text: str) -> set[str]:
+    return set("".join(re.findall(r"(?<![a-zA-Z])[a-zA-Z]{1,2}(?![a-zA-Z])", re.sub(r"\\[a-zA-Z]+", " ", text))))
 
 
 def is_plain(answer: str, gold: str) -> bool:
@@ -311,7 +326,10 @@ def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -
     if own is None or wanted is None or not _SAYS["simplify"].search(problem):
         return False
     top, bottom = (int(group) for group in own.groups() if group)
-    return gcd(top, bottom) > 1 and any(same_value(formula.text, gold) for formula in formulas(problem))
+    return gcd(top, bottom) > 1 and (
+        _SAYS["lowest"].search(problem) is not None
+        or any(same_value(formula.text, gold) for formula in formulas(problem))
+    )
 
 
 def _is_less_simple(answer: str, gold: str, problem: str) -> bool:

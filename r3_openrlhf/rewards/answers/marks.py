@@ -93,7 +93,7 @@ def _in_its_formula(text: str, box: Mark) -> str:
     r"""Return a box's content in the formula that computes with it: 9+1 of "$\boxed{9}+1$"."""
     content = box.content or ""
     before, after = text[max(0, box.start - CHARS_OF_A_FORMULA) : box.start], text[box.end :][:CHARS_OF_A_FORMULA]
-    paragraph = text[:box.start].rpartition("\n\n")[2].replace("$$", "$").replace("\\$", "")
+    paragraph = text[: box.start].rpartition("\n\n")[2].replace("$$", "$").replace("\\$", "")
     if paragraph.count("$") % 2 or paragraph.count("\\(") + paragraph.count("\\[") > len(_CLOSES.findall(paragraph)):
         before, after = _COMPUTES["ends"].split(before)[-1], _COMPUTES["ends"].split(after)[0]
         computed = _COMPUTES["before"].search(before) or _COMPUTES["after"].match(after)

@@ -26,7 +26,8 @@ from r3_openrlhf.rewards.answers.extraction import (
     why_no_guess,
 )
 from r3_openrlhf.rewards.answers.form import is_copied, is_literal, is_other_amount, is_plain, is_single, objection
-from r3_openrlhf.rewards.answers.kinds import is_right, kind_of
+from r3_openrlhf.rewards.answers.kinds import is_right, kind_of, kinds
+from r3_openrlhf.rewards.answers.kinds.choice import letter_of
 from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
 from r3_openrlhf.rewards.answers.parameters import renamed
 from r3_openrlhf.rewards.answers.parts import OR, same_list
@@ -60,7 +61,8 @@ def grade(item: Item) -> Result:
     if len(found.text) > MAX_ANSWER_CHARS:
         return _compare_long_text(found.text, golds)
     typed = {gold: kind_of(gold, problem) for gold in golds}
-    for entry in filter(None, typed.values()):
+    letters = [letter for gold in golds if typed[gold] is None and (letter := letter_of(gold, problem))]
+    for entry in [*filter(None, typed.values()), *((kinds()["choice"], frozenset(letter)) for letter in letters)]:
         if is_right(*entry, found.text, problem, exact=found.exact):
             return "correct", "correct", 1.0, found.text
     golds = [gold for gold in golds if typed[gold] is None]

@@ -1,8 +1,9 @@
-"""Numbers in English words: "twenty-one", "twelfth", "two thirds", "minus seven"."""
+"""Numbers in words: "twenty-one", "twelfth", "two thirds", "half a dozen", "minus seven", "三分之二"."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from fractions import Fraction
 
 MAX_WORDS = 12
@@ -11,7 +12,8 @@ _UNITS = (
 ).split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SMALL = {word: value for value, word in enumerate(_UNITS)} | {word: 10 * value for value, word in enumerate(_TENS, 2)}
-_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_SCALES = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_CHINESE = re.compile("[零〇一二两三四五六七八九十百千万亿]{1,20}")
 _IRREGULAR = {
     "first": "one", "second": "two", "third": "three", "fifth": "five", "eighth": "eight", "ninth": "nine", "twelfth": "twelve",
 }  # fmt: skip
@@ -21,11 +23,21 @@ _PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}
 
 def value_in_words(text: str) -> Fraction | None:
     """Return the number that the words say, also an ordinal; None when they say anything else."""
+    if not text.isascii():
+        return _chinese(text.strip())
+    whole, _, half = text.lower().rpartition(" and a half")
+    if whole and not half.strip():  # "two and a half"
+        value = value_in_words(whole)
+        return None if value is None or value < 0 else value + Fraction(1, 2)
     words = [word for word in _WORD.findall(text.lower()) if word != "and"]
     if not words or len(words) > MAX_WORDS or re.search(r"[^a-zA-Z\s-]", text):
         return None
     sign = -1 if words[0] in ("minus", "negative") else 1
     words = words[1:] if sign < 0 else words
+    if words[:2] == ["half", "a"] and words[2:] and words[2] in _SCALES:
+        return sign * Fraction(_SCALES[words[2]], 2) if not words[3:] else None
+    words = words[1:] if words[0] == "a" and words[1:] and words[1] in _SCALES else words
+    words = ["one", *words] if words[0] in _SCALES else words  # "a dozen"
     fraction = _fraction(words)
     value = _whole(words, ordinal=True) if fraction is None else fraction
     return None if value is None else sign * Fraction(value)
@@ -64,6 +76,25 @@ def _cardinal(word: str) -> str | None:
         if stem in _SMALL and (word.endswith("th") or word in _IRREGULAR.values()):
             return stem
     return None
+
+
+def _chinese(text: str) -> Fraction | None:
+    """Read 三百二十 as 320, 三分之二 as 2/3; None for anything else."""
+    bottom, is_part, top = text.partition("分之")
+    if is_part:
+        parts = _chinese(top), _chinese(bottom)
+        return parts[0] / parts[1] if parts[0] and parts[1] else None
+    if not _CHINESE.fullmatch(text):
+        return None
+    total = section = digit = 0
+    for value in (2 if sign == "两" else int(unicodedata.numeric(sign)) for sign in text):
+        if value < 10:
+            digit = value
+        elif value < 10**4:
+            section, digit = section + (digit or 1) * value, 0
+        else:
+            total, section, digit = (total + section + digit) * value, 0, 0
+    return Fraction(total + section + digit)
 
 
 def _whole(words: list[str], *, ordinal: bool) -> int | None:

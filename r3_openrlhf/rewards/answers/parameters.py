@@ -33,7 +33,7 @@ def renamed(answer: str, gold: str, problem: str) -> Iterator[str]:
 
 def _are_free(text: str, letters: list[str]) -> bool:
     if all(letter[0].isupper() or len(letter) > 1 for letter in letters):
-        return "+" in text
+        return "+" in text or "e^" in text
     if all(letter in _INTEGERS for letter in letters):
         return (
             _ANGLE.search(text) is not None if "=" not in text else not {text.partition("=")[0].strip()} & set(letters)

@@ -26,6 +26,7 @@ _HEAD = re.compile(
 )
 _CASES = re.compile(r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
 _IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")
+_NAME_OF_VALUE = re.compile(r"([a-zA-Z])\s*=\s*(?=[^=]*$)")
 _WORD = re.compile(r"(?<![\\a-z])[a-z]{2,}")
 OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
 _GROUPS = re.compile(r";(?:\\ )?|\\text\s*\{\s*or\s*\}|\bor\b|\\\\")
@@ -122,6 +123,8 @@ def _same_condition(a: str, b: str, agree: Callable[[str, str], bool], both_say_
 
 def _label(part: str) -> tuple[str, str]:
     """Return the words of a part, and what it is without them."""
+    if name := _NAME_OF_VALUE.match(part):
+        return name[1], part[name.end() :]  # m=3 is not M=3
     words = " ".join(TEXT_COMMAND.findall(part) + re.findall(r"\\(max|min)(?![a-zA-Z])", part))
     bare = re.sub(r"\\(?:max|min)(?![a-zA-Z])", "", TEXT_COMMAND.sub("", part))
     return " ".join(words.split()).strip(" :=").lower(), re.sub(r"\\[,;: ]", "", bare).strip(" :=~")

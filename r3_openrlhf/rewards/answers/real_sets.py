@@ -29,7 +29,7 @@ _AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\ban
 _RELATION = re.compile(r"(\\(?:[lg]eq?(?:slant)?|neq?)(?![a-zA-Z])|<=|>=|[<>=])")
 _WITHOUT = re.compile(r"(.+?)(?:\\setminus(?![a-zA-Z])\s*(.+)|-\s*(\{[^{}]+\}))")
 _NAME = re.compile(r"[a-zA-Z](?:_\{?\w\}?)?|[a-z]\s*\([a-z]\)")
-_SIZE = re.compile(r"\|\s*([a-zA-Z])\s*\||\\lvert\s*([a-zA-Z])\s*\\rvert")
+_SIZE = re.compile(r"(?:\||\\lvert)\s*([a-zA-Z])\s*([-+]\s*[\d./]+)?\s*(?:\||\\rvert)")
 _DESCRIBED = re.compile(
     r"\s*\\?\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|\||:)((?:[^{}]|\\text\s*\{[^{}]*\})*?)\\?\}\s*"
 )
@@ -103,8 +103,8 @@ def _of_relations(sides: list[str], names: set[str]) -> Set:
         raise _NoSet
     if size := _SIZE.fullmatch(sides[where[0]]):
         of_size = _of_relations([size[1] if i == where[0] else side for i, side in enumerate(sides)], names)
-        up = Intersection(of_size, Interval(0, oo))
-        return Union(up, imageset(_X, -_X, up))
+        up, shift = Intersection(of_size, Interval(0, oo)), _end((size[2] or "0").replace(" ", ""))
+        return Union(imageset(_X, _X - shift, up), imageset(_X, -_X - shift, up))  # of |x-1|, around 1
     names.add(sides[where[0]])
     found = S.Reals
     for i in (where[0] - 1, where[0] + 1):

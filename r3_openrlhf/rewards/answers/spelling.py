@@ -88,6 +88,7 @@ _LOGICAL_OR = re.compile(r"\\(?:lor|vee)(?![a-zA-Z])")
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
 _A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _MEANINGS = {meaning: sign for sign, meanings in _TABLE["words"].items() for meaning in meanings.split(", ")}
+_SAYS_THAT = re.compile(r"^(?:there (?:is|are)|(?:it|(?:the|this) [a-z]+) (?=has |does )(?:has )?) ?")
 MIN_WRITTEN_OUT = 3  # digits of a period that is written out
 _TUPLE = re.compile(r"\s*(?:\\left)?\((?!\s*\\begin)")
 _IN_DOLLARS = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\((.+?)\\\)")
@@ -104,6 +105,8 @@ def unify(answer: str) -> str:
     if not text.isascii():
         text = _MATH_LETTERS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), in_ascii_signs(text))
         text = text.translate(_UNICODE)
+        if (value := value_in_words(text)) is not None:
+            return str(value)
     if (whole := _DOLLARS.fullmatch(text)) and "$" not in whole[1]:
         text = whole[1].strip()
     text = _without_lead(text)
@@ -202,9 +205,9 @@ def _words_beside(text: str, other: str) -> str:
     wanted = said.value if said else value_in_words(alike[1]) if alike else None
     if wanted is not None and (value := value_in_words(words[1])) is not None:
         return other if said and value == wanted else str(value)
-    sign, meant = _MEANINGS.get(words[1].lower()), other.strip()
+    sign, meant = _MEANINGS.get(_SAYS_THAT.sub("", words[1].lower())), other.strip()
     if sign is not None and alike:
-        meant = _MEANINGS.get(alike[1].lower(), meant)
+        meant = _MEANINGS.get(_SAYS_THAT.sub("", alike[1].lower()), meant)
     return sign if sign is not None and sign == meant.replace("{+}", "+") else text
 
 
@@ -228,7 +231,7 @@ def _in_signs_of(text: str, other: str) -> str:
     if "\\ln" in other and "\\log" not in other:
         text = _NATURAL.sub(r"\\ln", text)
     if "\\binom" in other:
-        text = _FORMS["choose"].sub(r"\\binom{\1}{\2}", text)
+        text = _FORMS["choose"].sub(lambda said: rf"\binom{{{'}{'.join(filter(None, said.groups()))}}}", text)
     if "," in other and len(_PLUS_MINUS.findall(text)) == 1 and "," not in text:
         text = f"{_PLUS_MINUS.sub('+', text)}, {_PLUS_MINUS.sub('-', text)}"
     if other[:1] == "(" and (coordinates := _coordinates(text)):

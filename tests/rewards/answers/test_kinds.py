@@ -82,6 +82,14 @@ def test_a_scaled_number_is_another_one(value, form, wrapping, scale):
     assert verdict(wrapping % value, str(value), "How many?") == "correct"
 
 
+@settings(max_examples=20, deadline=None)
+@given(v=st.integers(5, 99), form=st.sampled_from(TABLES["computed"]), plain=st.sampled_from(TABLES["plain"]))
+def test_a_box_in_a_formula_is_read_with_it(v, form, plain):
+    assert verdict(form[0] % v, str(v), "") == "wrong"
+    assert verdict(form[0] % v, str(eval(form[1])), "") == "correct"
+    assert verdict(plain % v, str(v), "") == "correct"
+
+
 @settings(max_examples=60, deadline=None)
 @given(top=st.integers(1, 200), bottom=st.integers(2, 97), digits=st.integers(4, 9), off=st.integers(-2, 2))
 def test_a_decimal_of_four_digits_is_what_rounds_to_it(top, bottom, digits, off):

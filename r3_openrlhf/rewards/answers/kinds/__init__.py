@@ -68,7 +68,7 @@ def is_right(kind: Kind, value: Any, answer: str, problem: str, *, exact: bool) 
     """Tell whether a text gives the reference's value: the text itself, each of the alternatives in
     it, or a sentence with it."""
     texts = answer.split(ALTERNATIVE) if exact else kind.find(answer, problem)
-    if not exact and len(texts) == 1 and DENIES.search(answer.partition(texts[0])[0]):
+    if not exact and len(texts) == 1 and texts[0] and DENIES.search(answer.partition(texts[0])[0]):
         return False
     readings = [kind.read(text, problem) for text in texts]
     known = [reading for reading in readings if reading is not None]

@@ -16,6 +16,7 @@ _MARKED = re.compile(
 )
 _BARE = re.compile(r"(?<![\w'’\\^=+*/<>])(?<![=+*/^<>] )\(?([A-J])(?![a-zA-Z0-9'’])(?!\s*[=+^_*/<>\\|!])")
 _SENTENCES = re.compile(r"(?<=[.!?])(?<![^a-zA-Z][A-J]\.)\s+|\n(?!\s*(?:or|and|but|not)\b)|。")
+_REASON = re.compile(r"(?<=[\w)])(?:,|:| —| -)? (?:since|because|as|for|while|whereas) .*$")
 _OR = re.compile(r"\bor\b|\boder\b|/|或")
 _IS_REFERENCE = re.compile(
     r"\(?[A-J]\)?\.?|\(?[A-J](?:\)|[.:])\s+\S.*|\([A-J]\)\s*\S.*|(?:option|choice) [A-J]|\(?[A-J]\)?(?:(?:, ?|,? and )\(?[A-J]\)?)+",
@@ -38,16 +39,15 @@ def options_of(problem: str) -> dict[str, str]:
 
 def _read(text: str, problem: str) -> frozenset[str] | None:
     """Read the letters that a text names and does not deny; with "or" where it does not decide."""
-    words = plain(text)
+    words = plain(text).strip("{}[]\\ ")
     if (
         words.isalpha()
         and len(set(words)) == len(words) < 6
         and set(words if words[1:] else words.upper()) <= set(_LETTERS)
     ):
         return frozenset(words.upper())
-    same = [letter for letter, option in options_of(problem).items() if option and option == normal_words(text)]
-    if len(same) == 1:
-        return frozenset(same)
+    if letter := letter_of(text, problem):
+        return frozenset(letter)
     words = _SAYS["small"].sub(lambda said: said[0].upper(), _SAYS["denied"].sub(" ", words))
     words = _SAYS["article"].sub(lambda said: said[0].lower(), words)
     named = [match for pattern in (_MARKED, _BARE) if (match := pattern.search(words))]
@@ -56,13 +56,25 @@ def _read(text: str, problem: str) -> frozenset[str] | None:
     if first is None or before[-1:] == "{" or before.strip(" (*_") and not _SAYS["announced"].search(before):
         return None
     letters = {letter for match in first.re.finditer(words) for letter in match.groups() if letter}
+    said = normal_words(words[first.end() :].lstrip(".):"))
+    if len(letters) == 1 and any(
+        said == option and not letters & {letter} for letter, option in options_of(problem).items()
+    ):
+        return None  # "(C) it decreases", where that is (A)
     is_open = _OR.search(words) if len(letters) > 1 else _OR.match(words[first.end() :].lstrip(") "))
     return frozenset(letters | ({"or"} if is_open else set()))
+
+
+def letter_of(text: str, problem: str) -> str | None:
+    """Return the letter of the one option of a problem that a text is; None: it is none."""
+    same = [letter for letter, option in options_of(problem).items() if option and option == normal_words(text)]
+    return same[0] if len(same) == 1 else None
 
 
 def _find(sentence: str, problem: str) -> list[str]:
     """Return the last sentence that names a letter, or what the last one says of an option's text."""
     sentences = [text for text in _SENTENCES.split(sentence.strip()) if text]
+    sentences = [_REASON.sub("", text) for text in sentences]
     if named := next((text for text in reversed(sentences) if _read(text, problem)), None):
         return [named]
     is_denied = not sentences or DENIES.search(sentences[-1])
@@ -72,7 +84,11 @@ def _find(sentence: str, problem: str) -> list[str]:
 KIND = Kind(
     name="choice",
     rank=35,
-    recognise=lambda reference, problem: _IS_REFERENCE.fullmatch(plain(reference)) is not None,
+    recognise=lambda reference, problem: (
+        _IS_REFERENCE.fullmatch(plain(reference)) is not None
+        or re.fullmatch("[A-J]{2,6}", reference) is not None
+        and set(reference) <= options_of(problem).keys()
+    ),
     read=_read,
     find=_find,
     describe=lambda letters: ", ".join(sorted(letters)),

@@ -5,30 +5,31 @@ from __future__ import annotations
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
-from r3_openrlhf.rewards.answers.patterns import phrases
+from r3_openrlhf.rewards.answers.patterns import phrases, table
 from r3_openrlhf.rewards.answers.plain import plain
 
 Date = tuple[int | None, int, int]  # year, month, day
 
-_MONTHS = "january february march april may june july august september october november december".split()
-_MONTH = rf"(?P<month>{'|'.join(f'{name[:3]}(?:{name[3:]})?' for name in _MONTHS)}|sept)\.?"
-_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_MONTHS = {name: number for number, names in enumerate(table("months.toml")["months"], 1) for name in names.split()}
+_MONTH = rf"(?P<month>{'|'.join(sorted(_MONTHS, key=len, reverse=True))})\.?"
+_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th|er|[.º])?"
 _YEAR = r"(?P<year>\d{4})"
 _SPELLED = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         rf"{_MONTH} (?:the )?{_DAY}(?:,? (?:of )?{_YEAR})?",
-        rf"(?:the )?{_DAY} (?:of )?{_MONTH}(?:,? {_YEAR})?",
+        rf"(?:the |der |den |am |le |el )*{_DAY} (?:of |de )?{_MONTH}(?:,? (?:de )?{_YEAR})?",
         rf"{_YEAR},? {_MONTH} {_DAY}",
         rf"{_DAY}-{_MONTH}-{_YEAR}",
     )
 ]
 _ISO = re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?:T[\d:.]+Z?)?")
 _NUMBERS = re.compile(r"(?P<first>\d{1,2})(?P<mark>[/.-])(?P<second>\d{1,2})(?:(?P=mark)(?P<year>\d{4}|\d\d))?")
-_CHINESE = re.compile(r"(?:(?P<year>\d{4})年)?(?P<month>\d{1,2})月(?P<day>\d{1,2})[日号]")
+_CHINESE = re.compile(r"(?:(?P<year>\d{4}) ?年 ?)?(?P<month>\d{1,2}) ?月 ?(?P<day>\d{1,2}) ?[日号]")
 _CALENDAR = phrases("calendar")
 _IN_TEXT = re.compile(
-    "|".join(re.sub(r"\?P<\w+>", "?:", p.pattern) for p in (*_SPELLED, _ISO)) + r"|\d{1,2}/\d{1,2}(?:/\d{2,4})?",
+    "|".join(re.sub(r"\?P<\w+>", "?:", p.pattern) for p in (*_SPELLED, _ISO, _CHINESE))
+    + r"|\d{1,2}/\d{1,2}(?:/\d{2,4})?",
     re.IGNORECASE,
 )
 
@@ -37,8 +38,7 @@ def _read(text: str, problem: str) -> Date | None:
     text = _CALENDAR["around"].sub("", plain(text))
     for pattern in (*_SPELLED, _ISO, _CHINESE):
         if said := pattern.fullmatch(text):
-            name = said["month"].lower()[:3]
-            month = int(name) if name.isdigit() else [month[:3] for month in _MONTHS].index(name) + 1
+            month = int(said["month"]) if said["month"].isdigit() else _MONTHS[said["month"].lower()]
             return _checked(said["year"], month, int(said["day"]))
     if said := _NUMBERS.fullmatch(text):
         first, second = int(said["first"]), int(said["second"])

@@ -25,7 +25,7 @@ def _read(text: str, problem: str) -> Time | None:
     if name in _NAMED:
         return 0, _NAMED[name]
     part, _, words = name.removeprefix("a ").rpartition(" ")
-    if part in _PARTS and (o_clock := value_in_words(words)):
+    if part in _PARTS and (o_clock := int(words) if words.isdecimal() else value_in_words(words)):
         clock = int(o_clock) * 60 + _PARTS[part]
         text = f"{(clock // 60 - 1) % 12 + 1}:{clock % 60:02d}"
     said = _CLOCK["time"].fullmatch(text) or _CLOCK["time"].fullmatch(text + ".")
@@ -60,7 +60,7 @@ KIND = Kind(
     find=lambda sentence, problem: [
         match[0]
         for match in re.finditer(
-            r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b|\b(?:half|(?:a )?quarter) (?:past|to) [a-z]+",
+            r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b|\b(?:half|(?:a )?quarter) (?:past|to) \w+",
             plain(sentence),
         )
     ],
