@@ -7,7 +7,7 @@ import random
 import re
 
 from r3_openrlhf.problems.agents.environment import Observation, Step
-from r3_openrlhf.problems.agents.processes import EnvironmentPool
+from r3_openrlhf.problems.agents.processes import environment_pool
 
 
 class Guess:
@@ -41,14 +41,11 @@ class Guess:
 
 
 if __name__ == "__main__":
-    with EnvironmentPool("own_environment:Guess", {"highest": 100}) as pool:  # in a process of its own
-        world = pool.environment()
-        observation = world.reset(seed=7).result()
-        while True:
-            low, high = map(int, re.findall(r"\d+", observation.text))
-            step = world.step(str((low + high) // 2)).result()
-            print(observation.text, "->", (low + high) // 2)
-            if step.done:
-                break
-            observation = step.observation
+    with environment_pool("own_environment:Guess", {"highest": 100}, timeout_s=60) as pool:  # in a process of its own
+        world = pool.session()
+        step = world.submit(7).result()  # a seed begins a task
+        while not step.done:
+            low, high = map(int, re.findall(r"\d+", step.observation.text))
+            print(step.observation.text, "->", (low + high) // 2)
+            step = world.submit(str((low + high) // 2)).result()
         print("success:", step.success)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,19 @@ PYTHON = "python"  # the tool of our own; others are functions of the user, text
 def name_of_tool(tool: str) -> str:
     """Return the word that calls a tool."""
     return tool.rpartition(":")[2]
+
+
+def described(tool: str) -> dict[str, Any]:
+    """Return what chat templates take as a tool: of a function its docstring and the name of its parameter."""
+    text, parameter = "Run a Python program. Returns what it prints.", "code"
+    if tool != PYTHON:
+        function = load_object("agents.tools", tool)
+        text, parameter = inspect.getdoc(function) or "", next(iter(inspect.signature(function).parameters))
+    values = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
+    return {
+        "type": "function",
+        "function": {"name": name_of_tool(tool), "description": text, "parameters": values},
+    }
 
 
 @dataclass
@@ -44,8 +58,10 @@ class AgentsConfig(Section, prefix="agents."):
     invalid_penalty: float = number(0.1, min=0)
     # seconds for a step or the start of an environment, which is then killed: its trajectory is lost
     timeout_s: float = number(60.0, above=0)
-    # tools that a response to a problem may call by a fenced block with the name: python | your function, file.py:search
+    # tools that a response to a problem may call: python | your function, file.py:search
     tools: list[str] = field(default_factory=list)
+    # a call: fenced: a block with the tool's name, of which your prompt tells | template: as the chat template has it, which then lists the tools
+    tool_form: str = word("fenced", ("fenced", "template"))
     # calls of a response, at most; the policy then writes on alone
     tool_calls: int = number(4, min=1)
     # tokens of an answer, at most; the others are left out

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from r3_openrlhf.config.agents import AgentsConfig
+from r3_openrlhf.config.agents import AgentsConfig, described
 from r3_openrlhf.config.algorithms import ALGORITHMS, Algorithm
 from r3_openrlhf.config.between_sections import check_sections
 from r3_openrlhf.config.evaluations import HeldOutConfig
@@ -54,6 +54,11 @@ class R3Config(R3Settings):
         self.passed_over: list[str] = []  # keys of a run's file that this version does not have
         check_fields(self)
         check_sections(self)
+        if self.agents.tools and self.agents.tool_form == "template" and not is_looking():
+            for part in (self.data, *self.data.parts.values()):
+                part.chat_template_kwargs = part.chat_template_kwargs | {
+                    "tools": list(map(described, self.agents.tools))
+                }
         # OpenRLHF splits the data path, which is in run_dir, at commas and at "@".
         if any(mark in self.run_dir for mark in ",@"):
             raise ConfigError(f"run_dir is {quoted(self.run_dir)}; OpenRLHF cannot read paths with a comma or an @")

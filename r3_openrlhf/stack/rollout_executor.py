@@ -31,7 +31,7 @@ from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.exchange import in_group
 from r3_openrlhf.rewards.thinking import as_graded, response_text
-from r3_openrlhf.stack.agents.tools import Calls, Tools
+from r3_openrlhf.stack.agents.tools import Tools
 from r3_openrlhf.stack.convert import Run, response_of
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD, Recording
@@ -88,7 +88,8 @@ class AgentExecutor(SamplingExecutor):
                 f"exceeds data.max_len={max_length}; raise data.max_len or lower rollout.max_new_tokens"
             )
         policy_step = getattr(llm_engine, "policy_step", None)  # fixed in a response
-        calls = Calls(self.tools, hf_tokenizer) if self.tools is not None else None
+        data = self.config.data.parts.get(record.source, self.config.data)
+        calls = self.tools.calls(hf_tokenizer, data) if self.tools is not None else None
         pieces, finish_reason = await self._pieces(
             llm_engine, prompt, prompt_ids, prefix, sampling_params, max_tokens, hf_tokenizer, calls
         )
@@ -145,7 +146,7 @@ class AgentExecutor(SamplingExecutor):
         pieces: list[tuple[list[int], np.ndarray | None]] = [(prefix, None)] if prefix else []
         so_far = list(prefix)
         while True:
-            stops = calls.stops if calls is not None else []
+            stops = calls.stops if calls is not None else ()
             params = self.sampling(sampling_params, tokenizer, logprobs=self.top_logprobs, stops=stops)
             params.max_tokens = max_tokens - len(so_far)
             if so_far:  # upstream's 1 (samples_generator.py:234) would forbid to end here
@@ -160,7 +161,7 @@ class AgentExecutor(SamplingExecutor):
             room = max_tokens - len(so_far)
             answer = None
             if calls is not None and reason == "stop" and room > 0:
-                answer = await calls.after(response_text(tokenizer, ids), room=room)
+                answer = await calls.after(ids, room=room)
             if answer is None:
                 return pieces, reason
             if answer:

@@ -22,7 +22,7 @@ from r3_openrlhf.method.history import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
 from r3_openrlhf.problems.agents import memory  # noqa: E402
-from r3_openrlhf.problems.agents.processes import EnvironmentPool  # noqa: E402
+from r3_openrlhf.problems.agents.processes import environment_pool  # noqa: E402
 from r3_openrlhf.problems.agents.replay import whole_trajectories  # noqa: E402
 from r3_openrlhf.problems.agents.trajectory import End  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
@@ -60,7 +60,7 @@ class Scripted:
 
 @pytest.fixture(scope="module")
 def environments():
-    with EnvironmentPool(STAIRS, {}) as pool:
+    with environment_pool(STAIRS, {}, timeout_s=60) as pool:
         yield pool
 
 
@@ -83,8 +83,7 @@ def executor(monkeypatch, environments, in_a_job):
         update = engine_logprobs.LogprobsProcessor._update_sample_logprobs
         monkeypatch.setattr(engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", update)
         found = vllm_engine._load_agent_executor(str(work_of(config).executor))  # as upstream does, by path
-        assert found.environments.options == {}
-        if found.environments.name == STAIRS:
+        if config.agents.environment == STAIRS:
             found.environments.close()
             found.environments = environments
         return found

@@ -14,7 +14,7 @@ from tests.stack.training import R3, lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 KEYS = ["trajectories", "lost", "rows", "success_rate", "reward_mean", "turns_mean", "turns_max", "turn_limit"]
-KEYS += ["prompt_limit", "invalid_rate", "truncated_rate", "shown_turns_mean", "alone_0", "alone_1", "alone_2"]
+KEYS += ["prompt_limit", "invalid_rate", "truncated_rate", "alone_0", "alone_1", "alone_2"]
 # four tasks that come three times
 SETTINGS = ["data.max_samples=4", "rollout.batch_size=4", "train.num_epochs=3", "train.max_steps=3"]
 SETTINGS += [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from r3_openrlhf.problems.agents.environment import Observation
 
@@ -15,13 +14,6 @@ def line_of_turn(observation: str, action: str, *, valid: bool) -> str:
     return f"{observation} -> {action}{'' if valid else ' (impossible)'}"
 
 
-class MemoryPrompt(NamedTuple):
-    """A user turn for the chat template, and how many earlier turns it shows."""
-
-    text: str
-    num_turns: int
-
-
 def memory_prompt(
     observation: Observation,
     earlier: Sequence[str],
@@ -30,8 +22,8 @@ def memory_prompt(
     count: Callable[[str], int],
     max_tokens: int,
     attempt: str = "",
-) -> MemoryPrompt | None:
-    """Show the last `turns` lines of `earlier` (oldest first) and the state; None: it alone is too long.
+) -> str | None:
+    """Write a user turn for the chat template: the last `turns` lines of `earlier` (oldest first) and the state; None: it alone is too long.
 
     Whole turns are left out, the oldest first, until `count(text)`, in tokens, is at most
     `max_tokens`. `count` gets the text that is returned, so it can put the chat template around it.
@@ -42,7 +34,7 @@ def memory_prompt(
     while True:
         text = _text(observation, memory, attempt)
         if count(text) <= max_tokens:
-            return MemoryPrompt(text, len(memory))
+            return text
         if memory:
             del memory[0]
         elif attempt:

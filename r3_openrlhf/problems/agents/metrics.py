@@ -12,27 +12,23 @@ from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 def trajectory_metrics(trajectories: Sequence[Trajectory], *, depth: int) -> dict[str, float]:
     """Compute counts, and means over the trajectories that were not lost; 0.0 where there is none.
 
-    A trajectory of an environment without a word for success succeeds with a positive sum of
-    rewards. `depth`: of `r3/agents/alone_k`, the share of turns whose group of level k holds no
+    `depth`: of `r3/agents/alone_k`, the share of turns whose group of level k holds no
     other turn."""
     played = [one for one in trajectories if one.end is not End.LOST]
     turns = [turn for one in played for turn in one.turns]
-    sums = [sum(one.rewards()) for one in played]
-    success = [reward > 0 if one.success is None else one.success for one, reward in zip(played, sums, strict=True)]
     lengths = [len(one.turns) for one in played]
     alone = steps_alone(trajectories, depth=depth)
     return {
         "r3/agents/trajectories": float(len(trajectories)),
         "r3/agents/lost": float(len(trajectories) - len(played)),
-        "r3/agents/success_rate": _mean(success),
-        "r3/agents/reward_mean": _mean(sums),
+        "r3/agents/success_rate": _mean([bool(one.success) for one in played]),
+        "r3/agents/reward_mean": _mean([sum(one.rewards()) for one in played]),
         "r3/agents/turns_mean": _mean(lengths),
         "r3/agents/turns_max": float(max(lengths, default=0)),
         "r3/agents/turn_limit": float(sum(one.end is End.TURN_LIMIT for one in played)),
         "r3/agents/prompt_limit": float(sum(one.end is End.PROMPT_LIMIT for one in played)),
         "r3/agents/invalid_rate": _mean([not turn.valid for turn in turns]),
         "r3/agents/truncated_rate": _mean([turn.truncated for turn in turns]),
-        "r3/agents/shown_turns_mean": _mean([turn.shown_turns for turn in turns]),
         **{f"r3/agents/alone_{k}": share for k, share in enumerate(alone)},
     }
 

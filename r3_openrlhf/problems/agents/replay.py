@@ -99,7 +99,6 @@ def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -
                 index=index,
                 anchor=turn.state,
                 observation=turn.observation,
-                shown_turns=0,
                 action=turn.action,
                 truncated=turn.truncated,
                 valid=turn.valid,

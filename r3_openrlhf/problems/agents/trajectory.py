@@ -10,7 +10,7 @@ from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.types import Word
 from r3_openrlhf.problems.agents.environment import Observation, Step
 from r3_openrlhf.problems.agents.hierarchy import step_returns
-from r3_openrlhf.problems.agents.memory import MemoryPrompt, line_of_turn, memory_prompt
+from r3_openrlhf.problems.agents.memory import line_of_turn, memory_prompt
 
 _TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
@@ -35,7 +35,6 @@ class Turn:
     anchor: str  # s_t: steps of a task are grouped by it
     observation: str
     prompt: str = ""  # the user turn of the chat; "": not known any more
-    shown_turns: int  # earlier turns in the prompt
     action: str  # of the response; "": it has none
     truncated: bool  # the response was stopped by the token limit
     valid: bool  # False: it was no action in this state, and the state stayed
@@ -51,7 +50,7 @@ class Trajectory:
     turns: tuple[Turn, ...]
     end: End
     reason: str = ""  # of a LOST one: "timeout", "crashed", ...
-    success: bool | None  # None: lost, or the environment has no such word
+    success: bool | None  # None: lost
 
     @property
     def anchors(self) -> list[str]:
@@ -110,7 +109,7 @@ class Episode:
         self.success: bool | None = None
         self.reason = ""
         self._memory: list[str] = []
-        self._prompt: MemoryPrompt | None = None
+        self._prompt: str | None = None
         self._response: tuple[str, bool] | None = None  # its action, and whether it was cut
 
     def next_prompt(self, *, count: Callable[[str], int], max_tokens: int) -> str | None:
@@ -119,7 +118,7 @@ class Episode:
             raise ValueError("the environment has not answered the last action yet; call advance or lose first")
         if self.end is not None:
             return None
-        found = memory_prompt(
+        self._prompt = memory_prompt(
             self.observation,
             self._memory,
             turns=self.settings.memory_turns,
@@ -127,11 +126,9 @@ class Episode:
             max_tokens=max_tokens,
             attempt=self.attempt,
         )
-        if found is None:
+        if self._prompt is None:
             self.end, self.success = End.PROMPT_LIMIT, False
-            return None
-        self._prompt = found
-        return found.text
+        return self._prompt
 
     def act(self, response: str, *, truncated: bool) -> str:
         """Take a response; returns the environment's action, "" where the response has none."""
@@ -151,8 +148,7 @@ class Episode:
                 index=len(self.turns),
                 anchor=self.observation.anchor,
                 observation=self.observation.text,
-                prompt=self._prompt.text,
-                shown_turns=self._prompt.num_turns,
+                prompt=self._prompt,
                 action=action,
                 truncated=truncated,
                 valid=step.valid,
@@ -173,9 +169,13 @@ class Episode:
         self._prompt = self._response = None
 
     def trajectory(self) -> Trajectory:
-        """Return the record. ValueError: the episode is not over."""
+        """Return the record; without a word for success a positive sum of rewards is one.
+
+        ValueError: the episode is not over."""
         if self.end is None:
             raise ValueError(f"trajectory {self.uid} of task {self.task_uid} is not over")
+        if self.success is None and self.end is not End.LOST:
+            self.success = sum(turn.reward for turn in self.turns) > 0
         return Trajectory(
             task_uid=self.task_uid,
             uid=self.uid,

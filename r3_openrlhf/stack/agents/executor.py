@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from r3_openrlhf.problems.agents.processes import EnvironmentLost, EnvironmentPool
+from r3_openrlhf.machine.processes.pool import ItemLost
+from r3_openrlhf.problems.agents.processes import environment_pool
 from r3_openrlhf.problems.agents.trajectory import End, Episode, Trajectory
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
 from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.stack.agents.tasks import seed_of
 from r3_openrlhf.stack.agents.turns import Sampled, responses_of
 from r3_openrlhf.stack.rollout_executor import SamplingExecutor, logprobs_array
 
@@ -28,7 +28,7 @@ class AgentExecutor(SamplingExecutor):
     def __init__(self) -> None:
         super().__init__()
         agents = self.config.agents
-        self.environments = EnvironmentPool(str(agents.environment), agents.options, timeout_s=agents.timeout_s)
+        self.environments = environment_pool(str(agents.environment), agents.options, timeout_s=agents.timeout_s)
         self._numbers = itertools.count()
 
     async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, **_images):
@@ -64,17 +64,17 @@ class AgentExecutor(SamplingExecutor):
         def count(message: str) -> int:
             return count_tokens(hf_tokenizer, final_prompt(message))
 
-        environment = self.environments.environment()
+        environment = self.environments.session()
         try:
             try:
-                observation = await asyncio.wrap_future(environment.reset(seed_of(task)))
-            except EnvironmentLost as lost:
+                step = await asyncio.wrap_future(environment.submit((task.metadata or {})["seed"]))
+            except ItemLost as lost:
                 never = Trajectory(
                     task_uid=task.uid, uid=uid, turns=(), end=End.LOST, reason=lost.reason, success=None
                 )
                 return never, sampled
             episode = Episode(
-                observation, task_uid=task.uid, trajectory_uid=uid, settings=self.config.agents, attempt=attempt
+                step.observation, task_uid=task.uid, trajectory_uid=uid, settings=self.config.agents, attempt=attempt
             )
             while (message := episode.next_prompt(count=count, max_tokens=room)) is not None:
                 state = episode.observation.anchor
@@ -82,13 +82,13 @@ class AgentExecutor(SamplingExecutor):
                 sampled.append(one)
                 action = episode.act(one.text, truncated=one.truncated)
                 try:
-                    step = await asyncio.wrap_future(environment.step(action))
-                except EnvironmentLost as lost:
+                    step = await asyncio.wrap_future(environment.submit(action))
+                except ItemLost as lost:
                     episode.lose(lost.reason)
                     break
                 episode.advance(step)
         finally:
-            environment.release()
+            environment.close()
         return episode.trajectory(), sampled
 
     async def _sample(self, prompt: str, state: str, sampling_params, hf_tokenizer, llm_engine) -> Sampled:

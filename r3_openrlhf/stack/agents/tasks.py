@@ -13,7 +13,6 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.agents.environment import make_environment, task_uid
 from r3_openrlhf.problems.agents.reflection import TurnPrompts
 from r3_openrlhf.problems.training_file import Label, PreparedData, line_of, write_once
@@ -53,13 +52,6 @@ def turn_prompts(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> TurnPr
         max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
         max_attempt_tokens=config.reflection.max_attempt_tokens,
     )
-
-
-def seed_of(label: Label) -> int:
-    """Return the seed of this task in its environment. ConfigError: a problem for a grader."""
-    if label.task != TASK or label.metadata is None:
-        raise ConfigError(f"problem {label.uid} is no task of an environment; choose another run_dir")
-    return int(label.metadata["seed"])
 
 
 def _write(config: R3Config, output: Path, seeds: Iterable[int]) -> None:

@@ -1,11 +1,4 @@
-"""Tools inside a response (agents.tools): what a call looks like, and what answers it.
-
-    ```python            the policy's: a fenced block with the name of a tool
-    print(3 + 4)
-    ```
-    ```output            given: what the tool answers
-    7
-    ```
+"""Tools inside a response (agents.tools): what answers a call (its look: calls.py).
 
 A tool's answer is an observation, whatever it is: a failure, the end of its time and hostile text are
 answers, too. The processes of a user's tools import this file, so that it loads no framework.
@@ -14,26 +7,23 @@ answers, too. The processes of a user's tools import this file, so that it loads
 from __future__ import annotations
 
 import asyncio
-import re
+import json
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from r3_openrlhf.config import R3Config
+from r3_openrlhf.config import DataConfig, R3Config
 from r3_openrlhf.config.agents import PYTHON, name_of_tool
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.rewards.code.run import Call, Limits, run_program
+from r3_openrlhf.stack.agents.calls import FencedCalls, TemplateCalls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-STOP = "```\n"  # ends a call; the line that begins one has a word
-_ENDS = re.compile(r"```\n\s*\Z")
-_CALL = re.compile(r"^```(\w+)[ \t]*\n((?:(?!```).*\n)*)```\n\s*\Z", re.MULTILINE)
 CHARS_PER_TOKEN = 16  # of an answer that are read: the tokenizer sees no more
-BEFORE, AFTER = "```output\n", "\n```\n"  # of an answer, as ReTool's (arXiv 2504.11536)
 
 
 class Tools:
@@ -43,6 +33,7 @@ class Tools:
     def __init__(self, config: R3Config) -> None:
         self.settings = agents = config.agents
         self.names = set(map(name_of_tool, agents.tools))
+        self._forms: dict[int, FencedCalls | TemplateCalls] = {}  # by the source's settings
         workers, seconds = config.reward.num_workers, agents.tool_seconds
         self._threads = ThreadPoolExecutor(workers, "r3-python")
         memory = config.reward.code.memory_mb
@@ -51,6 +42,13 @@ class Tools:
         self._pool: ProcessPool[str] = ProcessPool(
             f"{__name__}:make_worker", {"paths": paths}, answer_type=str, num_workers=workers, timeout_s=seconds
         )
+
+    def calls(self, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> Calls:
+        """Begin a response to a problem of this source. ConfigError: its template shows no calls."""
+        if id(data) not in self._forms:
+            is_fenced = self.settings.tool_form == "fenced"
+            self._forms[id(data)] = FencedCalls() if is_fenced else TemplateCalls(tokenizer, data)
+        return Calls(self, self._forms[id(data)], tokenizer)
 
     def close(self) -> None:
         """End the processes."""
@@ -97,37 +95,49 @@ def make_worker(paths: Sequence[str]) -> Callable[[tuple[str, str]], str]:
 class Calls:
     """The calls of one response. number, failed: of its calls so far."""
 
-    def __init__(self, tools: Tools, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tools, self._tokenizer = tools, tokenizer
+    def __init__(self, tools: Tools, form: FencedCalls | TemplateCalls, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tools, self._form, self._tokenizer = tools, form, tokenizer
         self.number = self.failed = 0
         self._text = ""  # the policy's, since the last answer
         self._earlier: list[str] = []
 
     @property
-    def stops(self) -> list[str]:
+    def stops(self) -> Sequence[str]:
         """The texts at which the policy is to be stopped; none when no call is left."""
-        return [STOP] if self.number < self._tools.settings.tool_calls else []
+        return self._form.stops if self.number < self._tools.settings.tool_calls else ()
 
-    async def after(self, text: str, *, room: int) -> list[int] | None:
-        """Token ids that follow the policy's next text, at most `room`; []: none. None: it did not end
+    async def after(self, ids: Sequence[int], *, room: int) -> list[int] | None:
+        """Token ids that follow the policy's next ids, at most `room`; []: none. None: they do not end
         with a call's end, and the response is over."""
-        self._text += text
-        if not self.stops or not _ENDS.search(self._text):
+        self._text += self._tokenizer.decode(ids, skip_special_tokens=not self._form.has_special_tokens)
+        calls = self._form.read(self._text, self._tools.names) if self.stops else None
+        if not calls:
+            return None if calls is None else []
+        calls = calls[: self._tools.settings.tool_calls - self.number]
+        around = self._form.around([name for name, _ in calls], self._tokenizer.decode(ids[-1:]))
+        if not around:
             return None
-        found = _CALL.search(self._text)
-        if found is None or found[1] not in self._tools.names:
-            return []
-        name, argument = found.groups()
         self._text = ""
+        found, *pieces = map(self._ids, around)
+        left = room - len(found) - sum(map(len, pieces))
+        for (name, argument), piece in zip(calls, pieces, strict=False):
+            answer = await self._answer(name, argument)
+            observed = self._observed(answer, max(0, min(self._tools.settings.tool_tokens, left)))
+            left -= len(observed)
+            found = [*found, *observed, *piece]
+        return found[:room]
+
+    async def _answer(self, name: str, argument: str | None) -> str:
         remembers = name == PYTHON and self._tools.settings.tool_memory
-        answer, failed = await self._tools.call(name, argument, self._earlier if remembers else [])
+        if name not in self._tools.names or argument is None:
+            answer, failed = f"error: no text for one of the tools {', '.join(sorted(self._tools.names))}", True
+        else:
+            answer, failed = await self._tools.call(name, argument, self._earlier if remembers else [])
         self.number += 1
         self.failed += failed
-        if name == PYTHON and not failed:
+        if name == PYTHON and not failed and argument is not None:
             self._earlier.append(argument)
-        before, after = map(self._ids, (BEFORE, AFTER))
-        most = max(0, min(self._tools.settings.tool_tokens, room - len(before) - len(after)))
-        return [*before, *self._observed(answer, most), *after][:room]
+        return answer
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer(text=text, add_special_tokens=False)["input_ids"]
@@ -137,6 +147,8 @@ class Calls:
         marks, such as those of roles and calls."""
         text = text[: CHARS_PER_TOKEN * most].rstrip()
         text = "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
+        if self._form.answers_in_json:
+            text = json.dumps(text, ensure_ascii=False)[1:-1]
         added = self._tokenizer.added_tokens_decoder
         marks = {number for number, token in added.items() if token.special or token.content.strip()}
         return [number for number in self._ids(text) if number not in marks][:most]

@@ -37,13 +37,11 @@ class Sampled(NamedTuple):
 
 def grade_of(trajectory: Trajectory) -> Grade:
     """Return the verdict on a trajectory, shared by its turns; the reward is the environment's sum.
-
-    Without a word for success a positive sum is one. A lost trajectory is ungraded.
-    """
+    A lost trajectory is ungraded."""
     if trajectory.end is End.LOST:
         return Grade(verdict=Verdict.UNGRADED, reason=f"environment: {trajectory.reason}", score=None, reward=None)
     reward = sum(trajectory.rewards())
-    success = reward > 0 if trajectory.success is None else trajectory.success
+    success = bool(trajectory.success)
     return Grade(
         verdict=Verdict.CORRECT if success else Verdict.WRONG,
         reason="success" if success else "failure" if trajectory.end is End.DONE else str(trajectory.end),

@@ -16,7 +16,7 @@ from tests.method.core.test_hierarchy import hierarchy_advantages
 def trajectory(states: str, rewards: list[float], *, uid="0", task="t", end=End.DONE, invalid=()) -> Trajectory:
     """One letter and one reward per turn."""
     turns = tuple(
-        Turn(index=t, anchor=state, observation=state, shown_turns=0, action="a",
+        Turn(index=t, anchor=state, observation=state, action="a",
              truncated=False, valid=t not in invalid, reward=reward)
         for t, (state, reward) in enumerate(zip(states, rewards, strict=True))
     )  # fmt: skip

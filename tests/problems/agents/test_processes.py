@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from r3_openrlhf.machine.processes.pool import ItemLost
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.problems.agents.environment import Observation
-from r3_openrlhf.problems.agents.processes import EnvironmentLost, EnvironmentPool
+from r3_openrlhf.problems.agents.processes import environment_pool
 
 AWKWARD = "tests.problems.agents.awkward:Awkward"
 PATIENCE_S = 300  # never reached: a future is answered by its deadline
@@ -14,7 +14,7 @@ PATIENCE_S = 300  # never reached: a future is answered by its deadline
 
 @pytest.fixture
 def pool():
-    with EnvironmentPool(AWKWARD, {}, timeout_s=3.0) as found:
+    with environment_pool(AWKWARD, {}, timeout_s=3.0) as found:
         yield found
 
 
@@ -34,27 +34,25 @@ def text_of(future) -> str:
 def test_a_disaster_costs_its_own_trajectory_and_nothing_else(pool, action, reason, detail):
     if reason != "timeout":
         pool.timeout_s = PATIENCE_S
-    victim, other = pool.environment(), pool.environment()
-    assert victim.reset(1).result(PATIENCE_S) == Observation(text="task 1")
-    other.reset(2).result(PATIENCE_S)
-    lost, kept = victim.step(action), other.step("count")
+    victim, other = pool.session(), pool.session()
+    assert text_of(victim.submit(1)) == "task 1"
+    other.submit(2).result(PATIENCE_S)
+    lost, kept = victim.submit(action), other.submit("count")
     assert text_of(kept) == "count in task 2"
-    with pytest.raises(EnvironmentLost) as found:
+    with pytest.raises(ItemLost) as found:
         lost.result(PATIENCE_S)
     assert (found.value.reason, found.value.detail) == (reason, detail)
-    with pytest.raises(EnvironmentLost, match="step without reset"):
-        victim.step("count").result(PATIENCE_S)
-    victim.reset(3).result(PATIENCE_S)  # in a new process
-    assert text_of(victim.step("count")) == "count in task 3"
-    assert text_of(other.step("count")) == "count in task 2"
+    victim.submit(3).result(PATIENCE_S)  # in a new process
+    assert text_of(victim.submit("count")) == "count in task 3"
+    assert text_of(other.submit("count")) == "count in task 2"
 
 
 def test_an_environment_that_cannot_begin_says_why():
-    with EnvironmentPool(AWKWARD, {"broken": True}) as pool:
-        with pytest.raises(EnvironmentLost, match="raised: RuntimeError: no such level"):
-            pool.environment().reset(0).result(PATIENCE_S)
+    with environment_pool(AWKWARD, {"broken": True}, timeout_s=PATIENCE_S) as pool:
+        with pytest.raises(ItemLost, match="raised: RuntimeError: no such level"):
+            pool.session().submit(0).result(PATIENCE_S)
     with pytest.raises(ConfigError, match="cannot be loaded"):
-        EnvironmentPool("tests.problems.agents.gone:World", {})
+        environment_pool("tests.problems.agents.gone:World", {}, timeout_s=PATIENCE_S)
 
 
 def test_the_path_and_the_directory_of_the_parent_hold(tmp_path, monkeypatch):
@@ -62,8 +60,8 @@ def test_the_path_and_the_directory_of_the_parent_hold(tmp_path, monkeypatch):
     (tmp_path / "beside.py").write_text(Path(__file__).with_name("awkward.py").read_text())
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
-    with EnvironmentPool("beside:Awkward", {"report": "made"}, timeout_s=PATIENCE_S) as pool:
-        world = pool.environment()
-        world.reset(0).result(PATIENCE_S)
-        world.step("report").result(PATIENCE_S)
+    with environment_pool("beside:Awkward", {"report": "made"}, timeout_s=PATIENCE_S) as pool:
+        world = pool.session()
+        world.submit(0).result(PATIENCE_S)
+        world.submit("report").result(PATIENCE_S)
         assert (tmp_path / "made").is_file()

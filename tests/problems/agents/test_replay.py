@@ -17,7 +17,7 @@ def trajectory(uid, rewards, *, end=End.DONE, valid=None, task="vault/3"):
     turns = tuple(
         Turn(
             index=index, anchor=f"s{index}", observation=f"you are at {index}", 
-            shown_turns=index, action="go" if fits else "", truncated=index == 1, valid=fits, reward=reward,
+            action="go" if fits else "", truncated=index == 1, valid=fits, reward=reward,
         )
         for index, (reward, fits) in enumerate(zip(rewards, valid, strict=True))
     )  # fmt: skip

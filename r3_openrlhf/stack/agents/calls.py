@@ -1,0 +1,154 @@
+"""How a call of a tool looks in a response, and what stands around its answer (agents.tool_form)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Any
+
+from r3_openrlhf.config import DataConfig
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.problems.prompts import has_template, template_values
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Call = tuple[str, str | None]  # a tool's name and its text; None: no text can be read
+
+
+class FencedCalls:
+    """Blocks with the name of a tool, as ReTool's (arXiv 2504.11536).
+
+    ```python            the policy's
+    print(3 + 4)
+    ```
+    ```output            given: what the tool answers
+    7
+    ```
+    """
+
+    stops = ("```\n",)  # ends a call; the line that begins one has a word
+    has_special_tokens = answers_in_json = False
+    _ends = re.compile(r"```\n\s*\Z")
+    _call = re.compile(r"^```(\w+)[ \t]*\n((?:(?!```).*\n)*)```\n\s*\Z", re.MULTILINE)
+
+    def read(self, text: str, names: Collection[str]) -> list[Call] | None:
+        """Find the calls that a text ends with; []: none, and the policy goes on; None: it has ended."""
+        if not self._ends.search(text):
+            return None
+        found = self._call.search(text)
+        return [(found[1], found[2])] if found is not None and found[1] in names else []
+
+    def around(self, _names: Sequence[str], _last: str) -> list[str]:
+        """Return the texts before, between and after the answers to calls of these tools."""
+        return ["```output\n", "\n```\n"]
+
+
+# A template that writes a text and an answer so writes all so: as they are, or in JSON
+_TOOL, _PARAMETER, _SAID, _TEXT, _ANSWER = "zq_tool", "zq_parameter", "zq_said", 'p"q\n<&\\', 'r"s\n<&\\'
+
+
+class TemplateCalls:
+    """Calls and answers as the model's chat template renders them; learnt from a sample:
+
+        opens NAME middle TEXT closes END ... ANSWER ... begin of the policy's next turn
+
+    A turn ends with END, a token; what follows it is given.
+
+    Raises:
+        ConfigError: the template renders no calls, or none that can be read."""
+
+    has_special_tokens = True
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> None:
+        self._tokenizer, self._values = tokenizer, template_values(data)
+        try:
+            if not data.chat_template or not has_template(tokenizer, data):
+                raise ValueError("there is none")
+            self._learn()
+        except ValueError as error:
+            raise ConfigError(
+                f"agents.tool_form is template, but the chat template of {tokenizer.name_or_path} renders no tool calls "
+                f"that can be read: {error}; use agents.tool_form=fenced"
+            ) from error
+
+    def _learn(self) -> None:
+        sample = self._rendered([_TOOL])
+        begin = len(commonprefix([self._rendered([]), sample]))
+        self._text = _as_written(_TEXT, sample[begin:])
+        self._answer = _as_written(_ANSWER, sample[begin:])
+        self._in_json, self.answers_in_json = self._text != _TEXT, self._answer != _ANSWER
+        opens, _, rest = sample[begin:].partition(_TOOL)
+        middle, _, rest = rest.partition(self._text)
+        shared = commonprefix([rest, self._rendered([_TOOL], answered=False).rpartition(self._text)[2]])
+        tokens = [token.content for token in self._tokenizer.added_tokens_decoder.values() if token.content in shared]
+        if not tokens:
+            raise ValueError("no token ends a call")
+        end = max(tokens, key=shared.rindex)
+        self.stops = (end,)
+        later = self._rendered([_TOOL], said=_SAID).partition(_SAID)[2].partition(_TOOL)
+        if later[1]:  # a call begins alike after a text; the end of thinking is no part of it
+            opens = commonprefix([opens[::-1], later[0][::-1]])[::-1].lstrip()
+        text = r'((?:[^"\\]|\\.)*)"' if self._in_json else rf"(.*?){_loose(shared[: shared.rindex(end)].lstrip())}"
+        self._mark = opens.partition("{")[0].strip()  # without one the whole turn is the call
+        start = "" if self._mark else r"\A\s*"
+        self._call = re.compile(rf"{start}{_loose(opens)}([\w.-]+){_loose(middle)}{text}", re.DOTALL)
+
+    def _rendered(self, names: Sequence[str], *, said: str = "", answered: bool = True) -> str:
+        """Render a user's turn and sample calls of these tools. ValueError: the template refuses them."""
+        from jinja2 import TemplateError
+
+        ids = [f"call0000{i}" for i in range(len(names))]  # Mistral's have nine letters
+        answers = [{"role": "tool", "tool_call_id": one, "content": _ANSWER} for one in ids]
+        values = {"tokenize": False, "add_generation_prompt": answered, **self._values}
+        for arguments in ({_PARAMETER: _TEXT}, json.dumps({_PARAMETER: _TEXT})):  # DeepSeek's are a text
+            messages: list[dict[str, Any]] = [{"role": "user", "content": "u"}]
+            if names:
+                functions = [{"name": name, "arguments": arguments} for name in names]
+                calls = [{"type": "function", "id": one, "function": f} for one, f in zip(ids, functions, strict=True)]
+                messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+            if answered:
+                messages += [one | {"name": name} for one, name in zip(answers, names, strict=True)]
+            try:
+                return str(self._tokenizer.apply_chat_template(messages, **values))
+            except (TemplateError, TypeError) as error:
+                reason = str(error)
+        raise ValueError(reason)
+
+    def read(self, text: str, _names: Collection[str]) -> list[Call] | None:
+        """Find the calls of a turn; None: there are none, and it is the last."""
+        calls = self._call.findall(text)
+        if not calls and self._mark and self._mark in text:
+            return [("", None)]  # an error is its answer
+        return [(name, self._decoded(argument)) for name, argument in calls] or None
+
+    def _decoded(self, text: str) -> str | None:
+        try:
+            read = str(json.loads(f'"{text}"', strict=False)) if self._in_json else text.strip("\n")
+            return read.encode("utf-8", "replace").decode()  # halves of pairs are no text
+        except ValueError:
+            return None
+
+    def around(self, names: Sequence[str], last: str) -> list[str]:
+        """Return the texts around the answers, from the turn's `last` token on; []: no such calls end so."""
+        try:
+            rest = self._rendered([name or _TOOL for name in names]).rpartition(self._text)[2]
+        except ValueError:  # it takes fewer calls a turn
+            return []
+        pieces = rest.partition(last)[2].split(self._answer)
+        return pieces if len(pieces) == len(names) + 1 else []
+
+
+def _as_written(text: str, rendered: str) -> str:
+    found = [one for one in (text, json.dumps(text)[1:-1]) if one in rendered]
+    if not found:
+        raise ValueError(f"it does not show {text!r}")
+    return found[0]
+
+
+def _loose(text: str) -> str:
+    """Make a pattern of the text, with any white space, tool and parameter."""
+    words = map(re.escape, re.findall(r"\A\s+|\w+|[^\w\s]", text))
+    return r"\s*".join(words).replace(_PARAMETER, r"\w+").replace(_TOOL, r"[\w.-]+")
