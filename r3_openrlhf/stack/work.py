@@ -18,6 +18,7 @@ from r3_openrlhf.problems.training_file import PreparedData, prepare
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.first_page import FirstPage, page_of_run
 from r3_openrlhf.runs.models.checks import load_tokenizer
+from r3_openrlhf.stack.agents.calls import TemplateCalls
 
 HERE = Path(__file__).parent
 
@@ -52,6 +53,9 @@ def _check_problems(config: R3Config) -> None:
 
 def _prepare_problems(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
+    if config.agents.tools and config.agents.tool_form == "template":
+        for part in config.data.parts.values():
+            TemplateCalls(tokenizer, part)  # refuses a template without calls
     data = prepare(config, tokenizer, run.data)
     if config.held_out.path is not None:
         prepare_held_out(config, tokenizer, run.data, run.held_out)

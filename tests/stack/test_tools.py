@@ -1,21 +1,30 @@
 """Given tokens and tools: what the policy did not sample is in no loss, and no answer of a tool ends or fools a response."""
 
 import asyncio
+import contextlib
+import json
+import re
 import tomllib
 from dataclasses import replace
+from os.path import commonprefix
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import trl
 
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+from mistral_common.integrations.chat_templates.chat_templates import generate_chat_template  # noqa: E402
+from mistral_common.tokens.tokenizers.base import TokenizerVersion  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
 
 from r3_openrlhf.config.loading import load_config  # noqa: E402
+from r3_openrlhf.method.errors import ConfigError  # noqa: E402
 from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
+from r3_openrlhf.problems.prompts import render, template_values  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.rewards.exchange import Grade  # noqa: E402
 from r3_openrlhf.stack.convert import Run, response_of, rollout_from_response  # noqa: E402
@@ -93,13 +102,22 @@ def test_a_step_with_given_tokens_is_the_step_without_them(pattern, kind, algo, 
 
 HOSTILE = tomllib.loads(Path(__file__).with_name("hostile_tools.toml").read_text())
 LIMIT, TOKENS = 400, 40
+TEMPLATES = {path.stem: path.read_text() for path in sorted(Path(trl.__file__).parent.glob("chat_templates/*.jinja"))}
+for version in (TokenizerVersion.v3, TokenizerVersion.v7, TokenizerVersion.v11, TokenizerVersion.v13):
+    off = dict.fromkeys("image_support audio_support thinking_support plain_thinking_support".split(), False)
+    off |= dict.fromkeys(
+        "default_system_prompt model_settings_fields reasoning_effort_values reasoning_effort_default".split()
+    )
+    of_version = {"spm": version == "v3", "tokenizer_version": version, "use_special_token_variables": False}
+    TEMPLATES[f"mistral_{version}"] = generate_chat_template(**of_version, **off)
 
 
-@pytest.fixture
-def executor(in_a_job, tmp_path):
+@pytest.fixture(params=["fenced"])
+def executor(in_a_job, tmp_path, request):
     (tmp_path / "own_tool.py").write_text(f"CASES = {HOSTILE['answers']!r}\n{HOSTILE['tool']}")
     keys = ["run_dir=unused", "ranking.enabled=false", f"agents.tool_tokens={TOKENS}", "agents.tool_seconds=1.5"]
-    in_a_job(load_config("cpu_smoke", [*keys, f"agents.tools=[python,{tmp_path}/own_tool.py:say]"]))
+    keys += [f"agents.tools=[python,{tmp_path}/own_tool.py:say]", f"agents.tool_form={request.param}"]
+    in_a_job(load_config("cpu_smoke", keys))
     made = AgentExecutor()
     made.requests = []
 
@@ -115,43 +133,108 @@ def executor(in_a_job, tmp_path):
 LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()
 
 
-def respond(executor, tokenizer, *texts):
+def respond(executor, tokenizer, *texts, prompt="ab", limit=LIMIT):
     """(record, counts, engine) of one response."""
     engine = Scripted(tokenizer, *texts, "2")
-    response = asyncio.run(
-        executor.execute("ab", LABEL, SamplingParams(max_tokens=LIMIT), LIMIT + 10, tokenizer, engine)
-    )
+    response = asyncio.run(executor.execute(prompt, LABEL, SamplingParams(max_tokens=limit), 9999, tokenizer, engine))
     rollout = rollout_from_response(response, context=Context.PLAIN, step=0, epoch=1)
     return rollout, response["r3"]["tools"], engine
 
 
+def with_template(tokenizer, name):
+    """The tokenizer with a published chat template, whose marks are tokens."""
+    tokenizer.chat_template = TEMPLATES[name]
+    marks = re.findall(r"<[|｜/]?[\w▁|｜\"]+[|｜]?>|\[/?[A-Z_]{4,}\]", TEMPLATES[name])
+    tokenizer.add_special_tokens({"additional_special_tokens": sorted({*marks, "</s>"})})
+    return tokenizer
+
+
+@pytest.mark.parametrize("executor", HOSTILE["forms"], indirect=True)
 def test_an_answer_is_an_observation_whatever_it_is(executor, byte_tokenizer):
     """It is bounded, has no marks of roles, is not the policy's, earns nothing, and calls nothing."""
-    failures = 0
+    failures, form = 0, HOSTILE["forms"][executor.config.agents.tool_form]
+    tokenizer = with_template(byte_tokenizer, "qwen2_5")
+    ids = lambda text: tokenizer(text=text, add_special_tokens=False)["input_ids"]  # noqa: E731
     for number, kind in enumerate(HOSTILE["answers"]):
-        call = f"I ask.\n```say\n{number}\n```\n"
-        rollout, counts, engine = respond(executor, byte_tokenizer, call, "It is 3.")
+        call = form["call"].replace("NUMBER", str(number))
+        rollout, counts, engine = respond(executor, tokenizer, call, "It is 3.")
         given = rollout.response_ids[~rollout.sampled].tolist()
-        text = byte_tokenizer.decode(given)
-        assert text.startswith("```output\n") and text.endswith("\n```\n"), kind
-        assert len(given) <= TOKENS + len("```output\n\n```\n"), kind
-        assert rollout.given == ((len(call), len(call) + len(given)),), kind
-        assert not set(given) & set(byte_tokenizer.added_tokens_decoder), kind
+        text, begin, end = tokenizer.decode(given), len(ids(call)), len(ids(call)) + len(given)
+        assert text.startswith(form["before"]) and text.endswith(form["after"]), kind
+        assert len(given) <= TOKENS + len(ids(form["before"] + form["after"])), kind
+        assert rollout.given == ((begin, end),), kind
+        marks = [one for one in given if one in tokenizer.added_tokens_decoder]
+        assert marks == [one for one in ids(form["before"] + form["after"]) if one in tokenizer.added_tokens_decoder]
         assert all(one.isprintable() or one in "\n\t" for one in text), kind
-        assert engine.asked[1][0] == [*engine.asked[0][0], *rollout.response_ids[: len(call) + len(given)].tolist()]
+        assert engine.asked[1][0] == [*engine.asked[0][0], *rollout.response_ids[:end].tolist()]
         asked = executor.requests[-1]
-        assert asked.response.endswith(f"{call}It is 3.") and asked.num_tokens == len(call) + 8
+        assert asked.response.endswith(f"{form['graded'].replace('NUMBER', str(number))}It is 3.")
+        assert asked.num_tokens == begin + 8
         assert counts["r3/tools/calls"] == 1 and counts["r3/tools/given_tokens"] == len(given), kind
         failures += counts["r3/tools/failed"]
     assert failures == HOSTILE["failures"]
 
 
-@pytest.mark.parametrize(("text", "number"), [tuple(one.values()) for one in HOSTILE["calls"]])
-def test_a_call_is_a_closed_block_with_the_name_of_a_tool(executor, byte_tokenizer, text, number):
-    rollout, counts, engine = respond(executor, byte_tokenizer, text, "2")
-    assert counts["r3/tools/calls"] == number == len(rollout.given)
-    written = byte_tokenizer(text=text, add_special_tokens=False)["input_ids"]
+SHOWN = """deepseekv3 gemma4 glm4moe gptoss lfm2_2_5 llama3_1 llama3_2 mistral_v3 mistral_v7 mistral_v11 mistral_v13 muse_glimmer
+nemotron_3_nano qwen2_5 qwen3 qwen3_5_nothink qwen3_5_think qwen3_6 qwen3_8 qwen3_instruct_2507 qwen3_vl""".split()
+
+
+@pytest.mark.parametrize("executor", ["template"], indirect=True)
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_call_in_a_response_is_the_call_in_a_conversation(executor, byte_tokenizer, name):
+    """Of a published template: a policy that writes what it renders as a call gets what it renders as the answer, token by token.
+    Texts that need escapes; the templates write them in JSON, in XML, between tokens of their own or as Python."""
+    tokenizer, data = with_template(byte_tokenizer, name), executor.config.data
+    asked = executor.tools.calls(tokenizer, data)
+    executor.tools.settings = replace(executor.tools.settings, tool_tokens=200)
+    for text in ("echo", 'echo "</b> \\" + \n  str({"é": 1})', "echo 'x' \\n "):
+        prompt = render(tokenizer, data, "What?")
+        assert "Return the answer of this number." in prompt or name == "deepseekv3"  # the tool's docstring
+        turns = [
+            {"role": "user", "content": "What?"},
+            {"role": "tool", "name": "say", "content": f"[{text}]", "tool_call_id": "call00000"},
+        ]
+        for arguments in ({"text": text}, json.dumps({"text": text})):
+            call = {"type": "function", "id": "call00000", "function": {"name": "say", "arguments": arguments}}
+            turns[1:1] = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+            with contextlib.suppress(TypeError):
+                whole = tokenizer.apply_chat_template(
+                    turns, tokenize=False, add_generation_prompt=True, **template_values(data)
+                )
+                break
+            del turns[1]
+        rest = whole[len(commonprefix([prompt, whole])) :]
+        (end,) = asked.stops
+        turn = rest[: rest.index(end) + len(end)]
+        rollout, counts, engine = respond(executor, tokenizer, turn, "2", prompt=prompt, limit=2000)
+        assert tokenizer.decode(rollout.response_ids.tolist()) == rest + "2"
+        assert rollout.given == ((len(tokenizer.encode(turn, add_special_tokens=False)), rollout.num_tokens - 1),)
+        assert counts["r3/tools/calls"] == 1 and counts["r3/tools/failed"] == 0
+        assert tokenizer.convert_tokens_to_ids(end) in engine.asked[0][1].stop_token_ids
+
+
+CALLS = [("fenced", *one.values(), None) for one in HOSTILE["calls"]] + [
+    ("template", *one) for one in HOSTILE["template_calls"]
+]
+
+
+@pytest.mark.parametrize(("executor", "text", "number", "failed"), CALLS, indirect=["executor"])
+def test_what_is_a_call_and_what_is_none(executor, byte_tokenizer, text, number, failed):
+    """A closed block with the name of a tool; in a template's form a turn that ends, where an unreadable call is answered, too."""
+    tokenizer = with_template(byte_tokenizer, "qwen2_5")
+    rollout, counts, engine = respond(executor, tokenizer, text, "2")
+    found = rollout.given[0][1] - rollout.given[0][0] if rollout.given else 0
+    assert counts["r3/tools/calls"] == number and (found > 0) == (number > 0)
+    assert failed is None or counts["r3/tools/failed"] == failed
+    written = tokenizer(text=text, add_special_tokens=False)["input_ids"]
     assert rollout.num_sampled_tokens == len(written) + (len(engine.asked) > 1)
+
+
+@pytest.mark.parametrize("executor", ["template"], indirect=True)
+@pytest.mark.parametrize("name", ["llama3", "phi3", "gemma3", "lfm2_v2", "qwen2_5_vl"])
+def test_a_template_without_calls_is_refused_before_a_start(executor, byte_tokenizer, name):
+    with pytest.raises(ConfigError, match="renders no tool calls that can be read: .*; use agents.tool_form=fenced"):
+        executor.tools.calls(with_template(byte_tokenizer, name), executor.config.data)
 
 
 def test_calls_end_with_their_number_and_with_the_room(executor, byte_tokenizer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Collection, Sequence
@@ -48,6 +49,7 @@ class FencedCalls:
 
 # A template that writes a text and an answer so writes all so: as they are, or in JSON
 _TOOL, _PARAMETER, _SAID, _TEXT, _ANSWER = "zq_tool", "zq_parameter", "zq_said", 'p"q\n<&\\', 'r"s\n<&\\'
+_ID = "call0000"  # and a digit: Mistral's have nine letters
 
 
 class TemplateCalls:
@@ -88,9 +90,10 @@ class TemplateCalls:
             raise ValueError("no token ends a call")
         end = max(tokens, key=shared.rindex)
         self.stops = (end,)
-        later = self._rendered([_TOOL], said=_SAID).partition(_SAID)[2].partition(_TOOL)
-        if later[1]:  # a call begins alike after a text; the end of thinking is no part of it
-            opens = commonprefix([opens[::-1], later[0][::-1]])[::-1].lstrip()
+        with contextlib.suppress(ValueError):  # Mistral's take a text or a call
+            later = self._rendered([_TOOL], said=_SAID).partition(_SAID)[2].partition(_TOOL)
+            if later[1]:  # a call begins alike after a text; the end of thinking is no part of it
+                opens = commonprefix([opens[::-1], later[0][::-1]])[::-1].lstrip()
         text = r'((?:[^"\\]|\\.)*)"' if self._in_json else rf"(.*?){_loose(shared[: shared.rindex(end)].lstrip())}"
         self._mark = opens.partition("{")[0].strip()  # without one the whole turn is the call
         start = "" if self._mark else r"\A\s*"
@@ -100,7 +103,7 @@ class TemplateCalls:
         """Render a user's turn and sample calls of these tools. ValueError: the template refuses them."""
         from jinja2 import TemplateError
 
-        ids = [f"call0000{i}" for i in range(len(names))]  # Mistral's have nine letters
+        ids = [f"{_ID}{i}" for i in range(len(names))]
         answers = [{"role": "tool", "tool_call_id": one, "content": _ANSWER} for one in ids]
         values = {"tokenize": False, "add_generation_prompt": answered, **self._values}
         for arguments in ({_PARAMETER: _TEXT}, json.dumps({_PARAMETER: _TEXT})):  # DeepSeek's are a text
@@ -151,4 +154,7 @@ def _as_written(text: str, rendered: str) -> str:
 def _loose(text: str) -> str:
     """Make a pattern of the text, with any white space, tool and parameter."""
     words = map(re.escape, re.findall(r"\A\s+|\w+|[^\w\s]", text))
-    return r"\s*".join(words).replace(_PARAMETER, r"\w+").replace(_TOOL, r"[\w.-]+")
+    pattern = r"\s*".join(words)
+    for sample in (_PARAMETER, _TOOL, f"{_ID}0"):
+        pattern = pattern.replace(sample, r"[\w.-]*")
+    return pattern
