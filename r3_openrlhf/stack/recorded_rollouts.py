@@ -7,10 +7,8 @@ write while a run records (R3_RECORD)."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -22,45 +20,31 @@ PLAYBACK = "R3_PLAYBACK"  # directory to read instead of sampling
 Response = tuple[list[int], np.ndarray, str]  # token ids [T], log-probs [T, 1 + k], finish reason
 
 
-class Recording:
-    """A directory with one .npz file per response."""
+def folder_of(variable: str) -> Path | None:
+    """Return the directory that the environment's variable names; None where it is not set."""
+    path = os.environ.get(variable)
+    return Path(path) if path else None
 
-    def __init__(self, path: str) -> None:
-        self.path = Path(path)
-        self._asked: Counter = Counter()
 
-    @classmethod
-    def named_by(cls, variable: str) -> Recording | None:
-        """Return the recording that the environment's variable names; None where it is not set."""
-        path = os.environ.get(variable)
-        return cls(path) if path else None
-
-    def key(self, seed: int, prompt: str) -> str:
-        """Return the key of the next response to `prompt` in the step that `seed` stands for."""
-        self._asked[seed, prompt] += 1
-        return response_key(seed, self._asked[seed, prompt], prompt)
-
-    def write(self, key: str, token_ids: list[int], logprobs_TK: np.ndarray, finish_reason: str) -> None:
-        """Keep one response: token ids [T], log-probs [T, 1 + k]; the whole file, or none."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path / f".{key}.{os.getpid()}.npz"
-        np.savez(unfinished, token_ids=np.array(token_ids), logprobs=logprobs_TK, finish_reason=finish_reason)
-        unfinished.replace(self.path / f"{key}.npz")
-
-    async def read(self, key: str) -> Response:
-        """Read a response. Raises DataError when the run asks for something that was not recorded."""
-        await asyncio.sleep(0)  # as many responses at once as with an engine, in the same order
-        if (self.path / f"{key}.npz").is_file():
-            return read_response(self.path / f"{key}.npz")
-        raise DataError(f"{PLAYBACK} {self.path} has no response {key}: this run is not that run")
+def write_response(path: Path, token_ids: list[int], logprobs_TK: np.ndarray, finish_reason: str) -> None:
+    """Keep one response: token ids [T], log-probs [T, 1 + k]; the whole file, or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
+    np.savez(unfinished, token_ids=np.array(token_ids), logprobs=logprobs_TK, finish_reason=finish_reason)
+    unfinished.replace(path)
 
 
 def response_key(seed: int, sample: int, prompt: str) -> str:
-    """Return the key of the `sample`-th recorded response (from 1) to `prompt` in the step of `seed`."""
+    """Return the key of the `sample`-th response (from 1) to `prompt` in the step of `seed`; 64 hexadecimal digits."""
     return hashlib.sha256(f"{seed}/{sample}/{prompt}".encode()).hexdigest()
 
 
 def read_response(path: Path) -> Response:
-    """Read the response in a file that `Recording.write` made."""
+    """Read the response in a file that `write_response` made.
+
+    Raises:
+        DataError: there is none; the run asks for something that was not recorded."""
+    if not path.is_file():
+        raise DataError(f"{PLAYBACK} {path.parent} has no response {path.stem}: this run is not that run")
     with np.load(path) as file:
         return file["token_ids"].tolist(), file["logprobs"], str(file["finish_reason"])

@@ -11,12 +11,10 @@ The returned dict has the upstream keys; everything else is under "r3"."""
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
-from types import SimpleNamespace
 
 import numpy as np
 from openrlhf.utils.agent import AgentExecutorBase
@@ -34,7 +32,14 @@ from r3_openrlhf.rewards.thinking import as_graded, response_text
 from r3_openrlhf.stack.agents.tools import Tools
 from r3_openrlhf.stack.convert import Run, response_of
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
-from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD, Recording
+from r3_openrlhf.stack.recorded_rollouts import (
+    PLAYBACK,
+    RECORD,
+    folder_of,
+    read_response,
+    response_key,
+    write_response,
+)
 from r3_openrlhf.stack.step_metrics import TOOL_COUNTS
 
 
@@ -72,8 +77,8 @@ class AgentExecutor(SamplingExecutor):
         self.reads_groups = self.config.reward.reads_groups
         self.top_logprobs = top_logprobs_wanted(self.config)
         self.vocab_size: int | None = None
-        self.record, self.playback = Recording.named_by(RECORD), Recording.named_by(PLAYBACK)
-        self._asked: Counter = Counter()
+        self.record, self.playback = folder_of(RECORD), folder_of(PLAYBACK)
+        self._asked: Counter = Counter()  # of (seed of the step, prompt)
         self.tools = Tools(self.config) if self.config.agents.tools else None
 
     async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
@@ -151,11 +156,7 @@ class AgentExecutor(SamplingExecutor):
             params.max_tokens = max_tokens - len(so_far)
             if so_far:  # upstream's 1 (samples_generator.py:234) would forbid to end here
                 params.min_tokens = 0
-            output, key = await self._generate(llm_engine, prompt, [*prompt_ids, *so_far], so_far, params)
-            ids, reason = list(output.token_ids), str(output.finish_reason)
-            logprobs_TK = logprobs_array(output.logprobs, len(ids))  # column 0: sampled
-            if self.record is not None:
-                self.record.write(key, ids, logprobs_TK, reason)
+            ids, logprobs_TK, reason = await self._generate(llm_engine, prompt, [*prompt_ids, *so_far], so_far, params)
             pieces.append((ids, logprobs_TK))
             so_far += ids
             room = max_tokens - len(so_far)
@@ -170,22 +171,29 @@ class AgentExecutor(SamplingExecutor):
             if len(so_far) == max_tokens:
                 return pieces, "length"
 
-    async def _generate(self, llm_engine, prompt: str, prompt_ids: list[int], given: list[int], params):
-        """(completion, key of its recording). From the engine, or from a recording."""
-        if given:  # a state, or a response with its tools' answers so far
-            prompt = f"{prompt}\0{given}"
-        if self.playback is not None:
-            played = self.playback.key(params.seed, prompt)
-            token_ids, logprobs_TK, finish_reason = await self.playback.read(played)
-            flat = SimpleNamespace(logprobs=logprobs_TK.ravel())
-            return SimpleNamespace(token_ids=token_ids, logprobs=flat, finish_reason=finish_reason), played
-        key = self.record.key(params.seed, prompt) if self.record is not None else None
+    async def _generate(
+        self, llm_engine, prompt: str, prompt_ids: list[int], given: list[int], params
+    ) -> tuple[list[int], np.ndarray, str]:
+        """Return (token ids, log-probs [T, 1 + k], finish reason), from the engine or a recording."""
+        path = None
         if params.seed is not None:  # one seed per step arrives; responses must differ
+            # after a state, or after a tool's answers
+            prompt = f"{prompt}\0{given}" if given else prompt
+            self._asked[params.seed, prompt] += 1
+            key = response_key(params.seed, self._asked[params.seed, prompt], prompt)
+            if self.playback is not None:
+                await asyncio.sleep(0)  # as many responses at once as with an engine, in the same order
+                return read_response(self.playback / f"{key}.npz")
+            path = self.record and self.record / f"{key}.npz"
             # vLLM 0.29 on a CPU dies of seeded requests in mixed batches (rollout_engine.py)
             seeded = self.config.train.deterministic or not on_cpu()
-            params.seed = self._sample_seed(params.seed, prompt) if seeded else None
-        request_output = await llm_engine.generate(prompt_ids, params)
-        return request_output.outputs[0], key
+            params.seed = int(key[:14], 16) if seeded else None
+        output = (await llm_engine.generate(prompt_ids, params)).outputs[0]
+        ids, reason = list(output.token_ids), str(output.finish_reason)
+        logprobs_TK = logprobs_array(output.logprobs, len(ids))  # column 0: sampled
+        if path is not None:
+            write_response(path, ids, logprobs_TK, reason)
+        return ids, logprobs_TK, reason
 
     def _bounds(self, logprobs_Tk: np.ndarray, *, vocab_size: int) -> EntropyBounds:
         """Both statistics grow with every H_t: of lower bounds they are lower, of upper upper."""
@@ -196,11 +204,6 @@ class AgentExecutor(SamplingExecutor):
         return EntropyBounds(
             peak_lower=peak_lower, peak_upper=peak_upper, global_lower=global_lower, global_upper=global_upper
         )
-
-    def _sample_seed(self, step_seed: int, prompt: str) -> int:
-        self._asked[step_seed, prompt] += 1
-        text = f"{step_seed}/{self._asked[step_seed, prompt]}/{prompt}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
     def engine_vocab_size(self, llm_engine) -> int:
         """Width of the engine's logits, for the tail bound; at least the tokenizer's size."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, Recording, Response, read_response
+from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, Response, read_response, write_response
 
 HERE = Path(__file__).parent
 MODEL = HERE / "tiny"
@@ -64,7 +64,7 @@ def unpacked(name: str) -> tempfile.TemporaryDirectory:
     """The responses as a run records them. Deleted at the end of this process."""
     folder = tempfile.TemporaryDirectory(prefix=f"r3-{name}-")
     for key, response in recorded(name)[0].items():
-        Recording(folder.name).write(key, *response)
+        write_response(Path(folder.name) / f"{key}.npz", *response)
     return folder
 
 

@@ -1,13 +1,11 @@
 """The committed recordings are those of today's code; a stale one says how it is made anew."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
 from r3_openrlhf.config.loading import config_from_yaml, load_config
 from r3_openrlhf.method.errors import DataError
-from r3_openrlhf.stack.recorded_rollouts import Recording
+from r3_openrlhf.stack.recorded_rollouts import read_response, write_response
 from tests.recordings import COMMAND, SETTINGS, path_of, recorded
 
 
@@ -29,6 +27,6 @@ def test_every_response_is_whole(name):
 
 
 def test_what_was_not_recorded_is_an_error(tmp_path):
-    Recording(str(tmp_path)).write("known", [1], np.zeros((1, 1)), "stop")
+    write_response(tmp_path / "known.npz", [1], np.zeros((1, 1)), "stop")
     with pytest.raises(DataError, match="this run is not that run"):
-        asyncio.run(Recording(str(tmp_path)).read("unknown"))
+        read_response(tmp_path / "unknown.npz")

@@ -1,8 +1,6 @@
 """Given tokens and tools: what the policy did not sample is in no loss, and no answer of a tool ends or fools a response."""
 
 import asyncio
-import contextlib
-import json
 import re
 import tomllib
 from dataclasses import replace
@@ -175,7 +173,7 @@ def test_an_answer_is_an_observation_whatever_it_is(executor, byte_tokenizer):
     assert failures == HOSTILE["failures"]
 
 
-SHOWN = """deepseekv3 gemma4 glm4moe gptoss lfm2_2_5 llama3_1 llama3_2 mistral_v3 mistral_v7 mistral_v11 mistral_v13 muse_glimmer
+SHOWN = """gemma4 glm4moe gptoss lfm2_2_5 llama3_1 llama3_2 mistral_v3 mistral_v7 mistral_v11 mistral_v13 muse_glimmer
 nemotron_3_nano qwen2_5 qwen3 qwen3_5_nothink qwen3_5_think qwen3_6 qwen3_8 qwen3_instruct_2507 qwen3_vl""".split()
 
 
@@ -189,20 +187,15 @@ def test_a_call_in_a_response_is_the_call_in_a_conversation(executor, byte_token
     executor.tools.settings = replace(executor.tools.settings, tool_tokens=200)
     for text in ("echo", 'echo "</b> \\" + \n  str({"é": 1})', "echo 'x' \\n "):
         prompt = render(tokenizer, data, "What?")
-        assert "Return the answer of this number." in prompt or name == "deepseekv3"  # the tool's docstring
+        assert "Return the answer of this number." in prompt  # the tool's docstring
         turns = [
             {"role": "user", "content": "What?"},
             {"role": "tool", "name": "say", "content": f"[{text}]", "tool_call_id": "call00000"},
         ]
-        for arguments in ({"text": text}, json.dumps({"text": text})):
-            call = {"type": "function", "id": "call00000", "function": {"name": "say", "arguments": arguments}}
-            turns[1:1] = [{"role": "assistant", "content": "", "tool_calls": [call]}]
-            with contextlib.suppress(TypeError):
-                whole = tokenizer.apply_chat_template(
-                    turns, tokenize=False, add_generation_prompt=True, **template_values(data)
-                )
-                break
-            del turns[1]
+        call = {"type": "function", "id": "call00000", "function": {"name": "say", "arguments": {"text": text}}}
+        turns.insert(1, {"role": "assistant", "content": "", "tool_calls": [call]})
+        values = {"tokenize": False, "add_generation_prompt": True, **template_values(data)}
+        whole = tokenizer.apply_chat_template(turns, **values)
         rest = whole[len(commonprefix([prompt, whole])) :]
         (end,) = asked.stops
         turn = rest[: rest.index(end) + len(end)]

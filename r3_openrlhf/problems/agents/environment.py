@@ -73,11 +73,7 @@ def environment_class(name: str) -> type:
     if name not in ENVIRONMENTS and ":" not in name:
         known = nearest(name, list(ENVIRONMENTS))
         raise ConfigError(f"agents.environment is {quoted(name)}; {known}, or package.module:Class of your own")
-    try:
-        found = load_object("agents.environment", ENVIRONMENTS.get(name, name))
-    except ConfigError as error:
-        reason = error.__cause__ or error
-        raise ConfigError(f"agents.environment is {quoted(name)}, which cannot be loaded: {reason}") from error
+    found = load_object("agents.environment", ENVIRONMENTS.get(name, name))
     missing = [method for method in ("reset", "step", "close") if not callable(getattr(found, method, None))]
     if not callable(found) or missing:
         raise ConfigError(

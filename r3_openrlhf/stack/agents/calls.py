@@ -31,7 +31,7 @@ class FencedCalls:
     """
 
     stops = ("```\n",)  # ends a call; the line that begins one has a word
-    has_special_tokens = answers_in_json = False
+    answers_in_json = False
     _ends = re.compile(r"```\n\s*\Z")
     _call = re.compile(r"^```(\w+)[ \t]*\n((?:(?!```).*\n)*)```\n\s*\Z", re.MULTILINE)
 
@@ -61,8 +61,6 @@ class TemplateCalls:
 
     Raises:
         ConfigError: the template renders no calls, or none that can be read."""
-
-    has_special_tokens = True
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> None:
         self._tokenizer, self._values = tokenizer, template_values(data)
@@ -103,22 +101,18 @@ class TemplateCalls:
         """Render a user's turn and sample calls of these tools. ValueError: the template refuses them."""
         from jinja2 import TemplateError
 
-        ids = [f"{_ID}{i}" for i in range(len(names))]
-        answers = [{"role": "tool", "tool_call_id": one, "content": _ANSWER} for one in ids]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "u"}]
+        functions = [{"name": name, "arguments": {_PARAMETER: _TEXT}} for name in names]
+        calls = [{"type": "function", "id": f"{_ID}{i}", "function": one} for i, one in enumerate(functions)]
+        if calls:
+            messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+        for i, name in enumerate(names if answered else ()):
+            messages.append({"role": "tool", "name": name, "tool_call_id": f"{_ID}{i}", "content": _ANSWER})
         values = {"tokenize": False, "add_generation_prompt": answered, **self._values}
-        for arguments in ({_PARAMETER: _TEXT}, json.dumps({_PARAMETER: _TEXT})):  # DeepSeek's are a text
-            messages: list[dict[str, Any]] = [{"role": "user", "content": "u"}]
-            if names:
-                functions = [{"name": name, "arguments": arguments} for name in names]
-                calls = [{"type": "function", "id": one, "function": f} for one, f in zip(ids, functions, strict=True)]
-                messages.append({"role": "assistant", "content": said, "tool_calls": calls})
-            if answered:
-                messages += [one | {"name": name} for one, name in zip(answers, names, strict=True)]
-            try:
-                return str(self._tokenizer.apply_chat_template(messages, **values))
-            except (TemplateError, TypeError) as error:
-                reason = str(error)
-        raise ValueError(reason)
+        try:
+            return str(self._tokenizer.apply_chat_template(messages, **values))
+        except (TemplateError, TypeError) as error:
+            raise ValueError(str(error)) from error
 
     def read(self, text: str, _names: Collection[str]) -> list[Call] | None:
         """Find the calls of a turn; None: there are none, and it is the last."""

@@ -109,7 +109,7 @@ class Calls:
     async def after(self, ids: Sequence[int], *, room: int) -> list[int] | None:
         """Token ids that follow the policy's next ids, at most `room`; []: none. None: they do not end
         with a call's end, and the response is over."""
-        self._text += self._tokenizer.decode(ids, skip_special_tokens=not self._form.has_special_tokens)
+        self._text += self._tokenizer.decode(ids)
         calls = self._form.read(self._text, self._tools.names) if self.stops else None
         if not calls:
             return None if calls is None else []

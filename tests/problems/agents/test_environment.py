@@ -31,9 +31,9 @@ def test_names_and_import_paths():
     ("name", "options", "message"),
     [
         ("vaullt", {}, "'vaullt'; did you mean vault\\?, or package.module:Class"),
-        ("no_such_module:World", {}, "cannot be loaded: No module named 'no_such_module'"),
-        ("json:World", {}, "cannot be loaded"),
-        (":World", {}, "cannot be loaded"),
+        ("no_such_module:World", {}, "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("json:World", {}, "json has no World"),
+        (":World", {}, "use package.module:name"),
         ("json:loads", {}, "no reset, step, close"),
         ("vault", {"walls": 3}, "agents.options is {'walls': 3}.*walls"),
         ("vault", {"rooms": 9}, "agents.options is {'rooms': 9}.*rooms is 9"),

@@ -51,7 +51,7 @@ def test_an_environment_that_cannot_begin_says_why():
     with environment_pool(AWKWARD, {"broken": True}, timeout_s=PATIENCE_S) as pool:
         with pytest.raises(ItemLost, match="raised: RuntimeError: no such level"):
             pool.session().submit(0).result(PATIENCE_S)
-    with pytest.raises(ConfigError, match="cannot be loaded"):
+    with pytest.raises(ConfigError, match="cannot be imported"):
         environment_pool("tests.problems.agents.gone:World", {}, timeout_s=PATIENCE_S)
 
 
