@@ -72,13 +72,14 @@ _PROBLEMS = Work(
 
 
 def _tasks() -> Work:
+    from r3_openrlhf.problems.agents.reflection import TurnPrompts
     from r3_openrlhf.problems.agents.replay import whole_trajectories
-    from r3_openrlhf.stack.agents.tasks import check_environment, prepare_tasks, turn_prompts
+    from r3_openrlhf.stack.agents.tasks import check_environment, prepare_tasks
 
     return Work(
         executor=HERE / "agents" / "executor.py",
         check=check_environment,
         prepare=prepare_tasks,
-        prompts=turn_prompts,
+        prompts=TurnPrompts,
         evaluated=whole_trajectories,
     )

@@ -16,22 +16,18 @@ def trajectory_metrics(trajectories: Sequence[Trajectory], *, depth: int) -> dic
     other turn."""
     played = [one for one in trajectories if one.end is not End.LOST]
     turns = [turn for one in played for turn in one.turns]
-    lengths = [len(one.turns) for one in played]
+    lengths = [len(one.turns) for one in played] or [0]
     alone = steps_alone(trajectories, depth=depth)
     return {
         "r3/agents/trajectories": float(len(trajectories)),
         "r3/agents/lost": float(len(trajectories) - len(played)),
-        "r3/agents/success_rate": _mean([bool(one.success) for one in played]),
-        "r3/agents/reward_mean": _mean([sum(one.rewards()) for one in played]),
-        "r3/agents/turns_mean": _mean(lengths),
-        "r3/agents/turns_max": float(max(lengths, default=0)),
+        "r3/agents/success_rate": fmean([bool(one.success) for one in played] or [0]),
+        "r3/agents/reward_mean": fmean([sum(one.rewards()) for one in played] or [0]),
+        "r3/agents/turns_mean": fmean(lengths),
+        "r3/agents/turns_max": float(max(lengths)),
         "r3/agents/turn_limit": float(sum(one.end is End.TURN_LIMIT for one in played)),
         "r3/agents/prompt_limit": float(sum(one.end is End.PROMPT_LIMIT for one in played)),
-        "r3/agents/invalid_rate": _mean([not turn.valid for turn in turns]),
-        "r3/agents/truncated_rate": _mean([turn.truncated for turn in turns]),
+        "r3/agents/invalid_rate": fmean([not turn.valid for turn in turns] or [0]),
+        "r3/agents/truncated_rate": fmean([turn.truncated for turn in turns] or [0]),
         **{f"r3/agents/alone_{k}": share for k, share in enumerate(alone)},
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else 0.0

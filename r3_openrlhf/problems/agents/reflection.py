@@ -6,12 +6,16 @@ It follows the goal in the prompt of every turn: no other turn's text outlives t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.types import PlayedTurn, Rollout
 from r3_openrlhf.problems.agents.memory import line_of_turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 INTRODUCTION = "Below is an earlier attempt at this task. It failed."
 GUIDANCE = "Find the first action that was wrong, and do not repeat it."
@@ -29,6 +33,11 @@ def attempt_section(attempt: str) -> str:
 
 class TurnPrompts(ChatPrompts):
     """A reflection on many turns: lines for its turns' prompts (stack/agents/executor.py)."""
+
+    def __init__(self, config: R3Config, tokenizer: PreTrainedTokenizerBase) -> None:
+        room = config.data.max_len - config.rollout.max_new_tokens
+        most = config.reflection.max_attempt_tokens
+        super().__init__(tokenizer, max_prompt_tokens=room, max_attempt_tokens=most)
 
     def reflection(self, _problem: Any, error: Rollout | None) -> str | None:
         """Short enough for the longest prompt of that attempt, so that a memory seldom gives way to

@@ -22,22 +22,13 @@ def kept_rollouts(trajectories: Iterable[Trajectory], turns: Iterable[Rollout]) 
     """One Rollout per trajectory of a step, in their order, of the rollouts of its turns.
 
     A lost one is ungraded, which a history counts and does not keep. One without any turn (no
-    prompt fits) is left out: there is nothing of it to train on.
-
-    Raises:
-        ValueError: a graded trajectory of which turns are missing.
-    """
+    prompt fits) is left out: there is nothing of it to train on."""
     rows = _by_trajectory(turns)
     kept = []
     for trajectory in trajectories:
         own, played = rows.get((trajectory.task_uid, trajectory.uid), []), None
         if trajectory.end is not End.LOST:
-            if len(own) != len(trajectory.turns):
-                raise ValueError(
-                    f"trajectory {trajectory.uid} of task {trajectory.task_uid} has {len(trajectory.turns)} turns, and "
-                    f"{len(own)} responses"
-                )
-            played = tuple(map(_played, own, trajectory.turns))
+            played = tuple(_played(rollout, turn) for rollout, turn in zip(own, trajectory.turns, strict=True))
         if own:
             kept.append(replace(_whole(own), turn=None, turns=played, text="", answer=None))
     return kept
@@ -84,13 +75,8 @@ def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -
     """Return a kept trajectory as one of a step again, and the rollout of each of its turns.
 
     Its returns are those that today's agents.gamma and agents.invalid_penalty give. `name`: of no
-    other trajectory of the task in this step.
-
-    Raises:
-        ValueError: a rollout that is no trajectory.
-    """
-    if not stored.turns:
-        raise ValueError(f"the stored rollout of task {stored.uid} is no trajectory")
+    other trajectory of the task in this step."""
+    assert stored.turns is not None  # an agentic run keeps nothing else
     trajectory = Trajectory(
         task_uid=stored.uid,
         uid=name,

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from functools import partial
 
 from r3_openrlhf.machine.processes.pool import ItemLost
+from r3_openrlhf.problems.agents.environment import Observation, Step
 from r3_openrlhf.problems.agents.processes import environment_pool
-from r3_openrlhf.problems.agents.trajectory import End, Episode, Trajectory
+from r3_openrlhf.problems.agents.trajectory import Episode, Trajectory
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.agents.turns import Sampled, responses_of
@@ -61,32 +63,22 @@ class AgentExecutor(SamplingExecutor):
         def final_prompt(message: str) -> str:
             return render(hf_tokenizer, self.config.data, problem_message(self.config.data, message))
 
-        def count(message: str) -> int:
-            return count_tokens(hf_tokenizer, final_prompt(message))
+        async def ask(item: int | str) -> Step:
+            return await asyncio.wrap_future(environment.submit(item))
 
-        environment = self.environments.session()
+        environment, episode = self.environments.session(), None
+        count = lambda message: count_tokens(hf_tokenizer, final_prompt(message))  # noqa: E731
+        begun = partial(Episode, task_uid=task.uid, trajectory_uid=uid, settings=self.config.agents, attempt=attempt)
         try:
-            try:
-                step = await asyncio.wrap_future(environment.submit((task.metadata or {})["seed"]))
-            except ItemLost as lost:
-                never = Trajectory(
-                    task_uid=task.uid, uid=uid, turns=(), end=End.LOST, reason=lost.reason, success=None
-                )
-                return never, sampled
-            episode = Episode(
-                step.observation, task_uid=task.uid, trajectory_uid=uid, settings=self.config.agents, attempt=attempt
-            )
+            episode = begun((await ask((task.metadata or {})["seed"])).observation)
             while (message := episode.next_prompt(count=count, max_tokens=room)) is not None:
                 state = episode.observation.anchor
                 one = await self._sample(final_prompt(message), state, sampling_params, hf_tokenizer, llm_engine)
                 sampled.append(one)
-                action = episode.act(one.text, truncated=one.truncated)
-                try:
-                    step = await asyncio.wrap_future(environment.submit(action))
-                except ItemLost as lost:
-                    episode.lose(lost.reason)
-                    break
-                episode.advance(step)
+                episode.advance(await ask(episode.act(one.text, truncated=one.truncated)))
+        except ItemLost as lost:
+            episode = episode or begun(Observation(text=""))  # it never began
+            episode.lose(lost.reason)
         finally:
             environment.close()
         return episode.trajectory(), sampled

@@ -26,7 +26,7 @@ class AgentExperienceMaker(R3ExperienceMaker):
     reflection.enabled a task gets a group played after an earlier attempt. Nothing is ranked."""
 
     _recalled: list[Trajectory]
-    _kept: list[Rollout]
+    _played: dict[Context, list[Trajectory]]
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """Upstream's experiences of this step's turns and fillers, with advantages and old
@@ -42,21 +42,14 @@ class AgentExperienceMaker(R3ExperienceMaker):
         trajectories, reflected = by_context[Context.PLAIN], by_context[Context.REFLECTION]
         self._check_lost([*trajectories, *reflected])
         turns = [sample for sample in rollout_samples if sample.r3_rollout.num_tokens or sample.rewards is None]
-        self._recalled, self._kept = [], []
+        self._recalled, self._played = [], dict(by_context)
         batch = self._batch(turns)
         self._prompts = [sample.r3_prompt for sample in turns]
         if not batch.rows:
             raise TrainingStopped(
                 "no task of this step has two turns that could be compared; see r3/agents in metrics.jsonl"
             )
-        replayed = {}
-        if self.config.keeps_history:
-            self._kept = [
-                kept
-                for context, played in by_context.items()
-                for kept in kept_rollouts(played, (one for one in self.rollouts if one.context is context))
-            ]
-            replayed["r3/time/recall_s"] = self._recall_s
+        replayed: dict[str, float] = {}
         by_context[Context.PLAIN] = [*trajectories, *self._recalled]
         assign_advantages(batch, by_context, self.config.agents)
         samples_list = self.split_rollout_samples(self._samples(batch, batch.rows, turns))
@@ -64,7 +57,7 @@ class AgentExperienceMaker(R3ExperienceMaker):
         self._keep_policy_logprobs(experiences, batch.rows)
         if self.config.keeps_history:
             replayed |= self._set_old_logprobs(experiences, batch.rows, batch)
-            replayed["r3/agents/recalled"] = float(len(self._recalled))
+            replayed |= {"r3/agents/recalled": float(len(self._recalled)), "r3/time/recall_s": self._recall_s}
         gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in batch.rows])
         self._set_advantages(experiences, batch.rows)
         found = trajectory_metrics(trajectories, depth=self.config.agents.depth)
@@ -80,7 +73,10 @@ class AgentExperienceMaker(R3ExperienceMaker):
 
     def kept_rollouts(self) -> list[Rollout]:
         """Whole trajectories: what is recalled is one of them."""
-        return self._kept
+        kept = []
+        for context, played in self._played.items():
+            kept += kept_rollouts(played, (one for one in self.rollouts if one.context is context))
+        return kept
 
     def _rows_of_recalled(self, recalled: list[Rollout]) -> list[Rollout]:
         """Return the turns of each trajectory that joins a task, trajectory by trajectory."""

@@ -10,11 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.problems.agents.environment import make_environment, task_uid
-from r3_openrlhf.problems.agents.reflection import TurnPrompts
 from r3_openrlhf.problems.training_file import Label, PreparedData, line_of, write_once
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.first_page import FirstPage, page_of_tasks
@@ -43,15 +40,6 @@ def prepare_tasks(config: R3Config, model: str, run: RunDirectory) -> tuple[Prep
     run.data_counts.write_text(json.dumps(counts) + "\n", encoding="utf-8")
     data = PreparedData(path=run.data, **counts)
     return data, page_of_tasks(config, model, data)
-
-
-def turn_prompts(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> TurnPrompts:
-    """Make what renders the reflection prompts of this run's tasks."""
-    return TurnPrompts(
-        tokenizer,
-        max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
-        max_attempt_tokens=config.reflection.max_attempt_tokens,
-    )
 
 
 def _write(config: R3Config, output: Path, seeds: Iterable[int]) -> None:

@@ -1,7 +1,6 @@
 """Trajectories into a history and back, by hand."""
 
 import numpy as np
-import pytest
 
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.history import HistoryStore
@@ -62,12 +61,6 @@ def test_what_has_no_returns_is_counted_and_what_has_no_turns_is_left_out():
     assert found.verdict is Verdict.UNGRADED and found.turns is None and found.num_tokens == 4
 
 
-def test_a_missing_turn_is_an_error():
-    played = trajectory("0", [0.0, 1.0])
-    with pytest.raises(ValueError, match="trajectory 0 of task vault/3 has 2 turns, and 1 responses"):
-        kept_rollouts([played], responses(played)[:1])
-
-
 def test_what_was_kept_joins_a_task_as_it_was_played():
     """Rewards 0, -1 (an invalid action, 1/4 less) and 1; gamma is 1/2: R = 1, -5/4 + 1/2 = -3/4, 0 - 3/8 = -3/8."""
     played = trajectory("7", [0.0, -1.0, 1.0], valid=[True, False, True])
@@ -87,9 +80,3 @@ def test_what_was_kept_joins_a_task_as_it_was_played():
     assert [mine.turn.step_return for mine in turns] == [-0.375, -0.75, 1.0]
     assert [mine.turn.index for mine in turns] == [0, 1, 2] and {mine.turn.trajectory for mine in turns} == {name}
     assert [mine.answer for mine in turns] == ["go", None, "go"]
-
-
-def test_a_response_to_a_problem_is_no_trajectory():
-    (turn,) = responses(trajectory("0", [1.0]))
-    with pytest.raises(ValueError, match="is no trajectory"):
-        recalled_trajectory(turn, SETTINGS, name="x")
