@@ -21,6 +21,7 @@ HEADS |= {
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
 }
+ZERO_3 = ("train.zero_stage=3", "cluster.gpus_per_node=2")
 EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2}
 
 
@@ -28,11 +29,11 @@ EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok":
     ("kind", "more", "settings", "warning"),
     [
         ("qwen3_moe", EXPERTS, (), None),
-        ("qwen3_moe", EXPERTS, ("train.zero_stage=3", "cluster.gpus_per_node=2"), None),
+        ("qwen3_moe", EXPERTS, ZERO_3, None),
         ("gemma3_text", {"sliding_window": 64}, (), None),
         ("gemma4_text", {"sliding_window": 64}, (), None),
         ("qwen3_5_text", HEADS, (), "carry a state from one token to the next"),
-        ("olmo3", {"layer_types": ["full_attention"] * 2}, (), None),
+        ("olmo3", {"layer_types": ["full_attention"] * 2}, ("train.adam_offload=true", *ZERO_3), None),
     ],
 )
 def test_the_engine_has_the_trained_weights(tmp_path, kind, more, settings, warning):
