@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 LEVEL = 0.95  # of every interval
 NUM_RESAMPLES = 10_000
+NUM_DRAWS = 4_000  # subsets of one problem's responses
 _RESAMPLES_AT_ONCE = 100  # of a bootstrap: 1,319 problems make 1 MB
 
 
@@ -28,9 +28,9 @@ def pass_at_k(num_graded: int, num_correct: int, *, k: int) -> float:
     return 1.0 - math.comb(num_graded - num_correct, k) / math.comb(num_graded, k)
 
 
-def majority_at_k(votes: Sequence[tuple[str | None, bool]], *, k: int) -> float:
-    """maj@k: probability that the majority answer of k responses is correct, exactly, over all
-    k-subsets of `votes`.
+def majority_at_k(votes: Sequence[tuple[str | None, bool]], *, k: int, seed: int = 0) -> float:
+    """maj@k: probability that the majority answer of k responses is correct, over NUM_DRAWS random
+    k-subsets of `votes`; exact where k is their number.
 
     votes: (final answer in one spelling, is it correct) of each graded response. The answer that
     most of the k responses gave wins; of several with the same number of votes each wins with equal
@@ -41,37 +41,12 @@ def majority_at_k(votes: Sequence[tuple[str | None, bool]], *, k: int) -> float:
         raise ValueError(f"maj@{k} of {len(votes)} responses does not exist")
     sizes = Counter(answer for answer, _ in votes)
     rights = Counter(answer for answer, correct in votes if correct)
-    num_blank = sizes.pop(None, 0)
-    answers = tuple(sorted((size, rights[answer] / size) for answer, size in sizes.items()))
-    return _majority(answers, num_blank, k)
-
-
-@lru_cache(maxsize=65536)
-def _majority(answers: tuple[tuple[int, float], ...], num_blank: int, k: int) -> float:
-    """Sum over winning numbers of votes t: ways to draw a subset where u answers have exactly t,
-    others fewer, times the mean correctness of the u. `answers`: (responses, correctness)."""
-    total = 0.0
-    for t in range(1, min(k, max((size for size, _ in answers), default=0)) + 1):
-        # [votes drawn, answers that have t]: number of ways, and times the tied ones' correctness
-        ways = np.zeros((k + 1, k // t + 1))
-        ways[0, 0] = 1.0
-        right = np.zeros_like(ways)
-        for size, correctness in answers:
-            next_ways, next_right = np.zeros_like(ways), np.zeros_like(right)
-            for drawn in range(min(size, t) + 1):
-                choices = math.comb(size, drawn)
-                before_ways, before_right = ways[: k + 1 - drawn], right[: k + 1 - drawn]
-                if drawn < t:
-                    next_ways[drawn:] += choices * before_ways
-                    next_right[drawn:] += choices * before_right
-                else:
-                    next_ways[drawn:, 1:] += choices * before_ways[:, :-1]
-                    next_right[drawn:, 1:] += choices * (before_right + correctness * before_ways)[:, :-1]
-            ways, right = next_ways, next_right
-        for voted in range(t, k + 1):
-            shared = sum(right[voted, tied] / tied for tied in range(1, k // t + 1))
-            total += shared * math.comb(num_blank, k - voted)
-    return float(total / math.comb(sum(size for size, _ in answers) + num_blank, k))
+    num_blank, rng = sizes.pop(None, 0), np.random.default_rng(seed)
+    shares = np.array([rights[answer] / size for answer, size in sizes.items()])
+    num_draws = 1 if k == len(votes) else NUM_DRAWS
+    drawn_DA = rng.multivariate_hypergeometric([num_blank, *sizes.values()], k, size=num_draws)[:, 1:]
+    wins_DA = drawn_DA == drawn_DA.max(axis=1, initial=1, keepdims=True)
+    return float(np.mean(wins_DA @ shares / wins_DA.sum(axis=1).clip(1)))
 
 
 def bootstrap_interval(values: Sequence[float], *, seed: int) -> tuple[float, float] | None:

@@ -48,7 +48,7 @@ def summarise_benchmark(problems: Iterable[SampledProblem], options: BenchmarkCo
 
     def majority_at(k: int) -> dict[str, Any]:
         votes = {uid: [(vote_of(row), row.verdict is Verdict.CORRECT) for row in rows] for uid, rows in graded.items()}
-        rates = [majority_at_k(rows, k=k) if len(rows) >= k else None for rows in votes.values()]
+        rates = [majority_at_k(rows, k=k, seed=options.seed) if len(rows) >= k else None for rows in votes.values()]
         return estimate(rates, seed=options.seed)
 
     def mean_if(ungraded_are: int) -> float | None:

@@ -165,5 +165,3 @@ def test_line_breaks_that_are_two_characters(tmp_path):
     (finding,) = load(tmp_path, rows_of(NUMBERS), system_prompt="Be brief.\\n").findings
     assert finding.sentence.startswith("data.system_prompt holds")
     assert load(tmp_path, rows_of(NUMBERS), prompt_template="{problem} has $x \\neq \\nu$").findings == []
-    (finding,) = load(tmp_path, [{"problem": f"{n}\\n\\nb", "answer": n} for n in NUMBERS]).findings
-    assert "60 of 60 problems have line breaks as two characters" in finding.sentence

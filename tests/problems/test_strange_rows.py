@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.method.errors import DataError
-from r3_openrlhf.problems.prompts import problem_message, prompt_of
 from r3_openrlhf.problems.references import as_meant
 from r3_openrlhf.problems.training_file import prepare
 from tests.problems.files import config_for, load, refused
@@ -138,16 +137,6 @@ def test_a_row_without_the_columns_value_and_a_revision_of_a_file_are_refused(tm
         load(tmp_path, ROWS, order="m")
     with refused(DataError, "data.revision is 'v1', and data.path"):
         load(tmp_path, ROWS, revision="v1")
-
-
-def test_a_template_reads_parts_or_is_refused(tmp_path, byte_tokenizer, monkeypatch):
-    config, (label, *_) = config_for("a.jsonl"), load(tmp_path, ROWS).labels
-    parts = "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}"
-    monkeypatch.setattr(byte_tokenizer, "chat_template", parts)
-    assert prompt_of(byte_tokenizer, config.data, label) == f"[{problem_message(config.data, label.problem)}]"
-    monkeypatch.setattr(byte_tokenizer, "chat_template", "Hello")
-    with refused(DataError, "leaves out the problem: 'Ida has 3 keys"):
-        prompt_of(byte_tokenizer, config.data, label)
 
 
 @pytest.mark.parametrize(
