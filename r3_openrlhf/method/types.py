@@ -167,6 +167,7 @@ class PlayedTurn:
     reward: float  # the environment's for this turn
     valid: bool
     truncated: bool
+    prompt: str = ""  # the user turn of the chat; "": not kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from r3_openrlhf.config import AgentsConfig
-from r3_openrlhf.method.types import PlayedTurn, Rollout, TurnFacts, Verdict
-from r3_openrlhf.problems.agents.trajectory import End, Trajectory, Turn
+from r3_openrlhf.method.types import Rollout, TurnFacts, Verdict
+from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 
 
 def kept_rollouts(trajectories: Iterable[Trajectory], turns: Iterable[Rollout]) -> list[Rollout]:
@@ -28,7 +28,10 @@ def kept_rollouts(trajectories: Iterable[Trajectory], turns: Iterable[Rollout]) 
     for trajectory in trajectories:
         own, played = rows.get((trajectory.task_uid, trajectory.uid), []), None
         if trajectory.end is not End.LOST:
-            played = tuple(_played(rollout, turn) for rollout, turn in zip(own, trajectory.turns, strict=True))
+            played = tuple(
+                replace(turn, prompt_ids=rollout.prompt_ids, num_tokens=rollout.num_tokens)
+                for rollout, turn in zip(own, trajectory.turns, strict=True)
+            )
         if own:
             kept.append(replace(_whole(own), turn=None, turns=played, text="", answer=None))
     return kept
@@ -58,43 +61,14 @@ def _whole(turns: Sequence[Rollout]) -> Rollout:
     )
 
 
-def _played(rollout: Rollout, turn: Turn) -> PlayedTurn:
-    return PlayedTurn(
-        prompt_ids=rollout.prompt_ids,
-        num_tokens=rollout.num_tokens,
-        state=turn.anchor,
-        observation=turn.observation,
-        action=turn.action,
-        reward=turn.reward,
-        valid=turn.valid,
-        truncated=turn.truncated,
-    )
-
-
 def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -> tuple[Trajectory, list[Rollout]]:
     """Return a kept trajectory as one of a step again, and the rollout of each of its turns.
 
     Its returns are those that today's agents.gamma and agents.invalid_penalty give. `name`: of no
     other trajectory of the task in this step."""
     assert stored.turns is not None  # an agentic run keeps nothing else
-    trajectory = Trajectory(
-        task_uid=stored.uid,
-        uid=name,
-        turns=tuple(
-            Turn(
-                index=index,
-                anchor=turn.state,
-                observation=turn.observation,
-                action=turn.action,
-                truncated=turn.truncated,
-                valid=turn.valid,
-                reward=turn.reward,
-            )
-            for index, turn in enumerate(stored.turns)
-        ),
-        end=End.DONE,
-        success=stored.verdict is Verdict.CORRECT,
-    )
+    succeeded = stored.verdict is Verdict.CORRECT
+    trajectory = Trajectory(task_uid=stored.uid, uid=name, turns=stored.turns, end=End.DONE, success=succeeded)
     returns = trajectory.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty)
     ends = list(itertools.accumulate((turn.num_tokens for turn in stored.turns), initial=0))
     rollouts = [

@@ -1,4 +1,4 @@
-"""Turns and trajectories as records, and an episode that is being played."""
+"""Trajectories as records, and an episode that is being played."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from r3_openrlhf.config import AgentsConfig
-from r3_openrlhf.method.types import Word
+from r3_openrlhf.method.types import PlayedTurn, Word
 from r3_openrlhf.problems.agents.environment import Observation, Step
 from r3_openrlhf.problems.agents.hierarchy import step_returns
 from r3_openrlhf.problems.agents.memory import line_of_turn, memory_prompt
 
+NO_TOKENS = np.zeros(0, dtype=np.int32)
 _TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
 
@@ -28,26 +31,12 @@ class End(Word):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One state, what was done in it, and what became of it."""
-
-    index: int  # t, from 0
-    anchor: str  # s_t: steps of a task are grouped by it
-    observation: str
-    prompt: str = ""  # the user turn of the chat; "": not known any more
-    action: str  # of the response; "": it has none
-    truncated: bool  # the response was stopped by the token limit
-    valid: bool  # False: it was no action in this state, and the state stayed
-    reward: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One episode. A LOST one has its answered turns, no returns, and no part in a group."""
 
     task_uid: str
     uid: str  # its own
-    turns: tuple[Turn, ...]
+    turns: tuple[PlayedTurn, ...]  # of an Episode without the tokens
     end: End
     reason: str = ""  # of a LOST one: "timeout", "crashed", ...
     success: bool | None  # None: lost
@@ -55,7 +44,7 @@ class Trajectory:
     @property
     def anchors(self) -> list[str]:
         """s_t of each turn."""
-        return [turn.anchor for turn in self.turns]
+        return [turn.state for turn in self.turns]
 
     def rewards(self, *, invalid_penalty: float = 0.0) -> list[float]:
         """r_t of each turn, less `invalid_penalty` without an action. ValueError: LOST."""
@@ -104,7 +93,7 @@ class Episode:
         self.settings = settings
         self.attempt = attempt
         self.observation = observation
-        self.turns: list[Turn] = []
+        self.turns: list[PlayedTurn] = []
         self.end: End | None = None  # None: it continues
         self.success: bool | None = None
         self.reason = ""
@@ -144,11 +133,12 @@ class Episode:
             raise ValueError("there is no action that this step could answer; call act first")
         action, truncated = self._response
         self.turns.append(
-            Turn(
-                index=len(self.turns),
-                anchor=self.observation.anchor,
-                observation=self.observation.text,
+            PlayedTurn(
+                prompt_ids=NO_TOKENS,
+                num_tokens=0,
                 prompt=self._prompt,
+                state=self.observation.anchor,
+                observation=self.observation.text,
                 action=action,
                 truncated=truncated,
                 valid=step.valid,

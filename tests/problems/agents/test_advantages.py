@@ -7,16 +7,17 @@ from pytest import approx
 
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.core.advantages import group_advantages
+from r3_openrlhf.method.types import PlayedTurn
 from r3_openrlhf.problems.agents.advantages import advantages_of_task, steps_alone
 from r3_openrlhf.problems.agents.hierarchy import step_returns
-from r3_openrlhf.problems.agents.trajectory import End, Trajectory, Turn
+from r3_openrlhf.problems.agents.trajectory import NO_TOKENS, End, Trajectory
 from tests.method.core.test_hierarchy import hierarchy_advantages
 
 
 def trajectory(states: str, rewards: list[float], *, uid="0", task="t", end=End.DONE, invalid=()) -> Trajectory:
     """One letter and one reward per turn."""
     turns = tuple(
-        Turn(index=t, anchor=state, observation=state, action="a",
+        PlayedTurn(prompt_ids=NO_TOKENS, num_tokens=0, state=state, observation=state, action="a",
              truncated=False, valid=t not in invalid, reward=reward)
         for t, (state, reward) in enumerate(zip(states, rewards, strict=True))
     )  # fmt: skip

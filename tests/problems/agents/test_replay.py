@@ -4,9 +4,9 @@ import numpy as np
 
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.history import HistoryStore
-from r3_openrlhf.method.types import Context, Rollout, TurnFacts, Verdict
+from r3_openrlhf.method.types import Context, PlayedTurn, Rollout, TurnFacts, Verdict
 from r3_openrlhf.problems.agents.replay import kept_rollouts, recalled_name, recalled_trajectory
-from r3_openrlhf.problems.agents.trajectory import End, Trajectory, Turn
+from r3_openrlhf.problems.agents.trajectory import NO_TOKENS, End, Trajectory
 
 SETTINGS = AgentsConfig(estimator="grpo", gamma=0.5, invalid_penalty=0.25)
 
@@ -14,8 +14,8 @@ SETTINGS = AgentsConfig(estimator="grpo", gamma=0.5, invalid_penalty=0.25)
 def trajectory(uid, rewards, *, end=End.DONE, valid=None, task="vault/3"):
     valid = valid or [True] * len(rewards)
     turns = tuple(
-        Turn(
-            index=index, anchor=f"s{index}", observation=f"you are at {index}", 
+        PlayedTurn(
+            prompt_ids=NO_TOKENS, num_tokens=0, state=f"s{index}", observation=f"you are at {index}", 
             action="go" if fits else "", truncated=index == 1, valid=fits, reward=reward,
         )
         for index, (reward, fits) in enumerate(zip(rewards, valid, strict=True))
@@ -36,7 +36,7 @@ def responses(played, *, step=4, verdict=None):
             response_ids=np.array([10 * t, 10 * t + 1], dtype=np.int32), response_logprobs=np.array([-t, -t - 0.5], dtype=np.float32),
             verdict=verdict, reward=sum(turn.reward for turn in played.turns) if graded else None, truncated=t == 1, finish_reason="stop",
             policy_step=step, epoch=1, text="<action>go</action>", reason="success" if graded else "environment: timeout", answer="go",
-            turn=TurnFacts(trajectory=played.uid, index=t, state=turn.anchor, reward=turn.reward, step_return=0.0, valid=turn.valid),
+            turn=TurnFacts(trajectory=played.uid, index=t, state=turn.state, reward=turn.reward, step_return=0.0, valid=turn.valid),
         )
         for t, turn in enumerate(played.turns)
     ]  # fmt: skip
