@@ -102,6 +102,19 @@ def _set_with_an_environment(c: R3Config) -> Iterator[dict[str, Any]]:
             yield dict(key=key, why=entry["why"], value=shown)
 
 
+def _beside_an_agent_file(c: R3Config) -> Iterator[dict[str, Any]]:
+    for key in (
+        "agents.environment",
+        "agents.tools",
+        "exploration.rrl.ratio",
+        "reward.function",
+        "reward.functions",
+        "reward.urls",
+    ):
+        if value := _value(c, key):
+            yield dict(key=key, value=value)
+
+
 def _filtered_replay(c: R3Config) -> dict[str, Any]:
     by_algo = c.algorithm.filters_groups
     source = f"algo is {c.algo}" if by_algo else "openrlhf.algo.dynamic_filtering_enable is on"
@@ -215,6 +228,9 @@ _CONDITIONS: dict[str, tuple[Condition, dict[str, Condition]]] = {
         "environment": lambda c: c.is_agentic,
         "states": lambda c: c.exploration.rrl.ratio > 0,
         "critic": lambda c: c.algorithm.has_critic,
+    }),
+    "agent_file": (lambda c: c.flag("train.agent_func_path") is not None, {
+        "other": lambda c: _first(_beside_an_agent_file(c)),
     }),
     "async": (lambda c: c.is_async, {
         "odd": lambda c: c.cluster.gpus_per_node % 2,

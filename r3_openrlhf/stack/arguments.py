@@ -72,6 +72,7 @@ def openrlhf_arguments(
     for name, value in flags.items():
         if not (name in MAY_BE_SET and name in given):
             arguments += _flag(name, value)
+    given.pop("train.agent_func_path", None)  # our executor loads it
     for name, value in given.items():
         if name in set_here:
             raise ConfigError(

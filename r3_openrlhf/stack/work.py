@@ -9,6 +9,7 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.prompts import PromptMaker
 from r3_openrlhf.method.types import Rollout
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
@@ -43,10 +44,17 @@ class Work(NamedTuple):
 
 def work_of(config: R3Config) -> Work:
     """Return the kind of work of this run."""
+    if config.flag("train.agent_func_path") is not None:
+        return _PROBLEMS._replace(executor=HERE / "agents" / "agent_file.py")
     return _tasks() if config.is_agentic else _PROBLEMS
 
 
 def _check_problems(config: R3Config) -> None:
+    file = config.flag("train.agent_func_path")
+    if file is not None and (not str(file).endswith(".py") or not Path(str(file)).is_file()):
+        raise ConfigError(
+            f"openrlhf.train.agent_func_path is {quoted(file)}, which is no Python file; use a path of one"
+        )
     check_source(config.data, with_rows=config.reward.reads_rows)
     check_held_out_source(config)
 
