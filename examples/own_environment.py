@@ -6,8 +6,7 @@ python examples/own_environment.py
 import random
 import re
 
-from r3_openrlhf.problems.agents.environment import Observation, Step
-from r3_openrlhf.problems.agents.processes import environment_pool
+from r3_openrlhf.problems.agents.environment import Observation, Step, environment_pool
 
 
 class Guess:

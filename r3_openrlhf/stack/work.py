@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -12,12 +13,15 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.prompts import PromptMaker
 from r3_openrlhf.method.types import Rollout
+from r3_openrlhf.problems.agents.environment import make_environment, task_uid
+from r3_openrlhf.problems.agents.reflection import TurnPrompts
+from r3_openrlhf.problems.agents.replay import whole_trajectories
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.problems.prompts import RunPrompts
 from r3_openrlhf.problems.sources import check_source
-from r3_openrlhf.problems.training_file import PreparedData, prepare
+from r3_openrlhf.problems.training_file import Label, PreparedData, line_of, prepare, write_once
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.first_page import FirstPage, page_of_run
+from r3_openrlhf.runs.first_page import FirstPage, page_of_run, page_of_tasks
 from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.stack.agents.calls import TemplateCalls
 
@@ -46,7 +50,7 @@ def work_of(config: R3Config) -> Work:
     """Return the kind of work of this run."""
     if config.flag("train.agent_func_path") is not None:
         return _PROBLEMS._replace(executor=HERE / "agents" / "agent_file.py")
-    return _tasks() if config.is_agentic else _PROBLEMS
+    return _TASKS if config.is_agentic else _PROBLEMS
 
 
 def _check_problems(config: R3Config) -> None:
@@ -79,15 +83,38 @@ _PROBLEMS = Work(
 )
 
 
-def _tasks() -> Work:
-    from r3_openrlhf.problems.agents.reflection import TurnPrompts
-    from r3_openrlhf.problems.agents.replay import whole_trajectories
-    from r3_openrlhf.stack.agents.tasks import check_environment, prepare_tasks
+def _prepare_tasks(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
+    """Write the tasks that are trained on, and the held-out ones, whose seeds are the next ones.
 
-    return Work(
-        executor=HERE / "agents" / "executor.py",
-        check=check_environment,
-        prepare=prepare_tasks,
-        prompts=TurnPrompts,
-        evaluated=whole_trajectories,
-    )
+    Raises:
+        DataError: the run has begun with other tasks.
+    """
+    num_tasks, num_held_out = config.data.max_samples, config.held_out.max_samples
+    assert num_tasks is not None  # R3Config
+    _write_tasks(config, run.data, range(num_tasks))
+    if num_held_out:
+        _write_tasks(config, run.held_out, range(num_tasks, num_tasks + num_held_out))
+    nothing = "num_dropped_overlong num_duplicates num_unusable"
+    counts: dict[str, Any] = {"num_problems": num_tasks, **dict.fromkeys(nothing.split(), 0)}
+    run.data_counts.write_text(json.dumps(counts) + "\n", encoding="utf-8")
+    data = PreparedData(path=run.data, **counts)
+    return data, page_of_tasks(config, model, data)
+
+
+def _write_tasks(config: R3Config, output: Path, seeds: Iterable[int]) -> None:
+    name = str(config.agents.environment)
+    uids = [(seed, task_uid(name, seed)) for seed in seeds]
+    labels = [
+        Label(uid=uid, problem=uid, references=[], task="environment", metadata={"seed": seed}) for seed, uid in uids
+    ]
+    lines = [line_of(label, label.uid, name) for label in labels]
+    write_once(output, lines, f"agents.environment {name}")
+
+
+_TASKS = Work(
+    executor=HERE / "agents" / "executor.py",
+    check=lambda config: make_environment(str(config.agents.environment), config.agents.options).close(),
+    prepare=_prepare_tasks,
+    prompts=TurnPrompts,
+    evaluated=whole_trajectories,
+)

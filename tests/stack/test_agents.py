@@ -22,7 +22,7 @@ from r3_openrlhf.method.history import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
 from r3_openrlhf.problems.agents import memory  # noqa: E402
-from r3_openrlhf.problems.agents.processes import environment_pool  # noqa: E402
+from r3_openrlhf.problems.agents.environment import environment_pool  # noqa: E402
 from r3_openrlhf.problems.agents.replay import whole_trajectories  # noqa: E402
 from r3_openrlhf.problems.agents.trajectory import End  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402

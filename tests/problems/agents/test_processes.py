@@ -6,7 +6,7 @@ import pytest
 
 from r3_openrlhf.machine.processes.pool import ItemLost
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.problems.agents.processes import environment_pool
+from r3_openrlhf.problems.agents.environment import environment_pool
 
 AWKWARD = "tests.problems.agents.awkward:Awkward"
 PATIENCE_S = 300  # never reached: a future is answered by its deadline
