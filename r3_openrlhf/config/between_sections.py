@@ -36,6 +36,9 @@ _MECHANISMS: dict[str, tuple[Callable[[R3Config], bool], str, str]] = {
     "agents.tools": (lambda config: True, "", ""),
     "agents.tool_": (lambda config: bool(config.agents.tools), "calls no tools", "agents.tools=[python]"),
 }
+_AGENT_FILE_DOES = (
+    "agents.environment agents.tools exploration.rrl.ratio reward.function reward.functions reward.urls".split()
+)
 # a key that does nothing -> the key that is meant
 _MEANT = {
     "replay.dual_clip": "openrlhf.actor.dual_clip",
@@ -100,19 +103,6 @@ def _set_with_an_environment(c: R3Config) -> Iterator[dict[str, Any]]:
         if _value(c, key) != works:
             shown = {None: "null", False: "false"}.get(works, works) if not isinstance(works, list) else "[]"
             yield dict(key=key, why=entry["why"], value=shown)
-
-
-def _beside_an_agent_file(c: R3Config) -> Iterator[dict[str, Any]]:
-    for key in (
-        "agents.environment",
-        "agents.tools",
-        "exploration.rrl.ratio",
-        "reward.function",
-        "reward.functions",
-        "reward.urls",
-    ):
-        if value := _value(c, key):
-            yield dict(key=key, value=value)
 
 
 def _filtered_replay(c: R3Config) -> dict[str, Any]:
@@ -230,7 +220,7 @@ _CONDITIONS: dict[str, tuple[Condition, dict[str, Condition]]] = {
         "critic": lambda c: c.algorithm.has_critic,
     }),
     "agent_file": (lambda c: c.flag("train.agent_func_path") is not None, {
-        "other": lambda c: _first(_beside_an_agent_file(c)),
+        "other": lambda c: _first({"key": key, "value": _value(c, key)} for key in _AGENT_FILE_DOES if _value(c, key)),
     }),
     "async": (lambda c: c.is_async, {
         "odd": lambda c: c.cluster.gpus_per_node % 2,
