@@ -22,7 +22,6 @@ READ = (
     *("uid", "context", "group", "group_replay", "group_ranking", "verdict", "recalled_from", "ranked", "advantage"),
     *("reward", "truncated", "num_tokens", "trajectory"),
 )
-AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 2**63}  # name -> the oldest of it
 RESAMPLES = 2000
 LEAST_PROBLEMS = 3  # of an interval
 
@@ -161,7 +160,7 @@ def tally_of(file: Path, step: int) -> Counter[str]:
 @lru_cache(4096)
 def _tally(file: Path, step: int, _written_ns: int) -> Counter[str]:
     """Collect sums that add up over steps: counts of groups, sums of |advantage|, differences of
-    accuracy (reflection less plain), "fate:..." of collapsed groups, "age:..." of recalled rows."""
+    accuracy (reflection less plain), "fate:..." of collapsed groups."""
     rows = rollout_files.read_columns(file, READ)
     try:
         groups = groups_of(rows, step=step)
@@ -187,8 +186,6 @@ def _tally(file: Path, step: int, _written_ns: int) -> Counter[str]:
             tally.update(difference)
         if group.fate is not None:
             tally[f"fate:{group.fate}"] += 1
-        for lag in (step - row["recalled_from"] for row in group.rows if row["recalled_from"] is not None):
-            tally[f"age:{next(name for name, oldest in AGES.items() if lag <= oldest)}"] += 1
     return tally
 
 

@@ -34,7 +34,9 @@ def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
         R3Error: the run has no rollouts of this step."""
     groups = groups_of(list(run.read_rollouts(step=step)), step=step)
     if not groups:
-        raise R3Error(f"{run.path} has no rollouts of step {step}; its steps are {_steps(run)}")
+        steps = [line["step"] for line in run.read_metrics()]
+        has = f"{min(steps)} to {max(steps)}" if steps else "none yet"
+        raise R3Error(f"{run.path} has no rollouts of step {step}; its steps are {has}")
     labels = _labels(run)
     return [
         {
@@ -153,8 +155,3 @@ def _wrapped(text: str, *, width: int, most: int | None = None) -> list[str]:
 
 def _one_line(value: object) -> str:
     return on_one_line(" ".join(str(value).split()))
-
-
-def _steps(run: RunDirectory) -> str:
-    steps = [line["step"] for line in run.read_metrics()]
-    return f"{min(steps)} to {max(steps)}" if steps else "none yet"

@@ -32,7 +32,7 @@ def records_of(
     entropies: Mapping[int, EntropyStatistics] | None = None,
     policy_logprobs: Mapping[int, np.ndarray] | None = None,
     token_values: TokenValues | str = TokenValues.NONE,
-    token_chars: TokenChars | None = None,
+    token_chars: TokenPieces | None = None,
 ) -> list[dict[str, Any]]:
     """One dict per rollout of the step, ungraded and recalled ones included: group by group,
     recalled rows at the end of theirs.
@@ -71,7 +71,7 @@ def records_of(
             record["token_logprob"] = _float16(rollout.response_logprobs)
         has_values = any(record[name] is not None for name in VALUES)
         if token_chars is not None and has_values and rollout.text:
-            record["token_chars"] = token_chars.of(rollout.response_ids.tolist(), rollout.text)
+            record["token_chars"] = token_chars.lengths(rollout.response_ids.tolist(), rollout.text)
         records.append(record)
     return records
 
@@ -147,8 +147,8 @@ def _float16(values: np.ndarray | None) -> np.ndarray | None:
     return None if values is None else np.clip(values, -60_000, 0).astype(np.float16)
 
 
-class TokenChars:
-    """For one tokenizer. decode: token ids -> text, as the texts of the rollouts were decoded.
+class TokenPieces:
+    """Split texts at the tokens of one tokenizer. decode: token ids -> text.
 
     A token is decoded alone, once; tokens that are parts of one character are decoded together, and
     the last of them has it."""
@@ -157,9 +157,17 @@ class TokenChars:
         self._decode = decode
         self._pieces: dict[int, str] = {}
 
-    def of(self, ids: Sequence[int], text: str) -> np.ndarray | None:
-        """uint16 [T], together len(text). None where the pieces do not make up the text: a
-        tokenizer that drops or joins characters between tokens."""
+    def lengths(self, ids: Sequence[int], text: str) -> np.ndarray | None:
+        """Return the characters of each token, uint16 [T], together len(text). None where the pieces
+        do not make up the text: a tokenizer that drops or joins characters between tokens."""
+        pieces = self.of(ids)
+        lengths = [len(piece) for piece in pieces]
+        if "".join(pieces) != text or max(lengths, default=0) > MAX_CHARS:
+            return None
+        return np.array(lengths, dtype=np.uint16)
+
+    def of(self, ids: Sequence[int]) -> list[str]:
+        """Return a text per token."""
         pieces: list[str] = []
         broken: list[int] = []  # tokens that are parts of characters, so far
         for token in ids:
@@ -176,10 +184,7 @@ class TokenChars:
                     broken.clear()
         if broken:
             pieces[-1] = self._decode(broken)
-        lengths = [len(piece) for piece in pieces]
-        if "".join(pieces) != text or max(lengths, default=0) > MAX_CHARS:
-            return None
-        return np.array(lengths, dtype=np.uint16)
+        return pieces
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:

@@ -1,11 +1,11 @@
-"""The rows of a step as groups: verdicts, recalls, what became of each, its weight. Pure."""
+"""The rows of a step as groups, and as trajectories: verdicts, recalls, fate, weight. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from r3_openrlhf.method.core.groups import GroupState, RankingFate, RecallFate, group_state
 from r3_openrlhf.method.types import Context, Verdict
@@ -133,3 +133,37 @@ def grouped(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     for row in rows:
         groups.setdefault(keys.get(row.get("group"), (row["uid"], row["context"])), []).append(row)
     return groups
+
+
+class Played(NamedTuple):
+    """One trajectory of a task in a step."""
+
+    place: int  # among those of its group, in the order of the file
+    name: str
+    rows: list[Row]  # its turns, in order
+
+    @property
+    def is_lost(self) -> bool:
+        """Its environment hung or crashed: it has no returns, and is in no group."""
+        return any(row["step_return"] is None for row in self.rows)
+
+    @property
+    def recalled_from(self) -> int | None:
+        """The step that played it; None: this one."""
+        return self.rows[0]["recalled_from"]
+
+    def reward(self) -> float:
+        """Sum of its turns' rewards."""
+        return sum(row["turn_reward"] or 0.0 for row in self.rows)
+
+
+def trajectories_of(rows: Sequence[Row]) -> list[Played]:
+    """Return the trajectories among a group's rows, in file order; [] of responses to a problem."""
+    found: dict[tuple[str, int | None], list[Row]] = {}
+    for row in rows:
+        if row["trajectory"] is not None:
+            found.setdefault((row["trajectory"], row["recalled_from"]), []).append(row)
+    return [
+        Played(place, name, sorted(turns, key=lambda row: row["turn"] or 0))
+        for place, ((name, _), turns) in enumerate(found.items())
+    ]

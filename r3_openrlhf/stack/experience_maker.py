@@ -30,7 +30,7 @@ from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import EntropyStatistics, Rollout, Verdict
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.rollout_records import TokenChars, records_of
+from r3_openrlhf.runs.rollout_records import TokenPieces, records_of
 from r3_openrlhf.stack.batching import (
     balanced_batches,
     effective_ranks,
@@ -237,9 +237,9 @@ class StockExperienceMaker(RemoteExperienceMaker):
         )
 
     @functools.cached_property
-    def _token_chars(self) -> TokenChars:
+    def _token_chars(self) -> TokenPieces:
         # as rollout_executor.py decodes a response
-        return TokenChars(lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True))
+        return TokenPieces(lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
 class R3ExperienceMaker(StockExperienceMaker):

@@ -85,7 +85,7 @@ def curves_of(runs: Sequence[RunReader], *, every: bool = False, counted: bool =
 
 def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the columns of each arm: means over its runs, and the ends of Student's interval where
-    three or more have a value.
+    three or more have a value; None at a step without them.
 
     Args:
         names: name of a run -> its arm.
@@ -102,38 +102,29 @@ def _arm(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for is_held_out in (False, True):
         axes = [run["held_out"] if is_held_out else run for run in runs]
         steps = sorted({step for axis in axes for step in axis["steps"]})
-        tokens, _, _ = _interval(steps, [(axis["steps"], axis["tokens"]) for axis in axes])
-        (arm.setdefault("held_out", {}) if is_held_out else arm).update(steps=steps, tokens=tokens)
+        own = arm.setdefault("held_out", {}) if is_held_out else arm
+        own["steps"], own["tokens"] = steps, _ends(steps, [(axis["steps"], axis["tokens"]) for axis in axes])["series"]
         for key in sorted({key for run in runs for key in run["series"] if key.startswith(HELD_OUT) is is_held_out}):
             columns = [
                 (axis["steps"], run["series"][key])
                 for axis, run in zip(axes, runs, strict=True)
                 if key in run["series"]
             ]
-            arm["series"][key], low, high = _interval(steps, columns, _BOUNDS.get(key, UNBOUNDED))
-            if any(value is not None for value in low):
-                arm["low"][key], arm["high"][key] = low, high
+            for end, values in _ends(steps, columns, _BOUNDS.get(key, UNBOUNDED)).items():
+                if end == "series" or any(value is not None for value in values):
+                    arm[end][key] = values
     return arm
 
 
-def _interval(
-    steps: Sequence[int],
-    columns: Sequence[tuple[Sequence[int], Sequence[float | None]]],
-    bounds: tuple[float, float] | None = None,
-) -> tuple[list[float | None], list[float | None], list[float | None]]:
-    """Mean, low and high at each step: `estimate` of the runs' values there; None without them.
-
-    columns: steps and values of each run. bounds: as `estimate` takes them."""
-    values: dict[int, list[float]] = {step: [] for step in steps}
-    for of_run in columns:
-        for step, value in zip(*of_run, strict=True):
-            if value is not None:
-                values[step].append(value)
-    found = [estimate(at_step, bounds=bounds) for at_step in values.values()]
-    mean, low, high = (
-        [None if one is None else _short(getattr(one, end)) for one in found] for end in ("mean", "low", "high")
-    )
-    return mean, low, high
+def _ends(
+    steps: Sequence[int], columns: Sequence[tuple[Sequence[int], Sequence[Any]]], bounds: Any = None
+) -> dict[str, list[float | None]]:
+    """Return "series" (the mean), "low" and "high" at each step, from steps and values of each run."""
+    of_runs = [dict(zip(*of_run, strict=True)) for of_run in columns]
+    at_steps = ([run[step] for run in of_runs if run.get(step) is not None] for step in steps)
+    found = [estimate(values, bounds=bounds) for values in at_steps]
+    ends = {"series": "mean", "low": "low", "high": "high"}
+    return {name: [one and _short(getattr(one, end)) for one in found] for name, end in ends.items()}
 
 
 def _parts(chart: Chart, present: set[str]) -> list[Chart]:
@@ -183,7 +174,7 @@ def _read_columns(run: RunReader, counted: Mapping[int, Mapping[str, int]], ever
     for key in _DRAWN | (_numbers_in(lines) if every else set()):
         if key.startswith(HELD_OUT):
             values = [_short(line.get(key.removeprefix(HELD_OUT))) for line in evaluations]
-        elif key.startswith(("fate:", "age:")):
+        elif key.startswith("fate:"):
             values = [counted[step].get(key, 0) if step in counted else None for step in steps]
         else:
             values = [_short(line.get(key)) for line in lines]

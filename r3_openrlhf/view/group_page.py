@@ -7,8 +7,7 @@ from typing import Any
 
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
 from r3_openrlhf.method.types import Context
-from r3_openrlhf.runs.step_groups import Row
-from r3_openrlhf.runs.trajectories import trajectories_of
+from r3_openrlhf.runs.step_groups import Row, trajectories_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
 from r3_openrlhf.view.responses import by_advantage, of_group, open_group, ranked_points

@@ -165,8 +165,8 @@ class RunReader(Reader):
         raise NotThere(f"step {step} of {self.name} has no {context} group of problem {uid}")
 
     def counts(self) -> dict[int, Mapping[str, int]]:
-        """Totals of each step: "fate:..." groups, "age:..." recalled rows. The first reading of a
-        long run takes seconds. A damaged step has none; its pages say why."""
+        """Totals of each step: "fate:..." groups. The first reading of a long run takes seconds. A
+        damaged step has none; its pages say why."""
         counts: dict[int, Mapping[str, int]] = {}
         for step, file in rollout_files.steps_in(self.directory.rollouts).items():
             counts[step] = {}

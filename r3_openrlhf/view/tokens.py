@@ -21,6 +21,7 @@ from r3_openrlhf.method.history.numbers import sampled_in
 from r3_openrlhf.method.history.records import StoredRollout
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.runs.models.locate import locate_model
+from r3_openrlhf.runs.rollout_records import TokenPieces
 from r3_openrlhf.runs.step_groups import Row
 from r3_openrlhf.view.run_reader import RunReader, stamp_of
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 FILE = "tokenizer.json"
-REPLACEMENT = "\ufffd"  # of bytes that are no character by themselves
 MISSING = (
     "There is no tokenizer for this run on this machine, so its tokens cannot be shown as text: copy the tokenizer.json of "
     "its model into the run's final_model/."
@@ -63,7 +63,9 @@ def texts_of(run: RunReader) -> tuple[TokenTexts | None, str | None]:
 
 
 class TokenTexts:
-    """The pieces of one tokenizer. Raises ConfigError for a file that is no tokenizer."""
+    """Decode with one tokenizer. pieces: ids -> a text per token, special tokens included.
+
+    Raises ConfigError for a file that is no tokenizer."""
 
     def __init__(self, path: Path) -> None:
         from tokenizers import Tokenizer
@@ -72,24 +74,9 @@ class TokenTexts:
             self.tokenizer: Tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise ConfigError(f"{path} is no tokenizer: {' '.join(str(error).split())[:200]}") from error
-        self._before = self.tokenizer.encode(
-            "a", add_special_tokens=False
-        ).ids  # some decoders drop a text's first space
-        self._known: dict[int, str] = {}  # the text of each token that was met
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """One text per token; together they are the whole text. A character of several tokens
-        belongs to the last of them, and the others have ""."""
-        from tokenizers.decoders import DecodeStream
-
-        for token in set(ids) - self._known.keys():
-            self._known[token] = self.whole_text([*self._before, token])[len(self.whole_text(self._before)) :]
-        if not any(REPLACEMENT in self._known[token] for token in set(ids)):
-            return [self._known[token] for token in ids]
-        stream = DecodeStream(skip_special_tokens=False)  # some are parts of a character
-        pieces = [stream.step(self.tokenizer, token) or "" for token in ids]
-        pieces[-1] += self.whole_text(ids)[sum(map(len, pieces)) :]
-        return pieces
+        before = self.tokenizer.encode("a", add_special_tokens=False).ids  # some decoders drop a first space
+        start = len(self.whole_text(before))
+        self.pieces = TokenPieces(lambda ids: self.whole_text([*before, *ids])[start:]).of
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode as the run decoded its responses: without special tokens."""

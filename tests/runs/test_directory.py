@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError, R3Error
-from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory, describe_code
-from r3_openrlhf.runs.rollout_records import record_of
-from tests.method.history.samples import make_rollout
 from tests.runs.test_rollout_files import rollout
 
 
@@ -133,20 +130,14 @@ def test_rolling_back_forgets_later_steps_everywhere(run):
     for step in (1, 2, 3):
         run.write_rollouts(step, [rollout(step, text=f"r{step}{n} ü\n") for n in range(2)])
         run.append_metrics({"step": step})
+        run.append_evaluation({"step": step, "pass_at_1": step / 10})
     run.roll_back(1)
-    assert run.read_metrics() == [{"step": 1}]
+    assert run.read_metrics() == [{"step": 1}] and run.read_evaluations() == [{"step": 1, "pass_at_1": 0.1}]
+    with pytest.raises(ValueError, match="missing required field `step`"):
+        run.append_evaluation({"pass_at_1": 0.4})
     assert [row["text"] for row in run.read_rollouts()] == ["r10 ü\n", "r11 ü\n"]
     run.append_metrics({"step": 2})
     assert [line["step"] for line in run.read_metrics()] == [1, 2]
-
-
-def test_evaluations_are_rolled_back_with_the_steps(run):
-    for step in (0, 2, 4):
-        run.append_evaluation({"step": step, "pass_at_1": step / 10})
-    run.roll_back(3)
-    assert run.read_evaluations() == [{"step": 0, "pass_at_1": 0.0}, {"step": 2, "pass_at_1": 0.2}]
-    with pytest.raises(ValueError, match="missing required field `step`"):
-        run.append_evaluation({"pass_at_1": 0.4})
 
 
 def test_garbage_inside_a_file_is_an_error_with_its_line(run):
@@ -191,14 +182,6 @@ def test_responses_to_held_out_problems_are_bounded_and_go_back_with_the_run(run
     assert {row["step"] for row in run.read_rollouts(held_out=True)} == {0}
     run.create(config_at(run.path))  # a new start: no step has been trained
     assert list(run.read_rollouts(held_out=True)) == []
-
-
-def test_an_evaluations_rollouts_are_rows_like_those_of_a_step(run):
-    right = make_rollout("p", verdict=Verdict.CORRECT, reason="correct")
-    run.write_held_out(0, [record_of(right, step=0, row=None)])
-    (row,) = run.read_rollouts(held_out=True)
-    assert (row["step"], row["uid"], row["verdict"], row["num_tokens"]) == (0, "p", "correct", right.num_tokens)
-    assert row["advantage"] is None and row["recalled_from"] is None
 
 
 FILES = sorted(name for name, path in vars(RunDirectory("run")).items() if name not in ("path", "config"))

@@ -25,7 +25,7 @@ from r3_openrlhf.runs.rollout_files import (
     steps_in,
     write_step,
 )
-from r3_openrlhf.runs.rollout_records import TokenChars, records_of
+from r3_openrlhf.runs.rollout_records import TokenPieces, records_of
 from tests.method.history.samples import make_rollout
 
 PLACE = dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))  # of no turn
@@ -160,7 +160,7 @@ def test_which_rows_keep_values_of_their_tokens(tmp_path):
         measured = EntropyStatistics(peak=1.5, global_=0.75, source="exact", tokens=tokens)
         records = records_of(
             batch, step=7, prompts=["the prompt"] * 3, entropies={0: measured}, token_values=token_values,
-            policy_logprobs={2: np.array([-2000.0, -0.5])}, token_chars=TokenChars(lambda ids: "".join(map(str, ids))),
+            policy_logprobs={2: np.array([-2000.0, -0.5])}, token_chars=TokenPieces(lambda ids: "".join(map(str, ids))),
         )  # fmt: skip
         file = write_step(tmp_path, 7, records)
         found = [{key: one.tolist() for key, one in row.items() if one is not None} for row in read_tokens(file)]

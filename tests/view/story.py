@@ -23,7 +23,7 @@ from r3_openrlhf.method.types import Context, EntropyStatistics, HardBy, Rollout
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.extraction import boxed_answer
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.rollout_records import TokenChars, records_of
+from r3_openrlhf.runs.rollout_records import TokenPieces, records_of
 from r3_openrlhf.stack.step_metrics import entropy_metrics
 
 PROBLEMS = (
@@ -187,7 +187,7 @@ class Story:
         rows = records_of(
             batch, step=self.done, prompts=prompts, policy_logprobs=policy_logprobs, token_values=config.logging.token_values,
             entropies={row.index: entropies[row.fresh_source] for row in batch.rows if row.ranked},
-            token_chars=TokenChars(lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True)),
+            token_chars=TokenPieces(lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True)),
         )  # fmt: skip
         self.run.write_rollouts(self.done, rows)
         self.history.commit_step(self.done, rollouts[0].epoch, rollouts)

@@ -60,7 +60,7 @@ def test_every_page_works_behind_a_proxy_that_keeps_its_part_of_an_address_or_re
         while len(seen) < 30:
             seen.add(link := max(to_see - seen))
             for path in (link, link.removeprefix(PREFIX)):
-                answer = httpx.get(address + path, headers={"Authorization": f"Bearer {token}"})
+                answer = httpx.get(address + path, auth=("anybody", token))
                 assert answer.status_code == 200 and link.startswith(f"{PREFIX}/"), link
             if "html" in answer.headers["content-type"]:
                 to_see |= {one.replace("&amp;", "&") for one in LINKS.findall(answer.text)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.runs.rollout_files import read_step
-from tests.view.conftest import follow, serving
+from tests.view.conftest import serving
 from tests.view.test_pages import all_drawn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -58,19 +58,6 @@ def test_the_curves_of_945_steps(page, address):
     assert int(page.url.rsplit("/", 1)[1]) == pytest.approx(SIZE.steps / 2, abs=2 * steps_a_pixel + 1)
 
 
-def test_a_step_of_full_size(page, address, rows):
-    page.goto(f"{address}/step/{SIZE.steps}")
-    groups = {(row["uid"], row["context"]) for row in rows if row["recalled_from"] is None}
-    assert page.locator("#groups tbody tr").count() == len(groups)
-    assert page.locator("#groups .chip").count() == len(rows)
-    page.get_by_role("button", name="all wrong, nothing recalled").click()
-    fresh = [row for row in rows if row["recalled_from"] is None]
-    right = {(row["uid"], row["context"]) for row in fresh if row["verdict"] == "correct"}
-    joined = {row["group"] for row in rows if row["recalled_from"] is not None}
-    graded = {(row["uid"], row["context"]) for row in fresh if row["group"] is not None and row["group"] not in joined}
-    assert page.locator("#groups tbody tr:not([hidden])").count() == len(graded - right)
-
-
 def test_a_group_of_18_full_responses_and_its_tokens(page, address, rows):
     """Recalled rows have log-probs of the history and ratios; ranked ones entropies. All of them come into view and are coloured."""
     mine = [row for row in rows if row["group"] == 0]
@@ -97,14 +84,3 @@ def test_a_group_of_18_full_responses_and_its_tokens(page, address, rows):
     tokens.locator("span span").nth(3).hover()
     said = page.locator("#token-said").text_content()
     assert "log-prob -" in said and "ratio " in said
-
-
-def test_the_life_and_a_search_of_a_full_run(page, address, rows):
-    uid = next(row["uid"] for row in rows if row["group"] == 0)
-    page.goto(f"{address}/problem/{uid}")
-    lines = page.locator("table.groups tbody tr")
-    assert lines.count() >= 3
-    assert lines.last.locator("td").nth(5).text_content().strip() == str(SIZE.steps - SIZE.epoch_steps * 2)
-    page.goto(f"{address.rsplit('/', 1)[0]}/search?q=final+answer")
-    assert page.locator(".hits").last.locator("li").count() == 30
-    follow(page, page.locator("a[rel=next]"), "**page=2*")

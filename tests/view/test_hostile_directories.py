@@ -106,16 +106,6 @@ def test_a_key_that_is_none_any_more_is_passed_over_and_told(run):
     run.check(load_config("cpu_smoke", [f"run_dir={run.path}"]))  # and its user may continue
 
 
-def test_an_evaluation_without_its_samples_and_a_number_without_an_end(run):
-    run.evaluations.write_text('{"step": 0, "pass_at_1": 0.25}\n{"step": 1, "pass_at_1": 0.5}\n{"step": 1}\n')
-    shown = subprocess.run([R3, "show", run.path], capture_output=True, text=True)
-    assert shown.returncode == 0 and "0.250 -> 0.500" in shown.stdout, shown.stderr
-    for digits in (400, 5000):
-        run.metrics.write_text('{"step": 1, "reward_mean": ' + "9" * digits + "}\n")
-        with pytest.raises(R3Error, match=r"metrics.jsonl, line 1 is damaged"):
-            run.read_metrics()
-
-
 def test_a_table_of_many_rows_is_not_unpacked(run):
     file = rollout_files.file_of(run.rollouts, 1)
     row = pq.read_table(file)

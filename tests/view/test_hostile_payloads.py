@@ -35,6 +35,7 @@ def rollout(uid, number, text):
         "truncated": not right, "num_tokens": tokens, "text": text, "answer": text[:5000], "prompt": text, "extras": json.dumps({text[:50]: text[:200]}),
         "token_chars": np.array([min(PIECE, len(text) - at) for at in range(0, max(1, len(text)), PIECE)], dtype=np.uint16),
         "token_entropy": np.full(tokens, 0.5, dtype=np.float16),
+        "trajectory": f"{number} {text[:50]}", "turn": 0, "state": text[:2000], "turn_reward": 0.0, "step_return": 0.0, "valid": True,
     }  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def places(tmp_path_factory):
     markup = next(uid for uid, _ in groups if uid.startswith(HOSTILE[0][:10]) or "<" in uid)
     addresses = [
         page(NAME), page(NAME, "step", 1), *(page(NAME, *parts) for parts in of_groups), page(NAME, "problem", markup),
-        *(page(NAME, "tokens", 1, place, "plain", markup) for place in (0, 3)),
+        *(page(NAME, kind, 1, place, "plain", markup) for kind in ("tokens", "trajectory") for place in (0, 3)),
         page(evaluation.name), page(evaluation.name, "sample", NAME, groups[0][0]), page("compare", evaluation.name, evaluation.name),
         f"/search?q={quote('window hacked')}", f"/search?q={quote(NAME)}", f"{page(NAME, 'step', 1)}?text={quote(NAME)}",
     ]  # fmt: skip

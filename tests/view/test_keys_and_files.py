@@ -7,7 +7,6 @@ from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.view.files_page import END_BYTES, Event, end_of, events_in, starts_of
 from r3_openrlhf.view.rendering import glossary, meanings
 from tests.view.conftest import follow, serving, unpacked
-from tests.view.test_pages import STEP
 
 
 def test_every_key_of_the_metrics_can_be_drawn(page, server, story):
@@ -37,16 +36,6 @@ def test_keys_and_words_have_the_meaning_of_the_documentation():
     texts = "".join([*meanings().values(), *glossary().values()])
     assert "`" not in "".join(meanings().values()) and "](" not in texts
     assert glossary()["collapsed"].startswith("A group whose verdicts are all equal")
-
-
-def test_buttons_filter_groups_and_titles_have_their_formulas(page, server):
-    page.goto(f"{server}/story/step/{STEP}")
-    shown = page.locator("#groups tbody tr:not([hidden])")
-    button = page.get_by_role("button", name="all wrong", exact=True)
-    button.click()
-    assert shown.count() == int(button.locator(".count").text_content()) > 0
-    assert page.locator("#groups [aria-sort]").count() == 0  # in the order of the file
-    page.locator("#groups .problem .katex").first.wait_for(state="attached")
 
 
 def test_a_trajectory_counts_as_one_rollout(tmp_path):

@@ -185,17 +185,6 @@ def test_a_page_of_another_name_and_another_method_are_refused(server):
         assert urlopen(Request(server, headers={"Host": f"{name}:1234"})).status == 200
 
 
-def test_a_token_is_asked_for(story, browser, tmp_path):
-    token = "a-token-of-enough-characters"
-    with serving(story, token=token) as address:
-        for password, status in ((None, 401), ("another-token-of-characters", 401), (token, 200)):
-            credentials = {"username": "anybody", "password": password} if password else None
-            context = browser.new_context(http_credentials=credentials)
-            context.set_default_timeout(PATIENCE_MS)
-            assert context.request.get(f"{address}/story").status == status
-            context.close()
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -15,7 +15,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_files import file_of
 from r3_openrlhf.view import search as module
 from r3_openrlhf.view.run_reader import RunReader
-from r3_openrlhf.view.search import marked, rollouts_of_problem, search, texts_in
+from r3_openrlhf.view.search import marked, search, texts_in
 
 
 def row(step, text="", *, uid="p", verdict="wrong", **changes):
@@ -137,13 +137,3 @@ def test_a_damaged_file_is_named_and_read_again_when_it_changes(tmp_path):
         )
     pq.write_table(table.drop_columns(["entropy_global", "answer", "cut_state"]), file)
     assert len(places(run, "gold")) == 2
-
-
-def test_the_life_of_a_problem(run):
-    """All its rows in order; how each was come by."""
-    life, faults = rollouts_of_problem(run, "p")
-    assert [(one["step"], one["at"], one["verdict"], one["recalled_from"]) for one in life] == [
-        (1, 0, "correct", None), (1, 1, "wrong", None), (2, 0, "wrong", None), (2, 1, "ungraded", None), (2, 3, "correct", 1),
-    ]  # fmt: skip
-    assert [one["context"] for one in rollouts_of_problem(run, "q")[0]] == ["plain", "reflection"]
-    assert rollouts_of_problem(run, "nobody") == ([], []) and faults == []

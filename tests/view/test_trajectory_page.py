@@ -16,7 +16,8 @@ import pytest
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.view.rendering import link
-from tests.view.conftest import HOSTILE, axe_faults, script, serving, unpacked
+from tests.runs.test_rollout_files import rollout
+from tests.view.conftest import axe_faults, serving, unpacked
 
 
 @pytest.fixture(scope="module")
@@ -108,47 +109,13 @@ def test_a_page_that_is_not_there_is_a_sentence(run, address, tail, says):
 # ── by hand ──
 
 
-def turn(number, state, reward, following, *, trajectory="0", valid=True, advantage=0.0, uid="t", **other):
-    return {
-        "step": 1, "uid": uid, "context": "plain", "group": 0, "group_replay": "not_collapsed", "group_ranking": "off", "ranking_reward": None, "verdict": "wrong", "reason": "failure", "outcome_reward": 0.0,
-        "reward": following, "ranked": False, "advantage": advantage, "recalled_from": None, "truncated": False, "num_tokens": 2,
-        "text": "go", "answer": "go", "prompt": f"Now: {state}", "trajectory": trajectory, "turn": number, "state": state,
-        "turn_reward": reward, "step_return": following, "valid": valid,
-    } | other  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
-    """Every text of a turn is hostile."""
-    path = tmp_path_factory.mktemp("hostile") / "run"
-    directory = RunDirectory(path)
-    directory.create(load_config("agent_smoke", [f"run_dir={path}"]))
-    rows = []
-    for number, text in enumerate(HOSTILE):
-        shown = text.replace("\x00", "")
-        words = dict(text=shown, answer=shown, prompt=shown, reason=shown, uid="<b>uid</b>")
-        rows += [turn(t, shown, 0.0, 0.0, trajectory=f"{number} {shown}", **words) for t in range(2)]
-    rows += [turn(0, "same", None, None, uid="lost", group=None, valid=None, verdict="ungraded", reason="timeout", advantage=None, num_tokens=0, text="")]  # fmt: skip
-    directory.write_rollouts(1, rows)
-    return path
-
-
-def test_hostile_texts_are_text(page, hostile, tmp_path):
-    with serving(hostile, page=page) as address:
-        for place, text in enumerate(HOSTILE):
-            page.goto(address + link("run", "trajectory", 1, place, "plain", "<b>uid</b>"))
-            expected = text.replace("\x00", "").replace("\r\n", "\n").replace("\r", "\n")
-            for part in ("response", "prompt", "state", "action"):
-                assert page.locator(f"section .{part}").first.text_content() == expected
-            found = page.evaluate(script("foreign_elements"))
-            nothing = dict.fromkeys(("hacked", "refused")) | dict.fromkeys(
-                ("scripts", "elements", "handlers", "forms"), 0
-            )
-            nothing["links"] = []
-            assert {key: found[key] for key in nothing} == nothing
-
-
-def test_a_lost_trajectory(hostile):
-    with serving(hostile) as address:
+def test_a_lost_trajectory(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(load_config("agent_smoke", [f"run_dir={directory.path}"]))
+    words = dict.fromkeys(("text", "answer", "prompt", "state"), "go")
+    place = {"trajectory": "0", "turn": 0, "turn_reward": None, "step_return": None, "valid": None}
+    lost = {"verdict": "ungraded", "reason": "timeout", "num_tokens": 0, "reward": None, "advantage": None}
+    directory.write_rollouts(1, [rollout(uid="lost", group=None, **words, **place) | lost])
+    with serving(directory.path) as address:
         html = read(f"{address}/run/trajectory/1/0/plain/lost")
         assert "lost: no rewards" in html and "was lost (timeout)" in html
