@@ -43,7 +43,7 @@ UNUSED = [
     f"~hydra/{group}" for group in "output launcher sweeper help hydra_help hydra_logging job_logging env".split()
 ]
 # Keys whose value is a path, or a name that is written like one; of some, null is no value
-OPTIONAL_PATHS = ("held_out.path", "reward.function", "agents.environment")
+OPTIONAL_PATHS = ("held_out.path", "reward.function", "agents.environment", "logging.tracker")
 PATHS = ("run_dir", "model.path", "data.path", *OPTIONAL_PATHS)
 SYNONYMS, RETIRED = (
     tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))

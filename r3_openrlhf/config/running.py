@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from r3_openrlhf.config.reward_functions import placed
 from r3_openrlhf.config.words import Device, TokenValues
 from r3_openrlhf.method.checks import Section, check_fields, number, word
 from r3_openrlhf.method.errors import ConfigError
@@ -78,6 +79,12 @@ class LoggingConfig(Section, prefix="logging."):
 
     # project of Weights & Biases to log to; null: none
     wandb_project: str | None = None
+    # function(step, numbers), called after every step and evaluation: package.module:function or file.py:function; null: none
+    tracker: str | None = None
     # values per token in rollouts/, 2 bytes each. used: entropies of rows that a ranking measured exactly, and log-probs of recalled
     # rows (engine and actor); takes no time. all: log-probs of every row, and with algo=r3 entropies of every trained row. none: nothing
     token_values: str = word("used", TokenValues)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.tracker = self.tracker and placed(self.tracker)

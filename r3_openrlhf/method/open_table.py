@@ -41,6 +41,7 @@ IMPORT_KEYS = (
     "data.sources",
     "data.task",
     "held_out.path",
+    "logging.tracker",
     "model.path",
     "ranking.score",
     "replay.imported.weight",

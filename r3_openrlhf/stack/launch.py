@@ -67,6 +67,7 @@ from r3_openrlhf.stack.start_checks import (
     gpu_warnings,
     memory_warning,
 )
+from r3_openrlhf.stack.trackers import user_tracker
 from r3_openrlhf.stack.upstream_parser import check_arguments
 from r3_openrlhf.stack.work import work_of
 
@@ -216,6 +217,7 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
     for a plan and for a start. Raises R3Error."""
     work_of(config).check(config)
     check_maker(config)
+    user_tracker(config)
     run.check(config)
     folder = checkpoint_record.newest(run.checkpoints)
     if resume := folder is not None:

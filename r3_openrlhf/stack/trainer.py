@@ -25,11 +25,11 @@ from r3_openrlhf.problems.prompts import r3_of
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory
 from r3_openrlhf.runs.kept_files import forget_superseded
+from r3_openrlhf.runs.problem_files import problems_in
 from r3_openrlhf.runs.rollout_records import record_of as rollout_record
 from r3_openrlhf.runs.stop_request import RunInterrupted, StepClock, StopRequest
 from r3_openrlhf.stack import other_ranks
 from r3_openrlhf.stack.blocked_signals import keep_blocked
-from r3_openrlhf.stack.completions import log_completions, name_wandb_run
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
 from r3_openrlhf.stack.experience_values import logprobs_of, values_of_prefixes
@@ -37,6 +37,7 @@ from r3_openrlhf.stack.imported import measured, rows_to_begin_with
 from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator, keep_order
 from r3_openrlhf.stack.step_warnings import kept, trend_warnings
+from r3_openrlhf.stack.trackers import describe_wandb_run, log_completions, name_wandb_run, track, user_tracker
 from r3_openrlhf.stack.work import work_of
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor; this is the decorated class
@@ -64,8 +65,10 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if self.config.logging.wandb_project:
             name_wandb_run(self.config, self.run)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
-        if self.wandb_logger:  # upstream (:80) names eval/epoch, which nothing logs
-            self.wandb_logger.handle.define_metric("eval/*", step_metric="eval/global_step", step_sync=True)
+        if self.wandb_logger:
+            describe_wandb_run(self.wandb_logger.handle, self.config)
+            self._problems, _ = problems_in(self.run.data)
+        self.tracker = user_tracker(self.config)
         self.history = None
         if self.config.keeps_history:
             limits, seed = self.config.history, self.config.train.seed
@@ -208,7 +211,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.run.append_metrics({"step": global_step, **numbers, **saving})  # before the checkpoint
         self._warn_of_trends({"step": global_step, **numbers})
         if self.wandb_logger:
-            log_completions(self.wandb_logger.handle, self.experience_maker.records, step=global_step)
+            records = self.experience_maker.records
+            log_completions(self.wandb_logger.handle, records, self._problems, step=global_step)
+        self._track("train", global_step, numbers)
         self.clock.step_ended()
         why = self.stop.reason() or self.clock.reason_to_stop()
         is_time = why is not None or self.clock.is_time_to_save()
@@ -229,6 +234,13 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             if kind not in self._warned:
                 self._warned.add(kind)
                 announce(self.run, Phase.SYNC, step=self._trends[-1]["step"], warning=sentence)
+
+    def _track(self, kind: str, step: int, numbers: dict[str, Any]) -> None:
+        """Call logging.tracker; warn once if it fails."""
+        sentence = track(self.tracker, kind, step, numbers)
+        if sentence is not None and "tracker" not in self._warned:
+            self._warned.add("tracker")
+            announce(self.run, Phase.SYNC, step=step, warning=sentence)
 
     def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
         """Upstream's logs, and its checkpoint when due (:397) or `now`. It removes no HF copy."""
@@ -296,6 +308,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         }
         for tracker in filter(None, (self.wandb_logger, self.tensorboard_logger)):
             tracker.log_eval(step, numbers)
+        self._track("eval", step, numbers)
 
     def _forget_what_no_checkpoint_needs(self, global_step: int) -> None:
         """Let the history drop evicted rows that no checkpoint can ask for. Without any checkpoint
