@@ -130,7 +130,7 @@ def held_out_of(run: RunDirectory) -> HeldOut | None:
         return None
     first, last = lines[0], lines[-1]
     files = rollout_files.steps_in(run.held_out_rollouts)
-    before, after = (_shares_right(files[line["step"]]) if line["step"] in files else {} for line in (first, last))
+    before, after = (shares_right(files[line["step"]]) if line["step"] in files else {} for line in (first, last))
     changes = np.array([after[uid] - share for uid, share in before.items() if uid in after])
     low = high = None
     if len(changes) >= LEAST_PROBLEMS and changes.min() < changes.max():  # equal ones are no certainty
@@ -142,7 +142,7 @@ def held_out_of(run: RunDirectory) -> HeldOut | None:
     )
 
 
-def _shares_right(file: Path) -> dict[str, float]:
+def shares_right(file: Path) -> dict[str, float]:
     """uid -> share of its graded responses that are right."""
     verdicts: dict[str, list[bool]] = defaultdict(list)
     for row in rollout_files.read_columns(file, ("uid", "verdict")):

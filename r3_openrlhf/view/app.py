@@ -131,7 +131,7 @@ ROUTES: dict[str, Callable[..., Any]] = {
     "/compare/{a}/{b}": _page(pairs_page),
     "/{name}": _run,
     "/{name}/effect": _page(effect_page),
-    "/{name}/files": _page(files_page, "against"),
+    "/{name}/files": _page(files_page),
     "/{name}/problems": _page(problems_page),
     "/{name}/problem/{uid:path}": _page(problem_page),
     "/{name}/sample/{benchmark}/{uid:path}": _page(sample_page),

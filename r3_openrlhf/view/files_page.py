@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from r3_openrlhf.comparison.runs import differences_between, settings_of
 from r3_openrlhf.config.loading import config_to_yaml
 from r3_openrlhf.method.errors import without_secrets
 from r3_openrlhf.runs.files import open_regular
@@ -49,12 +48,10 @@ class Start:
     warnings: list[str]
 
 
-def files_page(library: Library, name: str, against: str = "") -> str:
-    """Render starts, settings (and their differences from another run), error, log, code of a run."""
+def files_page(library: Library, name: str) -> str:
+    """Render starts, settings, error, log and code of a run."""
     run = library.run(name)
     directory = run.directory
-    compared = (run.config, library.run(against).config if against else None)
-    settings = [settings_of(config) for config in compared if config is not None]
     texts = {"error.txt": directory.error, "train.log": directory.log, "code_state.txt": directory.code_state}
     return render(
         "files.html",
@@ -63,9 +60,6 @@ def files_page(library: Library, name: str, against: str = "") -> str:
         changes=_decoded((end_of(directory.changes) or "").splitlines(), msgspec.json.Decoder(dict[str, Any])),
         settings=None if run.config is None else without_secrets(config_to_yaml(run.config)),
         texts={file: text for file, path in texts.items() if (text := end_of(path))},
-        others=[other.name for other in library.runs.values() if other is not run],
-        against=against,
-        differences=differences_between(*settings) if len(settings) == 2 else [],
     )
 
 

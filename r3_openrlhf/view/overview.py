@@ -7,10 +7,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from r3_openrlhf.comparison.arms import DEFAULT_REFERENCE, Comparison, compare
-from r3_openrlhf.comparison.runs import read_run
+from r3_openrlhf.comparison.runs import differences_between, read_run, settings_of
 from r3_openrlhf.comparison.table import FIRST, reading, table_rows
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.runs.effect import effect_of
+from r3_openrlhf.runs import rollout_files
+from r3_openrlhf.runs.effect import effect_of, shares_right
 from r3_openrlhf.runs.report import quarter_means, total
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation import difference_of
@@ -33,6 +34,9 @@ def overview(library: Library, names: Sequence[str] | None = None, *, counted: b
         single=single,
         answers=answers(single) if single else {},
         effect=effect_sentences(single) if single and counted else [],
+        others=[name for name, run in library.runs.items() if run is not single],
+        pair=pair_of(*runs) if len(runs) == 2 else None,
+        statement=library.statement,
         evaluations=[
             (reader, reader.results()[0], difference_of(evaluations[0], reader) if number else None)
             for number, reader in enumerate(evaluations)
@@ -105,7 +109,29 @@ def effect_sentences(run: RunReader) -> list[tuple[str, str]]:
         return [("by-step", str(error))]
 
 
-# ── arms ──
+# ── two runs, arms ──
+
+
+def pair_of(a: RunReader, b: RunReader) -> dict[str, Any]:
+    """Compare two runs: the settings that differ (None: unreadable), and the held-out problems that
+    one has right and the other wrong after the newest step at which both were evaluated."""
+    settings = [settings_of(run.config) for run in (a, b) if run.config is not None]
+    files = [rollout_files.steps_in(run.directory.held_out_rollouts) for run in (a, b)]
+    step, fault, both = max(files[0].keys() & files[1].keys(), default=None), None, []
+    try:
+        of_a, of_b = ({} if step is None else shares_right(of_run[step]) for of_run in files)
+        both = [(uid, share, of_b[uid]) for uid, share in of_a.items() if uid in of_b]
+    except R3Error as error:
+        fault = str(error)
+    flipped = [(uid, here, there) for uid, here, there in both if (here > 0.5) != (there > 0.5)]
+    return {
+        "names": [a.name, b.name],
+        "differences": differences_between(*settings) if len(settings) == 2 else None,
+        "step": step,
+        "fault": fault,
+        "both": len(both),
+        "flipped": sorted(flipped, key=lambda one: -abs(one[2] - one[1])),
+    }
 
 
 def compare_page(library: Library, names: Sequence[str] | None = None, reference: str = "") -> str:

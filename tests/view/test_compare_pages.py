@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import statistics
 
 import pytest
@@ -10,7 +11,11 @@ from r3_openrlhf.comparison.arms import compare
 from r3_openrlhf.comparison.intervals import estimate
 from r3_openrlhf.comparison.runs import read_run
 from r3_openrlhf.comparison.table import table_rows
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.rollout_files import file_of
 from r3_openrlhf.view.curves import arms_of
+from tests.runs.test_rollout_files import rollout
 from tests.view.conftest import axe_faults, follow, serving
 from tests.view.evaluations import write_evaluation
 from tests.view.story import Story
@@ -95,6 +100,35 @@ def test_runs_are_hidden_grouped_and_sorted(page, many, arms):
         assert head.get_attribute("aria-sort") == order
         cells = [int(t.replace(",", "")) for t in page.locator("table.sortable td:nth-child(5)").all_text_contents()]
         assert cells == sorted(cells, reverse=down) and len(set(cells)) > 1
+
+
+def test_two_runs_have_their_settings_curves_and_flipped_problems_in_one_place(page, tmp_path):
+    """Of four responses a problem is right with three. Problem p falls, q rises, r stays; s has a half, which is not right."""
+    right = {"one": {"p": 4, "q": 1, "r": 3, "s": 2}, "two": {"p": 0, "q": 3, "r": 4, "s": 0}}
+    for number, (name, counts) in enumerate(right.items()):
+        run = RunDirectory(tmp_path / name)
+        run.create(load_config("cpu_smoke", [f"run_dir={run.path}", f"replay.k={number + 2}"]))
+        run.append_metrics({"step": 1, "reward_mean": 0.5})
+        for step in (0, 4 + number, 4):  # the newest of both is 4, where one has a later one
+            verdicts = [(uid, n < count) for uid, count in counts.items() for n in range(4)]
+            found = [rollout(step, uid=uid, verdict="correct" if good else "wrong") for uid, good in verdicts]
+            run.write_held_out(step, found if step == 4 else found[:4])
+    with serving(tmp_path, page=page) as address:
+        page.goto(f"{address}/one")
+        follow(page, page.get_by_role("button", name="Compare"), "**/?run=one&run=two")
+        rows = [row.locator("th, td").all_text_contents() for row in page.locator("#flipped tbody tr").all()]
+        assert rows == [["p", "100 %", "0 %"], ["q", "25 %", "75 %"]]
+        assert "After step 4, 2 of the 4 held-out problems" in page.locator("#pair p").first.text_content()
+        settings = [row.locator("th, td").all_text_contents() for row in page.locator("#differences tbody tr").all()]
+        assert ["replay.k", "2", "3"] in settings
+        page.locator("figcaption", has_text="Reward").first.wait_for()
+        assert axe_faults(page) == []
+        file_of(tmp_path / "two" / "held_out", 4).write_bytes(b"no Parquet")
+        page.reload()
+        assert "step_000004.parquet is damaged" in page.locator("#pair p.note").text_content()
+        shutil.rmtree(tmp_path / "two" / "held_out")
+        page.reload()
+        assert page.locator("#pair p.note").text_content().startswith("Nothing to compare: both runs need held-out")
 
 
 def test_the_arms_are_compared_as_the_command_does(page, many, arms):

@@ -287,7 +287,7 @@ def test_axe_finds_nothing(browser, server, many, story, evaluations, theme):
         server: ("/story", "/story?match=time", "/story/effect", "/story/files", "/story/step/7", f"/story/step/7/plain/{plain}",
                  f"/story/step/7/reflection/{reflection}", f"/story/tokens/7/0/plain/{plain}", f"/story/problem/{plain}",
                  "/search?q=symmetry"),
-        many: ("/", "/compare", "/copied/files?against=lab", "/copied/problems", "/base", f"/base/sample/math500/{evaluations[1]['base'][0].uid}",
+        many: ("/", "/compare", "/?run=copied&run=lab", "/copied/problems", "/base", f"/base/sample/math500/{evaluations[1]['base'][0].uid}",
                "/compare/base/trained"),
     }  # fmt: skip
     for address in (base + path for base, paths in pages.items() for path in paths):
