@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -26,8 +25,8 @@ LEVELS = tuple((name, *values) for name, values in _TABLE["levels"].items())
 
 def summary(run: RunDirectory) -> dict[str, Any]:
     """Summarise a run for machines: sums of counts, means over the first and the last quarter of
-    the steps, mean seconds per step, the first and the last evaluation, files. A number that the
-    run does not have is left out.
+    the steps, mean seconds per step, the first and the last evaluation. A number that the run does not
+    have is left out.
 
     Raises R3Error when the run has no finished step."""
     metrics = run.read_metrics()
@@ -47,7 +46,6 @@ def summary(run: RunDirectory) -> dict[str, Any]:
         "first_evaluation": evaluations[0] if evaluations else None,
         "last_evaluation": evaluations[-1] if evaluations else None,
         "seconds_per_step": {key: _mean(metrics, key) for key in (*PHASES.values(), STEP_S, ADDED_S)},
-        "files": {name: str(path) for name, path in _files(run)},
     }
     return _without_absent(numbers)
 
@@ -87,13 +85,8 @@ def summary_table(run: RunDirectory) -> Group:
     added, whole = seconds.get(ADDED_S), seconds.get(STEP_S)
     if added is not None and whole:
         table.add_row("seconds per step: added by R³", f"{added:.3f} ({added / whole:.1%} of {whole:.2f})")
-    files = [path.name for _, path in _files(run)]
     # a path is to be copied: it is never broken, however wide it is
-    return Group(
-        table,
-        Text(f"In {run.path}:", no_wrap=True, overflow="ignore"),
-        Padding(", ".join(files), (0, 0, 0, 2), expand=False),
-    )
+    return Group(table, Text(f"In {run.path}", no_wrap=True, overflow="ignore"))
 
 
 def _evaluation_rows(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -105,12 +98,6 @@ def _evaluation_rows(before: dict[str, Any], after: dict[str, Any]) -> Iterator[
     ):
         if before.get(key) is not None and after.get(key) is not None:
             yield f"{name}, {span}", f"{before[key]:.3f} -> {after[key]:.3f}"
-
-
-def _files(run: RunDirectory) -> list[tuple[str, Path]]:
-    """(name, path) of those that are there."""
-    names = ("metrics", "rollouts", "history", "checkpoints", "final_model", "log")
-    return [(name, path) for name in names if (path := getattr(run, name)).exists()]
 
 
 def _without_absent(numbers: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ COLUMNS = (
 )
 MOST_ROWS, ROWS_OF_GROUP = 64, 4  # of a step: a table is sent whole
 MOST_CHARS = 4000  # of a response, its end; rollouts/ has all of them
-Tracker = Callable[[int, dict[str, Any]], Any]
 
 
 def name_wandb_run(config: R3Config, run: RunDirectory) -> None:
@@ -47,25 +46,25 @@ def describe_wandb_run(wandb: Any, config: R3Config) -> None:
     wandb.define_metric("eval/*", step_metric="eval/global_step", step_sync=True)
 
 
-def user_tracker(config: R3Config) -> Tracker | None:
-    """Import the function of logging.tracker. ConfigError: it is none, or takes no (step, numbers)."""
+def user_tracker(config: R3Config) -> Callable[[str, int, Mapping[str, Any]], str | None]:
+    """Import the function of logging.tracker. ConfigError: it is none, or takes no (step, numbers).
+
+    Returns (kind, step, numbers) -> a sentence where it fails: a server that is down ends no run,
+    whose own files have all numbers."""
     path = config.logging.tracker
     if path is None:
+        return lambda *_: None
+    function = load_object("logging.tracker", path)
+    check_signature("logging.tracker", path, function, 1, {})
+
+    def track(kind: str, step: int, numbers: Mapping[str, Any]) -> str | None:
+        try:
+            function(step, {f"{kind}/{key}": value for key, value in numbers.items() if value is not None})
+        except Exception as error:
+            return f"logging.tracker failed at step {step}, and is called again: {type(error).__name__}: {error}"
         return None
-    tracker = load_object("logging.tracker", path)
-    check_signature("logging.tracker", path, tracker, 1, {})
-    return tracker
 
-
-def track(tracker: Tracker | None, kind: str, step: int, numbers: Mapping[str, Any]) -> str | None:
-    """Call a tracker with the keys of Weights & Biases. Returns a sentence where it fails: a server
-    that is down ends no run, whose own files have all numbers."""
-    try:
-        if tracker is not None:
-            tracker(step, {f"{kind}/{key}": value for key, value in numbers.items() if value is not None})
-    except Exception as error:
-        return f"logging.tracker failed at step {step}, and is called again: {type(error).__name__}: {error}"
-    return None
+    return track
 
 
 def log_completions(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,7 @@ from r3_openrlhf.stack.imported import measured, rows_to_begin_with
 from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator, keep_order
 from r3_openrlhf.stack.step_warnings import kept, trend_warnings
-from r3_openrlhf.stack.trackers import describe_wandb_run, log_completions, name_wandb_run, track, user_tracker
+from r3_openrlhf.stack.trackers import describe_wandb_run, log_completions, name_wandb_run, user_tracker
 from r3_openrlhf.stack.work import work_of
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor; this is the decorated class
@@ -213,7 +214,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if self.wandb_logger:
             records = self.experience_maker.records
             log_completions(self.wandb_logger.handle, records, self._problems, step=global_step)
-        self._track("train", global_step, numbers)
+        self._warn({"tracker": self.tracker("train", global_step, numbers)})
         self.clock.step_ended()
         why = self.stop.reason() or self.clock.reason_to_stop()
         is_time = why is not None or self.clock.is_time_to_save()
@@ -228,19 +229,16 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             )
 
     def _warn_of_trends(self, line: dict[str, float]) -> None:
-        """Say what has changed since the beginning, each kind once."""
+        """Say what has changed since the beginning."""
         self._trends.append(kept(line))
-        for kind, sentence in trend_warnings(self._trends).items():
-            if kind not in self._warned:
-                self._warned.add(kind)
-                announce(self.run, Phase.SYNC, step=self._trends[-1]["step"], warning=sentence)
+        self._warn(trend_warnings(self._trends))
 
-    def _track(self, kind: str, step: int, numbers: dict[str, Any]) -> None:
-        """Call logging.tracker; warn once if it fails."""
-        sentence = track(self.tracker, kind, step, numbers)
-        if sentence is not None and "tracker" not in self._warned:
-            self._warned.add("tracker")
-            announce(self.run, Phase.SYNC, step=step, warning=sentence)
+    def _warn(self, sentences: Mapping[str, str | None]) -> None:
+        """Show a sentence of each kind once."""
+        for kind, sentence in sentences.items():
+            if sentence is not None and kind not in self._warned:
+                self._warned.add(kind)
+                announce(self.run, Phase.SYNC, step=self.samples_generator.step or None, warning=sentence)
 
     def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
         """Upstream's logs, and its checkpoint when due (:397) or `now`. It removes no HF copy."""
@@ -308,7 +306,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         }
         for tracker in filter(None, (self.wandb_logger, self.tensorboard_logger)):
             tracker.log_eval(step, numbers)
-        self._track("eval", step, numbers)
+        self._warn({"tracker": self.tracker("eval", step, numbers)})
 
     def _forget_what_no_checkpoint_needs(self, global_step: int) -> None:
         """Let the history drop evicted rows that no checkpoint can ask for. Without any checkpoint

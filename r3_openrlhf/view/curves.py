@@ -124,7 +124,7 @@ def _ends(
     at_steps = ([run[step] for run in of_runs if run.get(step) is not None] for step in steps)
     found = [estimate(values, bounds=bounds) for values in at_steps]
     ends = {"series": "mean", "low": "low", "high": "high"}
-    return {name: [one and _short(getattr(one, end)) for one in found] for name, end in ends.items()}
+    return {name: [None if one is None else _short(getattr(one, end)) for one in found] for name, end in ends.items()}
 
 
 def _parts(chart: Chart, present: set[str]) -> list[Chart]:

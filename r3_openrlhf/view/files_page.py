@@ -1,13 +1,10 @@
-"""The other files of a run directory: starts with phases, settings, error, log and code."""
+"""The other files of a run directory: phases, settings, error, log and code."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +19,7 @@ from r3_openrlhf.view.rendering import render
 
 END_BYTES = 60_000  # of a file that is shown
 MAX_EVENTS_BYTES = 4_000_000
-FIRST_PHASE = "checking the settings"  # stack/phases.py: what each start announces first
+SHOWN_EVENTS = 300
 PAST = 4102444800.0  # a clock that shows the year 2100 is wrong
 Value = TypeVar("Value")
 
@@ -35,28 +32,21 @@ class Event(msgspec.Struct):
     step: int | None = None
     warning: str | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A start of the run, until the next or its last event. Seconds since its first event."""
-
-    began: str  # UTC
-    seconds: float
-    steps: tuple[int, int] | None  # the first and the last that it worked on
-    last_phase: str
-    totals: list[tuple[str, float]]  # seconds of each phase, the longest first
-    warnings: list[str]
+    @property
+    def began(self) -> str:
+        """The time, UTC."""
+        return datetime.fromtimestamp(self.time, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def files_page(library: Library, name: str) -> str:
-    """Render starts, settings, error, log and code of a run."""
+    """Render phases, settings, error, log and code of a run."""
     run = library.run(name)
     directory = run.directory
     texts = {"error.txt": directory.error, "train.log": directory.log, "code_state.txt": directory.code_state}
     return render(
         "files.html",
         run=run,
-        starts=starts_of(events_in(directory.events))[::-1],
+        events=events_in(directory.events)[: -SHOWN_EVENTS - 1 : -1],
         changes=_decoded((end_of(directory.changes) or "").splitlines(), msgspec.json.Decoder(dict[str, Any])),
         settings=None if run.config is None else without_secrets(config_to_yaml(run.config)),
         texts={file: text for file, path in texts.items() if (text := end_of(path))},
@@ -96,29 +86,3 @@ def events_in(file: Path) -> list[Event]:
     """Read the lines that can be read, of the last MAX_EVENTS_BYTES."""
     lines = (_tail(file, MAX_EVENTS_BYTES)[0] or b"").splitlines()
     return [event for event in _decoded(lines, msgspec.json.Decoder(Event)) if 0 <= event.time < PAST]
-
-
-def starts_of(events: Sequence[Event]) -> list[Start]:
-    """Return the starts in order. A start begins with FIRST_PHASE, or with the first event."""
-    parts: list[list[Event]] = []
-    for event in events:
-        if event.phase == FIRST_PHASE or not parts:
-            parts.append([])
-        parts[-1].append(event)
-    return [_start(part) for part in parts]
-
-
-def _start(events: Sequence[Event]) -> Start:
-    began = events[0].time
-    totals: dict[str, float] = defaultdict(float)
-    for before, after in pairwise(events):
-        totals[before.phase] += max(0.0, after.time - before.time)
-    steps = [event.step for event in events if event.step is not None]
-    return Start(
-        began=datetime.fromtimestamp(began, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        seconds=max(0.0, events[-1].time - began),
-        steps=(min(steps), max(steps)) if steps else None,
-        last_phase=events[-1].phase,
-        totals=sorted(totals.items(), key=lambda item: -item[1]),
-        warnings=[event.warning for event in events if event.warning],
-    )

@@ -29,7 +29,6 @@ class Moment:
     is_hard: bool  # that is below reflection.threshold
     sources: list[int]  # steps that its recalled rows came from
     recalled_by: list[int]  # steps that recalled what was sampled here
-    entropy: float | None  # mean global entropy of the rows that have one, nats per token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,6 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
     for step, group in groups:
         is_plain = group.context is Context.PLAIN
         mean = fmean(stored) if stored else None
-        entropies = [row["entropy_global"] for row in group.rows if row["entropy_global"] is not None]
         recalls = {row["step"] for row in rollouts if row["recalled_from"] == step} if is_plain else set()
         points.append(
             Moment(
@@ -84,7 +82,6 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
                 is_hard=is_plain and mean is not None and tau is not None and mean < tau,
                 sources=sorted({row["recalled_from"] for row in group.rows if row["recalled_from"] is not None}),
                 recalled_by=sorted(recalls),
-                entropy=fmean(entropies) if entropies else None,
             )
         )
         for row in group.rows if is_plain else ():

@@ -62,7 +62,7 @@ def test_the_summary_adds_counts_up_and_compares_the_first_with_the_last_quarter
     expected = Path(__file__).with_name("summary_rows.json").read_text()
     for name, words in json.loads(expected).items():
         assert row_of(text, name) == words.split()
-    assert f"In {run.path}:\n  metrics.jsonl, checkpoints\n" in text  # only files that are there
+    assert f"In {run.path}\n" in text
 
 
 def test_a_level_that_was_not_finite_is_left_out_of_the_mean(run):
@@ -91,7 +91,7 @@ def test_the_summary_fits_80_columns(run, steps):
             console.print(summary_table(run), crop=False)
         shown.append([line.rstrip() for line in capture.get().splitlines()])
     assert shown[0] == shown[1]
-    place = shown[0].index(f"In {run.path}:")
+    place = shown[0].index(f"In {run.path}")
     assert max(len(line) for line in shown[0][:place] + shown[0][place + 1 :]) <= 80
 
 
@@ -106,7 +106,6 @@ def test_the_summary_for_machines_is_the_one_for_people(run):
     assert numbers["first_evaluation"] == numbers["last_evaluation"] == run.read_evaluations()[0]
     assert numbers["seconds_per_step"]["timing/generation"] == 2.0
     assert "timing/make_experience" not in numbers["seconds_per_step"]  # absence is not zero
-    assert numbers["files"] == {"metrics": str(run.metrics), "checkpoints": str(run.checkpoints)}
 
 
 def test_a_step_lists_its_groups(run):

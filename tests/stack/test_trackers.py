@@ -10,6 +10,7 @@ import pytest
 
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.problem_files import Problem, ShownLabel
 from r3_openrlhf.stack import trackers
@@ -105,11 +106,13 @@ def test_the_function_of_a_user_gets_the_keys_of_wandb_and_ends_no_run(tmp_path,
     (tmp_path / "mine.py").write_text(f"{code}def few(step):\n    pass\n")
     config = load_config("cpu_smoke", ["run_dir=x", "logging.tracker=mine.py:track"])
     os.chdir("/")  # the trainer may have another working directory
-    tracker = trackers.user_tracker(config)
-    assert trackers.track(tracker, "train", 3, {"fresh/reward": 0.5, "loss": None}) is None
-    assert "failed at step 4, and is called again: ZeroDivisionError" in trackers.track(tracker, "eval", 4, {})
-    assert tracker.__globals__["seen"] == [(3, {"train/fresh/reward": 0.5}), (4, {})]
-    assert trackers.track(None, "train", 3, {}) is None
+    track = trackers.user_tracker(config)
+    assert track("train", 3, {"fresh/reward": 0.5, "loss": None}) is None
+    assert "failed at step 4, and is called again: ZeroDivisionError" in track("eval", 4, {})
+    assert load_object("logging.tracker", config.logging.tracker).__globals__["seen"] == [
+        (3, {"train/fresh/reward": 0.5}),
+        (4, {}),
+    ]
     for name, sentence in {"none": "cannot be called", "few": "cannot be called", "gone": "has no gone"}.items():
         with pytest.raises(ConfigError, match=f"logging.tracker is .*{sentence}"):
             trackers.user_tracker(

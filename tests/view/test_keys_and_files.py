@@ -4,7 +4,7 @@ import json
 import shutil
 
 from r3_openrlhf.runs.step_groups import groups_of
-from r3_openrlhf.view.files_page import END_BYTES, Event, end_of, events_in, starts_of
+from r3_openrlhf.view.files_page import END_BYTES, Event, end_of, events_in
 from r3_openrlhf.view.rendering import glossary, meanings
 from tests.view.conftest import follow, serving, unpacked
 
@@ -51,19 +51,6 @@ def test_a_trajectory_counts_as_one_rollout(tmp_path):
     assert sum(group.num_correct for group in groups) == len(won) > 0
 
 
-def test_starts_and_their_phases_by_hand():
-    """Two starts: 2 s of checking and 5 s of sampling, then one that was killed in its update."""
-    events = [
-        Event(100.0, "checking the settings"), Event(102.0, "sampling", 1), Event(107.0, "policy update", 1),
-        Event(500.0, "checking the settings"), Event(503.0, "sampling", 1), Event(509.0, "policy update", 2, "slow"),
-    ]  # fmt: skip
-    first, second = starts_of(events)
-    assert (first.began, first.seconds, first.steps) == ("1970-01-01 00:01:40 UTC", 7.0, (1, 1))
-    assert first.totals == [("sampling", 5.0), ("checking the settings", 2.0)]
-    assert (second.steps, second.last_phase, second.warnings) == ((1, 2), "policy update", ["slow"])
-    assert starts_of([]) == []
-
-
 def test_damaged_lines_are_left_out(tmp_path):
     file = tmp_path / "events.jsonl"
     lines = ['{"time": 5, "phase": "sampling"}', '{"time": 1e300, "phase": "x"}', "not json"]
@@ -84,6 +71,11 @@ def test_the_files_of_a_run(page, story, tmp_path):
     with serving(tmp_path / "runs", page=page) as address:
         page.goto(f"{address}/one")
         follow(page, page.get_by_role("link", name="Settings and log"))
+        cells = [row.locator("th, td").all_text_contents() for row in page.locator("table.facts tbody tr").all()]
+        assert cells == [
+            ["1970-01-01 00:00:08", "3", "policy update", "last seen"],
+            ["1970-01-01 00:00:05", "–", "<i>", "3.0"],
+        ]
         assert "the disk <b>is</b> full" in page.locator("p.note").first.text_content()
         log = page.get_by_role("group", name="train.log").text_content()
         assert log.startswith("[…]") and "<script>" in log and "secret" not in log
