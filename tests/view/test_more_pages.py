@@ -135,7 +135,7 @@ def test_did_it_help(page, server, story):
 def test_runs_lie_over_each_other_and_a_run_without_rollouts_says_so(page, many):
     page.goto(many)
     assert page.locator("table.sortable tbody tr th a").all_text_contents() == ["copied", "lab"]
-    assert "the lab keeps the curves of a run" in page.locator("p.note").text_content()
+    assert "the lab keeps the curves of a run" in page.locator("p.note").first.text_content()
     all_drawn(page)
     follow(page, page.get_by_role("link", name="lab", exact=True), "**/lab")
 
