@@ -295,8 +295,8 @@ def test_axe_finds_nothing(browser, server, many, story, evaluations, theme):
         what_a_theme_changes = ", runOnly: ['color-contrast', 'link-in-text-block']"
         if violations := axe_faults(page, what_a_theme_changes if theme == "dark" else ""):
             faults[address] = violations
-        page.set_viewport_size({"width": 390, "height": 800})
-        if (width := page.evaluate(script("width_on_a_phone"))) > 390:
+        page.set_viewport_size({"width": 360, "height": 800})
+        if (width := page.evaluate(script("width_on_a_phone"))) > 360:
             faults[f"{address} on a phone"] = width
         page.set_viewport_size({"width": 1360, "height": 900})
     context.close()

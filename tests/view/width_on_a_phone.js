@@ -3,7 +3,7 @@
     let left = 100;
     const look = () => {
         const width = document.documentElement.scrollWidth;
-        width <= 390 || !left-- ? done(width) : requestAnimationFrame(look);
+        width <= 360 || !left-- ? done(width) : requestAnimationFrame(look);
     };
     look();
 })
