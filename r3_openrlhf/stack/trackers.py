@@ -81,17 +81,13 @@ def log_completions(
     rows = []
     for record in (record for group in groups for record in _spread(group, ROWS_OF_GROUP)):
         problem = problems.get(record["uid"])
-        row = record | {"step": step}
+        row = record | {"step": step, "text": record["text"] and record["text"][-MOST_CHARS:]}
         if problem is not None:
             row |= {"problem": problem.label.problem, "reference": "; ".join(problem.label.references)}
-        rows.append([_cell(row.get(name)) for name in COLUMNS])
+        rows.append([row.get(name) for name in COLUMNS])
     wandb.log({"train/completions": wandb.Table(columns=list(COLUMNS), data=rows), "train/global_step": step})
 
 
 def _spread(values: Sequence[Any], most: int) -> list[Any]:
     """Choose `most` of the values at equal distances, the first among them; all, if there are fewer."""
     return [values[place * len(values) // most] for place in range(most)] if len(values) > most else list(values)
-
-
-def _cell(value: Any) -> Any:
-    return value[-MOST_CHARS:] if isinstance(value, str) else value

@@ -131,8 +131,13 @@ def serve(library: Any, *, host: str, port: int, token: str | None, root_path: s
         port = listener.getsockname()[1]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}{root_path}/{query}"
         click.echo(address)
-        for line in _advice(port, f"{root_path}/{query}", asks=not query):
-            click.echo(line, err=True)
+        if "SSH_CONNECTION" in os.environ:
+            local = f"127.0.0.1:{port}"
+            tunnel = f"ssh -N -L {port}:{local} {getpass.getuser()}@{socket.getfqdn()}"
+            click.echo(f"From your own machine: {tunnel}, then http://{local}{root_path}/{query}", err=True)
+        if not query:
+            click.echo("The browser asks for a name and a password: any name, and the token.", err=True)
+        click.echo("Ctrl-C ends it.", err=True)
         with ExitStack() as stack:
             if opens_browser and query and _has_screen():
                 stack.enter_context(_browser(address))
@@ -163,16 +168,3 @@ def _has_screen() -> bool:
     if "SSH_CONNECTION" in os.environ:
         return False
     return sys.platform == "darwin" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-
-
-def _advice(port: int, page: str, *, asks: bool) -> list[str]:
-    lines = []
-    if "SSH_CONNECTION" in os.environ:
-        lines.append(
-            f"From your own machine: ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.getfqdn()}, then "
-            f"http://127.0.0.1:{port}{page}"
-        )
-    if asks:
-        lines.append("The browser asks for a name and a password: any name, and the token.")
-    lines.append("Ctrl-C ends it.")
-    return lines

@@ -21,10 +21,6 @@ ROOT_PATH = ContextVar("ROOT_PATH", default="")  # of the request, where a proxy
 DASH = "–"  # where there is no value
 SIGNS = {Verdict.CORRECT: "✓", Verdict.WRONG: "✗", Verdict.UNGRADED: "?"}
 CHIP_WIDTH = 18  # pixels, the gap to the next one included
-WORDS = (  # of the glossary, in the help of every page
-    "arm", "collapsed", "coverage", "hard", "history", "policy lag", "ranked", "recall", "reflection group", "repaired", "truncated",
-    "uid", "ungraded", "verdict",
-)  # fmt: skip
 BAR_HEIGHT = 5.5  # pixels of |A| = 1; bars end at |A| = 2
 _ROW = re.compile(r"^\| (?P<first>.+?) \| (?P<second>.+) \|$", re.MULTILINE)
 _NAME = re.compile(r"`([^`]+)`")
@@ -52,7 +48,7 @@ def environment() -> Environment:
         "word": word,
     }
     templates.globals |= {
-        "words": {name: glossary()[name] for name in WORDS},
+        "words": glossary(),
         "link": link,
         "static": lambda name: f"{link('static')}/{name}",
     }

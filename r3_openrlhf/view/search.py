@@ -1,4 +1,4 @@
-"""Rollouts by a text and their columns: DuckDB reads the steps' files; none is kept."""
+"""Rollouts by text, verdict and step: DuckDB reads the steps' files; none is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import duckdb
 
 from r3_openrlhf.method.errors import R3Error, quoted
-from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.step_groups import Row
 from r3_openrlhf.view.library import Library
@@ -79,7 +79,9 @@ def search(
     The newest step comes first. R3Error: a form that makes no sense.
     """
     texts = texts_in(query)
-    conditions, values = conditions_of(form)
+    conditions, values = [], {}
+    if form.get("verdict"):
+        conditions, values = ["verdict = $verdict"], {"verdict": _verdict(form["verdict"])}
     for number, text in enumerate(texts):
         conditions.append(f"(contains(text, $text{number}a) OR contains(text, $text{number}b))")
         values |= {f"text{number}a": text, f"text{number}b": text[0].swapcase() + text[1:]}
@@ -107,20 +109,11 @@ def texts_in(query: str) -> list[str]:
     return [phrase or word for phrase, word in re.findall(r'"([^"]+)"|([^\s"]+)', query)]
 
 
-def conditions_of(form: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """Return SQL conditions and values of the filled fields but text and steps. R3Error: nonsense."""
-    values: dict[str, Any] = {"uid": form.get("uid") or None}
+def _verdict(word: str) -> str:
     try:
-        for name, kind in (("verdict", Verdict), ("context", Context)):
-            values[name] = kind.checked(name, form[name]).value if form.get(name) else None
+        return Verdict.checked("verdict", word).value
     except ValueError as error:
         raise R3Error(str(error)) from error
-    sql = {name: f"{name} = ${name}" for name in values}
-    for name, sign in (("min_tokens", ">="), ("max_tokens", "<=")):
-        values[name], sql[name] = _whole(form, name), f"num_tokens {sign} ${name}"
-    values = {name: value for name, value in values.items() if value is not None}
-    what = {"cut": "truncated", "ranked": "ranked", "recalled": "recalled_from IS NOT NULL"}.get(form.get("what", ""))
-    return [*(sql[name] for name in values), *([what] if what else [])], values
 
 
 def _steps_of(run: RunReader, form: Mapping[str, str]) -> list[tuple[int, Path]]:

@@ -75,7 +75,7 @@ def whole(story, tmp_path_factory):
     addresses = [
         "/", "/run", "/eval", "/api/state", "/api/curves", f"/run/step/{STEP}", f"/run/step/{STEP}/{group}", f"/run/step/3/{group}",
         f"/run/tokens/{STEP}/0/{group}", f"/api/tokens/run/step/{STEP}/{group}",
-        f"/run/problem/{uid}", "/search?q=symmetry", "/search?what=cut", f"/eval/sample/{sample['benchmark']}/{sample['uid']}",
+        f"/run/problem/{uid}", "/search?q=symmetry", "/search?verdict=wrong", f"/eval/sample/{sample['benchmark']}/{sample['uid']}",
         "/compare/eval/eval", "/run?counted=1",
     ]  # fmt: skip
     return directory, addresses

@@ -68,8 +68,8 @@ def test_a_search_finds_what_the_files_say_and_leads_there(page, server, story):
     page.select_option("[name=verdict]", "ungraded")
     follow(page, page.get_by_role("button", name="Search"), "**verdict=ungraded*")
     assert all("ungraded" in text for text in page.locator(".hits li > span.faint").all_text_contents())
-    page.goto(f"{server}/search?q=symmetry&min_tokens=many")
-    assert page.locator("[role=alert]").text_content() == "min tokens is 'many'; use a whole number"
+    page.goto(f"{server}/search?q=symmetry&first_step=many")
+    assert page.locator("[role=alert]").text_content() == "first step is 'many'; use a whole number"
     page.goto(f"{server}/search?q=symmetry")
     follow(page, page.locator(".hits li").nth(3).locator("a"), "**/step/**")
     assert "symmetry" in page.locator(".card:target").text_content().lower()

@@ -88,8 +88,7 @@ def test_a_snippet_is_around_the_first_match(tmp_path):
     [
         ("x" * 2000, {}, "has 2,000 characters; use 1,000 or fewer"),
         ("gold", {"verdict": "corect"}, r"verdict is 'corect'; did you mean 'correct'\?"),
-        ("gold", {"context": "x"}, "context is 'x'"),
-        ("gold", {"min_tokens": "many"}, "min tokens is 'many'; use a whole number"),
+        ("gold", {"first_step": "many"}, "first step is 'many'; use a whole number"),
     ],
 )
 def test_a_mistake_is_one_sentence(run, query, form, sentence):
