@@ -51,11 +51,12 @@ for alpha in 1 2 4 8; do # of eq. 3, in groups that recalled something
     ARM[clip_a$alpha]="r3 $BOTH replay.recall_failures=true advantage.alpha=$alpha"
     ARM[ratio1_a$alpha]="${ARM[clip_a$alpha]} replay.old_logprobs=recompute"
 done
-# a quarter of the problems have a solution: stored, and trained on at a rate before step 1 (research/successes.py)
-STORE="r3_earned data.reasoning_gym.solved=0.25"
+# SOLVED, a share of the problems, have a solution: stored, and trained on at a rate before step 1 (research/successes.py)
+SOLVED="data.reasoning_gym.solved=${SOLVED:-0.25}"
+STORE="r3_earned $SOLVED"
 ARM[store]="$STORE replay.imported.weight=ratio1" ARM[store_clip]="$STORE"
 for rate in 1e-3 3e-3; do
-    ARM[sft${rate}_grpo]="grpo data.reasoning_gym.solved=0.25 data.reasoning_gym.warm_up=$rate"
+    ARM[sft${rate}_grpo]="grpo $SOLVED data.reasoning_gym.warm_up=$rate"
     ARM[sft${rate}_store]="${ARM[store]} data.reasoning_gym.warm_up=$rate"
 done
 # of each arm the best by the mean of final accuracy and mean accuracy over seeds 101 and 102 of own_skills
