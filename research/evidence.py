@@ -51,6 +51,7 @@ COUNTED = (
     "r3/groups/collapsed_after",
     "r3/filter/dropped_groups",
 )
+SOLUTIONS = ("solved", "style", "warm_up")  # of data.reasoning_gym
 # where and as which run: no part of what was computed
 NOT_COMPARED = ("run_dir", "arm", "train.seed")
 Numbers = list[int | float]
@@ -220,6 +221,12 @@ def read_regime(
     )
 
 
+def _drawn(settings: dict[str, Any]) -> dict[str, Any]:
+    """Say what the problems are drawn by: the solutions to them (research/successes.py) are part of an arm."""
+    key = "data.reasoning_gym"
+    return {key: {name: value for name, value in settings.get(key, {}).items() if name not in SOLUTIONS}}
+
+
 def as_run(evidence: Evidence) -> Run:
     """For `compare`. The lines of `metrics` are the stretches between two evaluations, not steps: sums over them are the
     run's, means over steps are not."""
@@ -237,7 +244,7 @@ def as_run(evidence: Evidence) -> Run:
         arm=evidence.arm,
         seed=evidence.seed,
         finished=True,
-        settings=evidence.settings,
+        settings=evidence.settings | _drawn(evidence.settings),
         evaluations=evaluations,
         metrics=metrics,
         training_problems=evidence.problems,
