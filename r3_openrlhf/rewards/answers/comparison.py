@@ -53,6 +53,7 @@ _PRIME = re.compile(r"([a-zA-Z])\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 _TRANSPOSED = re.compile(r"([A-Z])\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?(?![a-zA-Z])")
 _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
 _PERMUTATION = re.compile(r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+|(?:\(\s*[a-z](?:\s+[a-z]){1,25}\s*\)\s*)+")
+_MEGA = re.compile(r"\d[\s\\,~]*(?:\\(?:text|mathrm)\s*\{\s*)?(M|m)(?=(?:Hz|W|J|N|V|A|Pa|Ω|eV|g|B)(?![a-zA-Z]))")
 _FEET = re.compile(r"\d\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 # in one spelling \\sim is \\neg
 _ALIKE = re.compile(r"(?:\\triangle)?([A-Z]{3,8})(\\(?:neg|sim|cong|simeq|equiv))(?:\\triangle)?([A-Z]{3,8})")
@@ -243,6 +244,9 @@ def _marks_differ(answer: str, reference: str) -> bool:
         return True  # 30' is not 30 degrees
     if ("=" in answer) != ("=" in reference):  # "f'(x) = 2x" for 2x
         return False
+    prefixes = _MEGA.findall(answer), _MEGA.findall(reference)
+    if all(prefixes) and prefixes[0] != prefixes[1]:
+        return True  # 3 MW are not 3 mW
     own, wanted = _NAMED.match(answer), _NAMED.match(reference)
     if own and wanted and _compare_names(normalise(own[1]), normalise(wanted[1])) is False:
         return True  # another angle

@@ -47,7 +47,10 @@ _LONE_CHOICE = re.compile(r"[\s*_$(\"'`]*([A-J]|[-+]?\d+(?:[.,]\d+)*)[\s*_$)\"'`
 _FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*")
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
 # what is before the last of several numbers
-_LISTED = re.compile(r"[\d})$]\s*(?:,\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$")
+_LISTED = re.compile(r"[\d})$]\s*(?:,\s|,\s+\$?-?\d+\$?,?\s+and\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$")
+_MEASURED = re.compile(
+    r"\$(?:[^$=\n]{0,80}=)?([^$=\n]{1,60}\\(?:text|mathrm)\{[^$=\n]{1,40})\$[.\s*]*$"
+)  # "$A = 8\text{ cm}$."
 _LAST_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?=\D*$)")
 _HEADING = re.compile(r"[\s*_]*(?:\d+[.):]\s*)?[A-Za-z]{3,}")
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
@@ -209,6 +212,8 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
         and _STATEMENT["says_none"].search(text, max(0, len(text) - STATEMENT_CHARS))
     ):
         return None
+    if statement is None and (measured := _MEASURED.search(end)):
+        return FinalAnswer(measured[1], exact=True)
     several = _GUESS["several"].search(end[-STATEMENT_CHARS // 10 :]) if statement is None else None
     if several and re.search(r",|\band\b", several["several"]):
         return FinalAnswer(several["several"].strip(" .*"), exact=True)

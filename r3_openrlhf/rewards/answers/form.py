@@ -128,8 +128,9 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
         said, wanted = number(answer), number(gold)
         return said is None or wanted is None or said.unit is not None and said.value == wanted.value
     said, wanted = number(answer), number(gold)
-    if said and wanted and said.percent != wanted.percent and problem and said.value == wanted.value < 1:
-        return _SAYS["percent_asked"].search(problem) is None  # 0.2% for a share of 0.2
+    if said and wanted and said.percent != wanted.percent and problem and said.value == wanted.value:
+        is_share = wanted.value < 1 or "how many" in problem.lower()
+        return is_share and _SAYS["percent_asked"].search(problem) is None  # 0.2% for a share of 0.2, 3% for 3 dogs
     other_case = {letter for letter in _letters(answer) ^ _letters(gold) if letter.swapcase() in _letters(gold)}
     if other_case and {*other_case, *"".join(other_case).swapcase()} <= _letters(problem):
         return True  # Mg for mg, where the problem has M and m
@@ -362,8 +363,8 @@ def _other_notation(answer: str, gold: str, problem: str) -> bool:
     if not is_literal(gold) or not any(_formula(answer).plain == formula.plain for formula in formulas(problem)):
         return False
     own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
-    if own is not None and wanted is not None:
-        return True  # two fractions of one value: the other is the reduced one
+    if own is not None and (wanted is not None or gold.isdecimal()):
+        return True  # two fractions of one value, or 6/2 for 3: the other is the reduced one
     repeating = "\\overline" in answer and "\\overline" not in gold
     return repeating or _notation(answer) != _notation(gold) and _SAYS["notation_asked"].search(problem) is not None
 

@@ -44,7 +44,8 @@ _UNFINISHED = re.compile(
     r"(?<![.\d'])\d+\s*(?:\\ldots|\.{2,}|'+|\\cdots|[-+/=^_<>?]|\\(?:times|cdot|div|pm|prime)(?![a-zA-Z]))\s*$"
 )
 _FUNCTION_OF_NUMBER = re.compile(
-    r"\\(?:log|ln|exp|sin|cos|tan|cot|sec|csc)(?![a-zA-Z])[^a-zA-Z]*$|^\s*(?:\|[-\d./]+\||\[[-\d./]+\])\s*$"
+    r"\\(?:log|ln|exp|sin|cos|tan|cot|sec|csc)(?![a-zA-Z])[^a-zA-Z]*$"
+    r"|^\s*(?:\||\[|\\lvert)\s*[-\d./{}]+\s*(?:\||\]|\\rvert)\s*$"
 )
 _NO_DIGIT = re.compile(r"[^0-9]+")
 

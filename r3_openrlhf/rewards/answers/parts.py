@@ -22,7 +22,7 @@ _MATRIX = re.compile(
 )
 _PROSE = re.compile(r"\$|(?<![a-zA-Z\\])[a-z]{2,} [a-z]{2}")
 _HEAD = re.compile(
-    r"\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z])\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb)"
+    r"\s*[A-Z]'?\s*(?=\([^()]*,[^()]*\)\s*$)|\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z])\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb)"
 )
 _CASES = re.compile(r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
 _IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")
@@ -42,6 +42,10 @@ def same_list(answer: str, gold: str, agree: Agree) -> bool | None:
     wanted = split_parts(gold)
     if wanted is None or _PROSE.search(gold) or wanted[0] == "" and len(wanted[1]) == 1 and OR.search(answer):
         return None  # one value, said in several ways, or in a sentence
+    if wanted[0] == "()" and OR.search(answer):
+        return False  # "1 or 2" is no point
+    if "matrix" in wanted[0] and "\\begin" in answer and _MATRIX.fullmatch(answer.strip()) is None:
+        return None  # a product with a matrix
     texts = [(answer, gold)]
     texts += [(COMMA_OF_THOUSANDS.sub("", answer), gold)] if _FOUR_DIGITS.search(gold) else []
     texts += [(_spaced(answer), _spaced(gold))] if "," in gold + answer else []

@@ -17,7 +17,7 @@ _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉⁰¹²³⁴⁵⁶⁷
 _SPACES = re.compile(r"(?:\s|\\[,;:! ]|~|\\q?quad(?![a-zA-Z]))+")
 _MARKS = re.compile(r"\\left|\\right|\\displaystyle|\\!|\*\*|__|[`\"“”]|(?<!\\)\$|\\[()\[\]]")
 _OTHER_TEXT = re.compile(
-    r"\\(?:operatorname|emph|mathsf|mathit|boldsymbol|underline|textsc|textsf|texttt|bf|rm)\*?\s*\{([^{}]*)\}"
+    r"\\(?:operatorname|emph|mathtt|mathsf|mathit|boldsymbol|underline|textsc|textsf|texttt|bf|rm)\*?\s*\{([^{}]*)\}"
 )
 
 

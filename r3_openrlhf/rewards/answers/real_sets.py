@@ -69,7 +69,7 @@ def condition(text: str) -> str:
 
 
 def _union(text: str, names: set[str]) -> Set:
-    text = condition(text).replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}")
+    text = condition(text.replace("\\left", "").replace("\\right", "")).replace("\\{", "{").replace("\\}", "}")
     text = text.replace("^{+}", "^+").replace("^{-}", "^-")
     parts = _OR.split(text)
     if len(parts) > MAX_PIECES:

@@ -181,7 +181,11 @@ def asked_unit(problem: str, stated: str) -> str | None:
         if (
             unit
             and unit != stated
-            and (unit.count("/") == stated.count("/") and conversion(unit, stated) or {unit, stated} <= _MONEY)
+            and (
+                unit.count("/") == stated.count("/")
+                and conversion(_with_power(unit)[0], _with_power(stated)[0])
+                or {unit, stated} <= _MONEY
+            )
         ):
             return unit
     return None
@@ -210,7 +214,7 @@ def _known(words: str, power: str | None) -> str | None:
         return _SPEEDS[text]
     sides = [side.strip() for side in re.split(r"/|\bper\b", text)]
     if len(sides) == 2 and (below := _with_exponent(sides[1], None)):
-        above = _with_exponent(sides[0], None) or ""
+        above = _SYMBOLS.get(symbol.partition("/")[0]) or _with_exponent(sides[0], None) or ""
         return f"{above}/{_raised(below, power)}"
     if len(sides) == 1 and (product := _PRODUCT.fullmatch(f"{text}{power or ''}")):  # "m s^{-1}"
         units = _one(product[1]), _one(product[2])
