@@ -35,6 +35,10 @@ TOKEN_OF_A_MARK = _MARKS["token"]
 _ANSWER_KEYS = frozenset("answer final_answer result solution correct_answer choice response".split())
 _SHORT_ANSWER = re.compile(r"[^\n]{0,200}\d[^\n]{0,200}\s*|\s*(?:[\w-]+ ?){1,4}[.!]?\s*")
 _QUESTION_ENDS = re.compile(r"\n\s*\n|\b(?:answer|solution|assistant)\s*[:.]", re.IGNORECASE)
+_TEMPLATES = {  # what a sentence states, in this order
+    "hedged": r"\text{{{hedged}}}", "choice": "{letter}", "amount": r"{number}\text{{ {of}}}",
+    "label": r"\textbf{{({a}{b})}} {value}", "words": "{words}", "formula": "{formula}",
+}  # fmt: skip
 _LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
 _SENTENCE_BEGINS = re.compile(r"[.!?]\s+(?=[A-Z\d$])|\n\s*")
 _BOLD = re.compile(r"\s*\*\*([^*\n]{1,200})\*\*[.\s]*")
@@ -200,23 +204,15 @@ def _in_json(text: str) -> FinalAnswer | None:
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """Return the answer of the last statement, or the end of a text without one."""
     end = last_line(text) or ""
-    if statement is None and (
-        lone := _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
-    ):
-        return FinalAnswer(lone[1], exact=True)
-    if statement is None and _STATEMENT["answers"].search(text) and _only_denied(text):
-        return None
-    if (
-        statement is None
-        and ("nswer" in text or " were " in text)
-        and _STATEMENT["says_none"].search(text, max(0, len(text) - STATEMENT_CHARS))
-    ):
-        return None
-    if statement is None and (measured := _MEASURED.search(end)):
-        return FinalAnswer(measured[1], exact=True)
-    several = _GUESS["several"].search(end[-STATEMENT_CHARS // 10 :]) if statement is None else None
-    if several and re.search(r",|\band\b", several["several"]):
-        return FinalAnswer(several["several"].strip(" .*"), exact=True)
+    if statement is None:
+        lone = _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
+        if lone or (lone := _MEASURED.search(end)):
+            return FinalAnswer(lone[1], exact=True)
+        if _is_denied(text[-STATEMENT_CHARS:]):
+            return None
+        several = _GUESS["several"].search(end[-STATEMENT_CHARS // 10 :])
+        if several and re.search(r",|\band\b", several["several"]):
+            return FinalAnswer(several["several"].strip(" .*"), exact=True)
     snippet = _first_number(text[-TAIL_CHARS:]) if statement is None else statement
     if statement and any(map(snippet.__contains__, _WORDS_OF_REASONS)) and not _STATED["exactly"].search(snippet):
         snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
@@ -232,10 +228,11 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     return FinalAnswer(snippet, exact=False, stated=statement is not None)
 
 
-def _only_denied(text: str) -> bool:
-    """Tell whether every statement of an answer is denied or only thought of."""
-    marks = list(_STATEMENT["answers"].finditer(text, max(0, len(text) - STATEMENT_CHARS)))
-    return all(_STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()]) for mark in marks)
+def _is_denied(text: str) -> bool:
+    """Tell whether a text has no answer, or every statement of one is denied or only thought of."""
+    marks = list(_STATEMENT["answers"].finditer(text))
+    denied = [_STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()]) for mark in marks]
+    return bool(marks) and all(denied) or _STATEMENT["says_none"].search(text) is not None
 
 
 def _first_number(text: str) -> str:
@@ -263,20 +260,13 @@ def _stated(snippet: str) -> str | None:
     if (value := value_in_words(snippet.removeprefix("Answer:").strip(" 。.个"))) is not None:
         return str(value)
     snippet = _MINUS.sub("-", _IN_TYPE.sub(r"\1", snippet.replace("−", "-")))
-    if hedged := _STATED["hedged"].search(snippet):
-        return rf"\text{{{hedged['hedged']}}}"
-    if choice := _STATED["choice"].search(snippet):
-        return choice["letter"]
-    if (amount := _STATED["amount"].search(snippet)) and (
-        number(rf"{amount['number']}\text{{ {amount['of']}}}") or _GUESS["scaled"].match(amount["of"])
-    ):
-        return rf"{amount['number']}\text{{ {amount['of']}}}"
-    if label := _STATED["label"].search(snippet):
-        return rf"\textbf{{({label['a'] or label['b']})}} {label['value']}"
-    if words := _STATED["words"].search(snippet):
-        return words["words"]
-    formula = _STATED["formula"].search(snippet)
-    return formula["formula"].strip() if formula and _IS_FORMULA.match(formula["formula"]) else None
+    for name, template in _TEMPLATES.items():
+        if said := _STATED[name].search(snippet):
+            text = template.format(**said.groupdict(""))
+            if name == "amount" and not (number(text) or _GUESS["scaled"].match(said["of"])):
+                continue
+            return text.strip() if name != "formula" or _IS_FORMULA.match(text) else None
+    return None
 
 
 def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
