@@ -263,7 +263,7 @@ def _stated(snippet: str) -> str | None:
     for name, template in _TEMPLATES.items():
         if said := _STATED[name].search(snippet):
             text = template.format(**said.groupdict(""))
-            if name == "amount" and not (number(text) or _GUESS["scaled"].match(said["of"])):
+            if name == "amount" and not (number(text) or _GUESS["changed"].search(said["of"])):
                 continue
             return text.strip() if name != "formula" or _IS_FORMULA.match(text) else None
     return None

@@ -67,6 +67,8 @@ def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
 def is_right(kind: Kind, value: Any, answer: str, problem: str, *, exact: bool) -> bool:
     """Tell whether a text gives the reference's value: the text itself, each of the alternatives in
     it, or a sentence with it."""
+    if not exact and answer.rstrip().endswith("?"):
+        return False
     texts = answer.split(ALTERNATIVE) if exact else kind.find(answer, problem)
     if not exact and len(texts) == 1 and texts[0] and DENIES.search(answer.partition(texts[0])[0]):
         return False
