@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from r3_openrlhf.method.core.checks import finite_value, whole_number
 from r3_openrlhf.method.core.entropy import token_logprobs_and_entropy
 
 
@@ -31,11 +30,7 @@ def chunked_logprobs(
     of [C, V] and never one of [T, V]. The weight's gradient is summed over the chunks in float32
     ([V, H] once), as one product of all tokens would be. torch's own `linear_cross_entropy` in
     chunks computes the gradient of a mean or a sum in the forward pass; a policy loss weighs each
-    token only later.
-
-    Raises:
-        ValueError: shapes that do not match, temperature <= 0, chunk_tokens below 1."""
-    _check(hidden_TH, weight_VH, labels_T, temperature, chunk_tokens)
+    token only later. Settings are checked where a run starts (train.logits_chunk_tokens)."""
     return _ChunkedLogprobs.apply(hidden_TH, weight_VH, labels_T, float(temperature), chunk_tokens)
 
 
@@ -49,7 +44,6 @@ def chunked_logprobs_and_entropy(
     temperature: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`core.entropy.token_logprobs_and_entropy` by chunks: log-probs, nats; float32 [T]."""
-    _check(hidden_TH, weight_VH, labels_T, temperature, chunk_tokens)
     parts = [
         token_logprobs_and_entropy(hidden_TH[chunk] @ weight_VH.T, labels_T[chunk], temperature=temperature)
         for chunk in _chunks(len(hidden_TH), chunk_tokens)
@@ -110,16 +104,3 @@ def _scaled_logits(
 
 def _chunks(tokens: int, chunk_tokens: int) -> list[slice]:
     return [slice(start, start + chunk_tokens) for start in range(0, tokens, chunk_tokens)]
-
-
-def _check(
-    hidden_TH: torch.Tensor, weight_VH: torch.Tensor, labels_T: torch.Tensor, temperature: float, chunk_tokens: int
-) -> None:
-    whole_number("chunk_tokens", chunk_tokens, minimum=1)
-    finite_value("temperature", temperature, above=0)
-    if hidden_TH.dim() != 2 or weight_VH.dim() != 2 or hidden_TH.shape[1] != weight_VH.shape[1]:
-        raise ValueError(
-            f"hidden_TH has shape {tuple(hidden_TH.shape)} and weight_VH {tuple(weight_VH.shape)}; they must be [T, H] and [V, H]"
-        )
-    if labels_T.shape != hidden_TH.shape[:1]:
-        raise ValueError(f"labels_T has shape {tuple(labels_T.shape)}; hidden_TH has {len(hidden_TH)} tokens")

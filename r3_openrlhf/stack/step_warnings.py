@@ -1,13 +1,17 @@
-"""Say what looks wrong in the first steps' rollouts, and what goes wrong slowly, in sentences."""
+"""Say what looks wrong in the first steps' rollouts, and what goes wrong slowly, in the sentences of
+step_warnings.toml."""
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 
 from r3_openrlhf.method.types import Rollout, Verdict
 
+SENTENCES: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 FIRST_STEPS = 3
 NEARLY_ALL = 0.95
 
@@ -37,20 +41,12 @@ def early_warnings(rollouts: Sequence[Rollout], *, step: int) -> dict[str, str]:
     if step > FIRST_STEPS or not rollouts:
         return found
     if truncated >= NEARLY_ALL * total:
-        found["truncated"] = (
-            f"step {step}: {truncated} of {total} responses were cut off at the limit of tokens; raise rollout.max_new_tokens, or "
-            "see whether the model's end token is one of the run"
-        )
+        found["truncated"] = SENTENCES["truncated"].format(step=step, truncated=truncated, total=total)
     if graded and not correct:
-        found["none correct"] = (
-            f"step {step}: none of {len(graded)} graded responses is correct; look at some with "
-            f"`r3 show RUN --rollouts --step {step}` before you wait for more"
-        )
+        found["none correct"] = SENTENCES["none_correct"].format(step=step, graded=len(graded))
     if correct and wrong and fmean(correct) <= fmean(wrong):
-        found["contradiction"] = (
-            f"step {step}: {len(correct) / len(graded):.0%} of the responses count as correct, but their mean reward {fmean(correct):.3g} "
-            f"is not above that of the wrong ones, {fmean(wrong):.3g}; see reward.correct_from"
-        )
+        facts = {"share": len(correct) / len(graded), "right": fmean(correct), "wrong": fmean(wrong)}
+        found["contradiction"] = SENTENCES["contradiction"].format(step=step, **facts)
     return found
 
 
@@ -75,11 +71,8 @@ def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
     found = {}
     memory = [line[ASLEEP] for line in lines if ASLEEP in line]
     if len(memory) > 1 and memory[-1] - memory[0] > MORE_BYTES:
-        found["memory"] = (
-            f"step {int(lines[-1]['step'])}: while the engine sleeps, {memory[-1] / 2**30:.1f} GiB of the GPU are not the policy's, "
-            f"{memory[0] / 2**30:.1f} at the beginning; if this continues, the run will run out of memory; starting it again (it resumes) "
-            "frees it"
-        )
+        gib = {"now": memory[-1] / 2**30, "first": memory[0] / 2**30}
+        found["memory"] = SENTENCES["memory"].format(step=int(lines[-1]["step"]), **gib)
     if len(lines) < 2 * WINDOW:
         return found
     step = int(lines[-1]["step"])
@@ -87,28 +80,13 @@ def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
     length, first_length = _mean(now, LENGTH), _mean(then, LENGTH)
     cut, first_cut = _mean(now, CUT), _mean(then, CUT)
     if cut is not None and first_cut is not None and cut >= TRUNCATED and cut - first_cut >= MORE_TRUNCATED:
-        found["truncation"] = (
-            f"step {step}: {cut:.0%} of the responses are cut off at the limit of tokens, {first_cut:.0%} at the beginning; most of "
-            "what is cut off is wrong, so accuracy falls next: raise rollout.max_new_tokens, or let length cost something "
-            "(reward.length_reward_max_tokens)"
-        )
+        found["truncation"] = SENTENCES["truncation"].format(step=step, now=cut, first=first_cut)
     elif length and first_length and length >= LONGER * first_length:
-        found["length"] = (
-            f"step {step}: responses have {length:,.0f} tokens, {first_length:,.0f} at the beginning, and a step takes longer "
-            f"accordingly; see `r3 plan ... mean_tokens={length:.0f}`"
-        )
+        found["length"] = SENTENCES["length"].format(step=step, now=length, first=first_length)
     entropy, first_entropy = _mean(now, ENTROPY), _mean(then, ENTROPY)
     if entropy is not None and first_entropy and not LOW_ENTROPY <= entropy / first_entropy <= HIGH_ENTROPY:
-        fell = entropy < first_entropy
-        found["entropy"] = (
-            f"step {step}: the entropy of a token is {entropy:.3g} nats, {first_entropy:.3g} at the beginning; "
-            + (
-                "the rollouts of a group become alike and nothing is left to compare: train.eps_clip_high above eps_clip_low, or a "
-                "lower train.learning_rate"
-                if fell
-                else "the policy dissolves: a lower train.learning_rate, or train.kl_coef above 0"
-            )
-        )
+        why = SENTENCES["entropy_fell" if entropy < first_entropy else "entropy_rose"]
+        found["entropy"] = SENTENCES["entropy"].format(step=step, now=entropy, first=first_entropy, why=why)
     return found
 
 

@@ -107,20 +107,3 @@ def test_no_tensor_of_all_logits_is_made(monkeypatch):
     hidden, weight, labels, gradient = drawn(4, tokens=8)
     with_gradient(lambda h, w: chunked_logprobs(h, w, labels, chunk_tokens=4), hidden, weight, gradient)
     assert [size for size in sizes if size[1] == 11] == [(4, 11)] * 4
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"chunk_tokens": 0}, "chunk_tokens is 0"),
-        ({"temperature": 0.0}, "temperature is 0.0; use a number above 0"),
-        ({"labels_T": torch.zeros(3, dtype=torch.long)}, "labels_T has shape .3,.; hidden_TH has 7 tokens"),
-        ({"weight_VH": torch.zeros(11, 4, dtype=torch.float64)}, "they must be .T, H. and .V, H."),
-    ],
-)
-def test_what_does_not_fit_is_refused(change, message):
-    hidden, weight, labels, _ = drawn(5)
-    arguments = {"hidden_TH": hidden, "weight_VH": weight, "labels_T": labels, "chunk_tokens": 2} | change
-    for function in (chunked_logprobs, chunked_logprobs_and_entropy):
-        with pytest.raises(ValueError, match=message):
-            function(**arguments)
