@@ -29,7 +29,7 @@ class Run(NamedTuple):
 def response_of(
     prompt_ids: Sequence[int],
     runs: Sequence[Run],
-    grade: Grade | GradeRequest,
+    grade: Grade | GradeRequest | None,
     *,
     prompt: str,
     label: str,
@@ -39,7 +39,7 @@ def response_of(
     """One response as OpenRLHF's generator takes it (samples_generator.py): its keys, and `r3`.
 
     Arrays, not upstream's lists: they become tensors without a loop over tokens. The action ranges
-    are the sampled runs, and the log-probs of all other tokens are 0. grade: or what it is asked with."""
+    are the sampled runs, and the log-probs of all other tokens are 0. grade: or what it is asked with; None: later."""
     ends = list(itertools.accumulate((len(run.ids) for run in runs), initial=len(prompt_ids)))
     logprobs = np.zeros(ends[-1], dtype=np.float32)
     ranges = []

@@ -18,8 +18,8 @@ from copy import deepcopy
 
 import numpy as np
 from openrlhf.utils.agent import AgentExecutorBase
+from vllm.sampling_params import RequestOutputKind
 
-from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.core.entropy import entropy_statistics, topk_entropy_bounds
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import EntropyBounds, EntropySource
@@ -47,9 +47,6 @@ class SamplingExecutor(AgentExecutorBase):
     """Samples as R³ needs it."""
 
     def __init__(self) -> None:
-        from vllm.sampling_params import RequestOutputKind  # logprobs_array does without vllm
-
-        self.output_kind = RequestOutputKind.FINAL_ONLY
         self.config = config_from_environment()
         self.stops: dict[tuple[str, ...], tuple[list[int], list[str]]] = {}
 
@@ -59,7 +56,7 @@ class SamplingExecutor(AgentExecutorBase):
         params = deepcopy(params)
         params.logprobs = logprobs
         params.flat_logprobs = True  # one list a response, not a dict for each token
-        params.output_kind = self.output_kind  # final only: else an output per token
+        params.output_kind = RequestOutputKind.FINAL_ONLY  # final only: else an output per token
         params.detokenize = False  # k texts cost more than log-probs; decoded once
         texts = (*self.config.rollout.stop, *stops)
         if texts not in self.stops:
@@ -75,8 +72,8 @@ class AgentExecutor(SamplingExecutor):
         super().__init__()
         self.grader = make_grader(self.config.reward)
         self.reads_groups = self.config.reward.reads_groups
-        self.top_logprobs = top_logprobs_wanted(self.config)
-        self.vocab_size: int | None = None
+        by_bounds = self.config.ranks_by_entropy and self.config.ranking.entropy_source != EntropySource.EXACT
+        self.top_logprobs = TOP_LOGPROBS if by_bounds and "ranking" in self.config.algorithm.mechanisms else 0
         self.record, self.playback = folder_of(RECORD), folder_of(PLAYBACK)
         self._asked: Counter = Counter()  # of (seed of the step, prompt)
         self.tools = Tools(self.config) if self.config.agents.tools else None
@@ -109,13 +106,11 @@ class AgentExecutor(SamplingExecutor):
         bounds = None
         if self.top_logprobs > 0:
             logprobs_TK = np.concatenate([logprobs_TK for _, logprobs_TK in pieces if logprobs_TK is not None])
-            bounds = self._bounds(logprobs_TK[:, 1:], vocab_size=self.engine_vocab_size(llm_engine))
+            bounds = self._bounds(logprobs_TK[:, 1:], vocab_size=llm_engine.llm.model_config.get_vocab_size())
         seconds = time.perf_counter() - started
 
-        counts = {}
-        if calls is not None:
-            given = len(response_ids) - num_sampled
-            counts = dict(zip(TOOL_COUNTS, (calls.number, calls.failed, given), strict=True))
+        given = len(response_ids) - num_sampled
+        counts = dict(zip(TOOL_COUNTS, (calls.number, calls.failed, given), strict=True)) if calls else {}
         text = as_graded(prompt, response_text(hf_tokenizer, own_ids))
         request = GradeRequest.about(record, text, num_tokens=num_sampled, truncated=truncated, prompt=prompt)
         response = response_of(
@@ -160,9 +155,8 @@ class AgentExecutor(SamplingExecutor):
             pieces.append((ids, logprobs_TK))
             so_far += ids
             room = max_tokens - len(so_far)
-            answer = None
-            if calls is not None and reason == "stop" and room > 0:
-                answer = await calls.after(ids, room=room)
+            may_go_on = calls is not None and reason == "stop" and room > 0
+            answer = await calls.after(ids, room=room) if may_go_on else None
             if answer is None:
                 return pieces, reason
             if answer:
@@ -197,33 +191,15 @@ class AgentExecutor(SamplingExecutor):
 
     def _bounds(self, logprobs_Tk: np.ndarray, *, vocab_size: int) -> EntropyBounds:
         """Both statistics grow with every H_t: of lower bounds they are lower, of upper upper."""
-        lower_T, upper_T = topk_entropy_bounds(logprobs_Tk, vocab_size=vocab_size)
-        fraction = self.config.ranking.peak_fraction
-        peak_lower, global_lower = entropy_statistics(lower_T, peak_fraction=fraction)
-        peak_upper, global_upper = entropy_statistics(upper_T, peak_fraction=fraction)
-        return EntropyBounds(
-            peak_lower=peak_lower, peak_upper=peak_upper, global_lower=global_lower, global_upper=global_upper
+        lower, upper = (
+            entropy_statistics(bound_T, peak_fraction=self.config.ranking.peak_fraction)
+            for bound_T in topk_entropy_bounds(logprobs_Tk, vocab_size=vocab_size)
         )
-
-    def engine_vocab_size(self, llm_engine) -> int:
-        """Width of the engine's logits, for the tail bound; at least the tokenizer's size."""
-        if self.vocab_size is None:
-            self.vocab_size = llm_engine.llm.model_config.get_vocab_size()
-        return self.vocab_size
+        return EntropyBounds(peak_lower=lower[0], peak_upper=upper[0], global_lower=lower[1], global_upper=upper[1])
 
 
 # Most likely tokens per position for bounds on entropy (ranking.entropy_source=auto and topk).
 TOP_LOGPROBS = 20
-
-
-def top_logprobs_wanted(config: R3Config) -> int:
-    """k: nothing but a ranking by bounds needs more than the sampled token's log-prob."""
-    needed = (
-        "ranking" in config.algorithm.mechanisms
-        and config.ranks_by_entropy
-        and config.ranking.entropy_source != EntropySource.EXACT
-    )
-    return TOP_LOGPROBS if needed else 0
 
 
 def logprobs_array(logprobs, num_tokens: int) -> np.ndarray:

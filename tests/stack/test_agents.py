@@ -21,7 +21,7 @@ from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.method.history import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
-from r3_openrlhf.problems.agents import memory  # noqa: E402
+from r3_openrlhf.problems.agents import trajectory as trajectories  # noqa: E402
 from r3_openrlhf.problems.agents.environment import environment_pool  # noqa: E402
 from r3_openrlhf.problems.agents.replay import whole_trajectories  # noqa: E402
 from r3_openrlhf.problems.agents.trajectory import End  # noqa: E402
@@ -67,7 +67,7 @@ def environments():
 @pytest.fixture
 def executor(monkeypatch, environments, in_a_job):
     """Of an agentic run with these overrides. The processes of its environments serve all tests, and prompts have no last line."""
-    monkeypatch.setattr(memory, "INSTRUCTION", "")
+    monkeypatch.setattr(trajectories, "INSTRUCTION", "")
 
     def made(*overrides):
         config = load_config(

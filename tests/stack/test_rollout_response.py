@@ -62,6 +62,8 @@ def test_log_probs_that_are_not_of_these_tokens_are_refused():
 
 
 class Engine:
+    llm = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 100))
+
     async def generate(self, prompt_ids, params):
         self.prompt_ids, self.params = prompt_ids, params
         assert (params.logprobs, params.flat_logprobs, params.detokenize) == (K, True, False)
@@ -83,7 +85,7 @@ def executor(monkeypatch, in_a_job):
     monkeypatch.setattr(rollout_executor, "TOP_LOGPROBS", K)
     in_a_job(load_config("cpu_smoke", ["run_dir=unused", "reward.urls=[http://localhost:9]"]))
     executor = AgentExecutor()
-    executor.vocab_size, executor.grader = 100, Grader()
+    executor.grader = Grader()
     return executor
 
 
@@ -113,7 +115,7 @@ def test_a_function_of_a_group_gets_the_responses_to_one_prompt(
     (tmp_path / "own.py").write_text("def places(responses):\n    return list(range(len(responses)))\n")
     in_a_job(load_config("cpu_smoke", ["run_dir=unused", f"reward.function={tmp_path}/own.py:places"]))
     executor = AgentExecutor()
-    executor.vocab_size, actor = 100, SimpleNamespace(executor=executor, generate=Engine().generate)
+    actor = SimpleNamespace(executor=executor, generate=Engine().generate, llm=Engine.llm)
     ask = R3RolloutActor.generate_responses(
         actor, "ab", LABEL, SamplingParams(max_tokens=3), 16, byte_tokenizer, num_samples
     )

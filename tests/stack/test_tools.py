@@ -125,7 +125,7 @@ def executor(in_a_job, tmp_path, request):
 
     made.grader = SimpleNamespace(grade=grade)
     yield made
-    made.tools.close()
+    made.tools._pool.close()
 
 
 LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from r3_openrlhf.config import AgentsConfig
@@ -60,8 +59,7 @@ def steps_alone(trajectories: Sequence[Trajectory], *, depth: int) -> list[float
         if one.end is not End.LOST:
             by_task.setdefault(one.task_uid, []).append(one.anchors)
     num_steps = sum(len(anchors) for task in by_task.values() for anchors in task)
-    shared: Counter[int] = Counter()
-    for task in by_task.values():
-        for k in range(depth + 1):
-            shared[k] += sum(map(len, groups_of_steps(task, k)))
-    return [1 - shared[k] / num_steps if num_steps else 0.0 for k in range(depth + 1)]
+    shared = (
+        sum(len(group) for task in by_task.values() for group in groups_of_steps(task, k)) for k in range(depth + 1)
+    )
+    return [1 - steps / num_steps if num_steps else 0.0 for steps in shared]

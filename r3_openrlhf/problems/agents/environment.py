@@ -14,6 +14,7 @@ from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import load_object, nearest
 
 ENVIRONMENTS = {
+    "alfworld": "r3_openrlhf.problems.agents.alfworld:AlfWorld",
     "vault": "r3_openrlhf.problems.agents.vault:Vault",
 }
 

@@ -12,7 +12,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.types import PlayedTurn, Rollout
-from r3_openrlhf.problems.agents.memory import line_of_turn
+from r3_openrlhf.problems.agents.trajectory import line_of_turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -92,8 +92,3 @@ def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -
         for index, (turn, begin, end) in enumerate(zip(stored.turns, ends, ends[1:], strict=False))
     ]
     return trajectory, rollouts
-
-
-def recalled_name(stored: Rollout, place: int) -> str:
-    """Name the `place`-th trajectory that joins its task, uniquely in that task."""
-    return f"{place}@{stored.policy_step + 1}"

@@ -116,10 +116,8 @@ class TemplateCalls:
 
     def read(self, text: str, _names: Collection[str]) -> list[Call] | None:
         """Find the calls of a turn; None: there are none, and it is the last."""
-        calls = self._call.findall(text)
-        if not calls and self._mark and self._mark in text:
-            return [("", None)]  # an error is its answer
-        return [(name, self._decoded(argument)) for name, argument in calls] or None
+        calls: list[Call] = [(name, self._decoded(argument)) for name, argument in self._call.findall(text)]
+        return calls or ([("", None)] if self._mark and self._mark in text else None)  # an error is its answer
 
     def _decoded(self, text: str) -> str | None:
         try:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,22 +28,8 @@ from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.stack.convert import Run, response_of
 from r3_openrlhf.stack.rollout_executor import SamplingExecutor, logprobs_array
 
-
-class Sampled(NamedTuple):
-    """One response of the engine."""
-
-    prompt: str
-    prompt_ids: list[int]
-    response_ids: list[int]
-    logprobs_T: np.ndarray  # float32
-    text: str
-    finish_reason: str
-    state: str  # what it acts in
-
-    @property
-    def truncated(self) -> bool:
-        """True if the token limit stopped it."""
-        return self.finish_reason == "length"
+# of a response without tokens
+NOTHING = {"text": "", "turn_prompt": "", "entropy_bounds": None, "seconds": 0.0}
 
 
 class AgentExecutor(SamplingExecutor):
@@ -55,31 +42,30 @@ class AgentExecutor(SamplingExecutor):
         self._numbers = itertools.count()
 
     async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, **_images):
-        """One trajectory: the responses of its turns, in order; without any turn one response
-        without tokens.
+        """One trajectory: the responses of its turns, in order, of which the first has the trajectory.
+        Without any (lost, or no prompt fits) one of two padding tokens and no action.
 
         An environment that hangs or crashes costs its trajectory, whose turns are then ungraded."""
-        task = Label.from_json(label)
-        uid = str(next(self._numbers))
-        policy_step = getattr(llm_engine, "policy_step", None)
-        reflects = self.config.reflection.enabled and prompt != task.problem  # samples_generator.py
-        attempt = prompt if reflects else ""
-        trajectory, sampled = await self._play(
-            task, uid, attempt, sampling_params, max_length, hf_tokenizer, llm_engine
-        )
-        found = responses_of(
-            trajectory, sampled, self.config.agents, prompt=prompt, label=label, pad=hf_tokenizer.pad_token_id
-        )
-        for response in found:
-            response["r3"]["policy_step"] = policy_step
-        return found
+        trajectory, responses = await self._play(prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine)
+        if not responses:
+            pad = hf_tokenizer.pad_token_id
+            nothing = Run([], np.zeros(0, dtype=np.float32))
+            responses = [
+                response_of([pad, pad], [nothing], None, prompt=prompt, label=label, truncated=False, **NOTHING)
+            ]
+            responses[0]["r3"]["finish_reason"] = str(trajectory.end)
+        complete(responses, trajectory, self.config.agents)
+        for response in responses:
+            response["r3"]["policy_step"] = getattr(llm_engine, "policy_step", None)
+        return responses
 
     async def _play(
-        self, task: Label, uid: str, attempt: str, sampling_params, max_length: int, hf_tokenizer, llm_engine
-    ) -> tuple[Trajectory, list[Sampled]]:
+        self, prompt: str, label: str, sampling_params, max_length: int, hf_tokenizer, llm_engine
+    ) -> tuple[Trajectory, list[dict[str, Any]]]:
         """Play the task. Returns the trajectory and a response per turn, plus one whose answer was lost, if any."""
+        task, responses = Label.from_json(label), []
         room = max_length - sampling_params.max_tokens  # of a prompt: a turn may use its tokens
-        sampled: list[Sampled] = []
+        reflects = self.config.reflection.enabled and prompt != task.problem  # samples_generator.py
 
         def final_prompt(message: str) -> str:
             return render(hf_tokenizer, self.config.data, problem_message(self.config.data, message))
@@ -89,29 +75,58 @@ class AgentExecutor(SamplingExecutor):
 
         environment, episode = self.environments.session(), None
         count = lambda message: count_tokens(hf_tokenizer, final_prompt(message))  # noqa: E731
-        begun = partial(Episode, task_uid=task.uid, trajectory_uid=uid, settings=self.config.agents, attempt=attempt)
+        begun = partial(
+            Episode,
+            task_uid=task.uid,
+            trajectory_uid=str(next(self._numbers)),
+            settings=self.config.agents,
+            attempt=prompt if reflects else "",
+        )
         try:
             episode = begun((await ask((task.metadata or {})["seed"])).observation)
             while (message := episode.next_prompt(count=count, max_tokens=room)) is not None:
-                state = episode.observation.anchor
-                one = await self._sample(final_prompt(message), state, sampling_params, hf_tokenizer, llm_engine)
-                sampled.append(one)
-                episode.advance(await ask(episode.act(one.text, truncated=one.truncated)))
+                sample = partial(response_of, prompt=prompt, label=label, state=episode.observation.anchor)
+                one = await self._sample(final_prompt(message), sample, sampling_params, hf_tokenizer, llm_engine)
+                responses.append(one)
+                episode.advance(await ask(episode.act(one["r3"]["text"], truncated=one["truncated"])))
         except ItemLost as lost:
             episode = episode or begun(Observation(text=""))  # it never began
             episode.lose(lost.reason)
         finally:
             environment.close()
-        return episode.trajectory(), sampled
+        return episode.trajectory(), responses
 
-    async def _sample(self, prompt: str, state: str, sampling_params, hf_tokenizer, llm_engine) -> Sampled:
+    async def _sample(self, prompt: str, made: Callable[..., dict], sampling_params, hf_tokenizer, llm_engine) -> dict:
         params = self.sampling(sampling_params, hf_tokenizer, logprobs=0)  # the sampled token's alone
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         output = (await llm_engine.generate(prompt_ids, params)).outputs[0]
-        response_ids = list(output.token_ids)
-        logprobs_T = logprobs_array(output.logprobs, len(response_ids))[:, 0]
-        text = hf_tokenizer.decode(response_ids, skip_special_tokens=True)
-        return Sampled(prompt, prompt_ids, response_ids, logprobs_T, text, str(output.finish_reason), state)
+        ids, reason = list(output.token_ids), str(output.finish_reason)
+        run = Run(ids, logprobs_array(output.logprobs, len(ids))[:, 0])
+        text = hf_tokenizer.decode(ids, skip_special_tokens=True)
+        facts = {"turn_prompt": prompt, "text": text, "finish_reason": reason}
+        return made(prompt_ids, [run], None, truncated=reason == "length", **NOTHING | facts)
+
+
+def complete(responses: list[dict[str, Any]], trajectory: Trajectory, settings: AgentsConfig) -> None:
+    """Put the trajectory's verdict, rewards and turns into the responses."""
+    grade, returns = grade_of(trajectory), []
+    if trajectory.end is not End.LOST:
+        returns = trajectory.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty)
+    # of a lost trajectory the last response has no turn: the environment gave no answer
+    rows = itertools.zip_longest(responses, trajectory.turns, returns)
+    for index, (response, turn, step_return) in enumerate(rows):
+        facts = TurnFacts(
+            trajectory=trajectory.uid,
+            index=index,
+            state=response["r3"].get("state", ""),
+            reward=None if turn is None else turn.reward,
+            step_return=step_return,
+            valid=None if turn is None else turn.valid,
+        )
+        response |= {"reward": grade.reward, "scores": grade.score}
+        extracted = (turn.action or None) if turn is not None else None
+        response["r3"] |= {"grade": replace(grade, extracted=extracted), "turn": facts}
+    responses[0]["r3"]["trajectory"] = trajectory
 
 
 def grade_of(trajectory: Trajectory) -> Grade:
@@ -119,55 +134,10 @@ def grade_of(trajectory: Trajectory) -> Grade:
     A lost trajectory is ungraded."""
     if trajectory.end is End.LOST:
         return Grade(verdict=Verdict.UNGRADED, reason=f"environment: {trajectory.reason}", score=None, reward=None)
-    reward = sum(trajectory.rewards())
-    success = bool(trajectory.success)
+    reward, success = sum(trajectory.rewards()), bool(trajectory.success)
     return Grade(
         verdict=Verdict.CORRECT if success else Verdict.WRONG,
         reason="success" if success else "failure" if trajectory.end is End.DONE else str(trajectory.end),
         score=float(success),
         reward=reward,
     )
-
-
-def responses_of(
-    trajectory: Trajectory, sampled: list[Sampled], settings: AgentsConfig, *, prompt: str, label: str, pad: int
-) -> list[dict[str, Any]]:
-    """One dict per sampled response, for OpenRLHF's generator; the first has the trajectory.
-
-    A trajectory without a response (lost, or no prompt fits) has two padding tokens and no action.
-    """
-    grade = grade_of(trajectory)
-    returns = []
-    if trajectory.end is not End.LOST:
-        returns = trajectory.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty)
-    nothing = Sampled("", [pad, pad], [], np.zeros(0, dtype=np.float32), "", str(trajectory.end), "")
-    responses = []
-    # of a lost trajectory the last response has no turn: the environment gave no answer
-    for index, (one, turn, step_return) in enumerate(
-        itertools.zip_longest(sampled or [nothing], trajectory.turns, returns)
-    ):
-        facts = TurnFacts(
-            trajectory=trajectory.uid,
-            index=index,
-            state=one.state,
-            reward=None if turn is None else turn.reward,
-            step_return=step_return,
-            valid=None if turn is None else turn.valid,
-        )
-        response = response_of(
-            one.prompt_ids,
-            [Run(one.response_ids, one.logprobs_T)],
-            replace(grade, extracted=(turn.action or None) if turn is not None else None),
-            prompt=prompt,
-            label=label,
-            truncated=one.truncated,
-            text=one.text,
-            turn_prompt=one.prompt,
-            finish_reason=one.finish_reason,
-            entropy_bounds=None,
-            seconds=0.0,
-            turn=facts,
-        )
-        responses.append(response)
-    responses[0]["r3"]["trajectory"] = trajectory
-    return responses

@@ -16,7 +16,7 @@ from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.types import Context, Rollout
 from r3_openrlhf.problems.agents.advantages import advantages_of_task, steps_alone
-from r3_openrlhf.problems.agents.replay import kept_rollouts, recalled_name, recalled_trajectory
+from r3_openrlhf.problems.agents.replay import kept_rollouts, recalled_trajectory
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
 
@@ -82,7 +82,9 @@ class AgentExperienceMaker(R3ExperienceMaker):
         """Return the turns of each trajectory that joins a task, trajectory by trajectory."""
         turns: list[Rollout] = []
         for place, stored in enumerate(recalled):
-            trajectory, mine = recalled_trajectory(stored, self.config.agents, name=recalled_name(stored, place))
+            trajectory, mine = recalled_trajectory(
+                stored, self.config.agents, name=f"{place}@{stored.policy_step + 1}"
+            )
             self._recalled.append(trajectory)
             turns += mine
         return super()._rows_of_recalled(turns)
@@ -116,11 +118,10 @@ def assign_advantages(
     for context, played in trajectories.items():
         for one in played:
             groups.setdefault((one.task_uid, context), []).append(one)
-    advantages = {
-        (uid, context, one.uid): values
-        for (uid, context), group in groups.items()
-        for one, values in zip(group, advantages_of_task(group, settings), strict=True)
-    }
+    advantages: dict[tuple[str, Context, str], list[float] | None] = {}
+    for key, group in groups.items():
+        for one, values in zip(group, advantages_of_task(group, settings), strict=True):
+            advantages[*key, one.uid] = values
     for row in batch.rows:
         turn = row.rollout.turn
         assert turn is not None and turn.step_return is not None  # a row is graded

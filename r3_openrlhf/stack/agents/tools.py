@@ -50,11 +50,6 @@ class Tools:
             self._forms[id(data)] = FencedCalls() if is_fenced else TemplateCalls(tokenizer, data)
         return Calls(self, self._forms[id(data)], tokenizer)
 
-    def close(self) -> None:
-        """End the processes."""
-        self._pool.close()
-        self._threads.shutdown(wait=False)
-
     async def call(self, name: str, argument: str, earlier: Sequence[str]) -> tuple[str, bool]:
         """Call a tool. Returns (its answer, did it fail?). earlier: programs whose names python has."""
         if name == PYTHON:

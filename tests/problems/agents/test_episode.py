@@ -5,17 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r3_openrlhf.config import AgentsConfig
-from r3_openrlhf.problems.agents import memory
+from r3_openrlhf.problems.agents import trajectory as trajectories
 from r3_openrlhf.problems.agents.environment import Observation, make_environment
-from r3_openrlhf.problems.agents.memory import memory_prompt
-from r3_openrlhf.problems.agents.trajectory import End, Episode, find_action
+from r3_openrlhf.problems.agents.trajectory import End, Episode, find_action, memory_prompt
 from r3_openrlhf.problems.agents.vault import BACK, OPEN, TAKE
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Prompts without the last line, which is always the same."""
-    monkeypatch.setattr(memory, "INSTRUCTION", "")
+    monkeypatch.setattr(trajectories, "INSTRUCTION", "")
 
 
 def words(text: str) -> int:

@@ -1,0 +1,67 @@
+"""ALFWorld's text games (arXiv 2010.03768; package alfworld 0.4.2, on TextWorld's engine)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import textworld
+from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+
+from r3_openrlhf.problems.agents.environment import Observation, Step
+
+REWARD = 10.0  # of a won game [P], arXiv 2505.10978
+GOAL = "Your task is to: "
+
+
+class AlfWorld:
+    """Games in files game.tw-pddl under `games`; a seed is the place of one in their order. What alfworld leaves out is
+    left out: games with movable or sliced objects, and unsolvable ones. The valid actions are the admissible commands.
+
+    ValueError: no games."""
+
+    def __init__(self, *, games: str = "$ALFWORLD_DATA/json_2.1.1/train") -> None:
+        folder = Path(os.path.expandvars(games)).expanduser()
+        files = sorted(folder.rglob("*.tw-pddl"))
+        self.files = [file for file in files if not re.search("movable|Sliced", str(file))]
+        if not self.files:
+            raise ValueError(f"games is {games}, where no game.tw-pddl is; alfworld-download fetches them")
+        self._infos = textworld.EnvInfos(won=True, admissible_commands=True)
+        self._game: Any = None
+
+    def reset(self, seed: int) -> Observation:
+        """Begin the game of this number, or the next solvable one."""
+        self.close()
+        first = seed % len(self.files)
+        files = islice(cycle(self.files), first, first + len(self.files))
+        file = next(file for file in files if json.loads(file.read_text())["solvable"])
+        self._game = textworld.start(str(file), self._infos, wrappers=[AlfredDemangler])
+        state = self._game.reset()
+        text, _, goal = state.feedback.partition(GOAL)
+        self._goal, text = goal.strip(), text.partition("\n\n")[2]  # without the welcome
+        return self._observed(text, state)
+
+    def step(self, action: str) -> Step:
+        """Act; REWARD for winning the game."""
+        if action not in self._last.valid_actions:
+            return Step(observation=self._last, reward=0.0, done=False, valid=False)
+        state, _, done = self._game.step(action)
+        won = bool(state.won)
+        return Step(
+            observation=self._observed(state.feedback, state), reward=REWARD * won, done=done or won, success=won
+        )
+
+    def close(self) -> None:
+        """End the game."""
+        if self._game is not None:
+            self._game.close()
+            self._game = None
+
+    def _observed(self, text: str, state: Any) -> Observation:
+        actions = tuple(one for one in state.admissible_commands if one != "help")
+        self._last = Observation(text=text.strip(), valid_actions=actions, goal=self._goal)
+        return self._last
