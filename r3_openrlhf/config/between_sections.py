@@ -123,6 +123,7 @@ def _keys_of_others(c: R3Config) -> Iterator[dict[str, Any]]:
     for key, off, is_possible, why in (
         ("exploration.rrl.ratio", 0.0, algorithm.replays_states, "has no critic to choose states; use algo=rrl"),
         ("replay.rehearse.share", 0.0, "replay" in algorithm.mechanisms, "keeps no history; use algo=r3"),
+        ("rollout.collect.share", 0.0, "replay" in algorithm.mechanisms, "recalls nothing; use algo=r3"),
         ("advantage.success_scale", 1.0, algorithm.own_advantages, stock),
         ("advantage.function", "group_norm", algorithm.own_advantages, stock),
     ):
@@ -234,6 +235,10 @@ _CONDITIONS: dict[str, tuple[Condition, dict[str, Condition]]] = {
         "advantages": lambda c: c.algorithm.own_advantages,
     }),
     "mechanisms": (_always, {"unknown": _unknown_mechanisms, "keys": lambda c: _first(_keys_of_others(c))}),
+    "collection": (lambda c: c.rollout.collect.share, {
+        "budget": lambda c: c.train.max_generated_tokens is None,
+        "ahead": lambda c: c.is_async,
+    }),
     "estimator": (lambda c: c.algorithm.own_advantages and not c.algorithm.environment, {
         "two": lambda c: c.algorithm.advantages is not None and c.advantage.function != "group_norm",
         "unread": lambda c: _first(_unread_by_estimator(c)),

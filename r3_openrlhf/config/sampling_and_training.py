@@ -6,9 +6,18 @@ import re
 from dataclasses import dataclass, field
 
 from r3_openrlhf.config.words import LossAggregation
-from r3_openrlhf.method.checks import check_fields, number, word
+from r3_openrlhf.method.checks import Section, check_fields, number, word
 from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import ConfigError, quoted
+
+
+@dataclass
+class CollectConfig(Section, prefix="rollout.collect."):
+    """Successes that the first policy finds before step 1, for replay and rehearsal."""
+
+    # share of train.max_generated_tokens that is sampled for problems without a stored success, one
+    # response at a time; 0: off. A success has the context imported, with the origin collected
+    share: float = number(0.0, min=0, below=1)
 
 
 @dataclass
@@ -31,6 +40,7 @@ class RolloutConfig:
     micro_batch_size: int = number(4, min=1)
     # tokens of a forward pass with train.dynamic_batch; null: train.max_tokens_per_gpu
     max_tokens_per_gpu: int | None = number(None, min=1)
+    collect: CollectConfig = field(default_factory=CollectConfig)
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout.")

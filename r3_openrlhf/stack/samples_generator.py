@@ -14,7 +14,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Self
@@ -93,6 +93,8 @@ class R3SamplesGenerator(SamplesGenerator):
         self._training = False
         self._cut_short = False  # did the budget end the last epoch before its time?
         self.tokens = 0  # response tokens sampled for training so far, whatever became of them
+        self.collected_tokens = 0  # of these, by `collect`
+        self._occasion = "held out"  # of sampling that is not for training
         self._counts: Counter[str] = Counter()  # since the last step
 
     @classmethod
@@ -170,11 +172,37 @@ class R3SamplesGenerator(SamplesGenerator):
                 batch_vllm_engine_call(self.vllm_engines, "sleep")
         return [row.r3_rollout for row in rows]
 
+    def collect(self, solved: Iterable[str], **generate_kwargs) -> list[Rollout]:
+        """Ask every problem but the solved ones once, round after round, until rollout.collect.share of
+        the tokens is spent or each has a success. Returns the successes as imported rows."""
+        settings, found, collected = self.config.rollout, set(solved), list[Rollout]()
+        most = settings.collect.share * (self.config.train.max_generated_tokens or 0)
+        size = settings.batch_size * settings.n_samples_per_prompt
+        number = start = 0
+        asked = [uid for uid in self._problems if uid not in found]
+        while asked and self.collected_tokens < most:
+            self._occasion = f"collect {number}"  # with seeds each round has its own
+            batch = [self._problems[uid] for uid in asked[start : start + size]]
+            rollouts = self.generate_held_out(*map(list, zip(*batch, strict=True)), **generate_kwargs)
+            spent = sum(one.num_sampled_tokens for one in rollouts)
+            self.collected_tokens, self.tokens = self.collected_tokens + spent, self.tokens + spent
+            right = [one for one in rollouts if one.verdict is Verdict.CORRECT]
+            found.update(one.uid for one in right)
+            collected += [dataclasses.replace(one, context=Context.IMPORTED, origin="collected") for one in right]
+            start += size
+            if start >= len(asked):
+                asked, start, number = [uid for uid in asked if uid not in found], 0, number + 1
+        self._occasion = "held out"
+        return collected
+
     def take_counts(self) -> dict[str, float]:
         """Take the counts of rows sampled, or not trained on, since the last call, for metrics."""
         counts, self._counts = self._counts, Counter()
         keys = (*COUNTS, *(TOOL_COUNTS if self.config.agents.tools else ()))
-        return {key: float(counts[key]) for key in keys} | {"generated_tokens_total": float(self.tokens)}
+        totals = {"generated_tokens_total": float(self.tokens)}
+        if self.config.rollout.collect.share:
+            totals["collected_tokens_total"] = float(self.collected_tokens)
+        return {key: float(counts[key]) for key in keys} | totals
 
     def take_facts(self) -> BatchFacts:
         """Return metrics of the last batch; counts as take_counts."""
@@ -236,7 +264,7 @@ class R3SamplesGenerator(SamplesGenerator):
         if not self._seed_needed():
             return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
         # samples_generator.py:234 makes the sampling parameters and knows no seed
-        occasion = "step" if self._training else "held out"
+        occasion = "step" if self._training else self._occasion
         seed = stable_seed(self.config.train.seed, occasion, self.step)
         params = samples_generator.SamplingParams
         samples_generator.SamplingParams = functools.partial(params, seed=seed)

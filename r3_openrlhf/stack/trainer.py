@@ -19,6 +19,7 @@ from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.history.witness import record_of
 from r3_openrlhf.method.open_table import load_object
+from r3_openrlhf.method.types import Rollout
 from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, read_prompts
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
@@ -101,7 +102,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         step = states["global_step"]
         self.r3.roll_back(step or -1)
         self.run.roll_back(step)
-        if self.history is not None and self.config.history.start is not None and not step:
+        if self.history is not None and not step:
             self._begin_history(self.history)
         self._at(step)
         self.samples_generator.epoch = states["episode"] + 1
@@ -109,6 +110,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             lines = self.run.read_metrics()
             self._trends = [kept(line) for line in lines]
             self.samples_generator.tokens = int(lines[-1]["generated_tokens_total"])
+            self.samples_generator.collected_tokens = int(lines[-1].get("collected_tokens_total", 0))
         if self._evaluation_is_due():  # or the run was killed before this one
             if step:
                 self.broadcast_to_vllm()  # upstream does so only after this method
@@ -120,11 +122,21 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         return states
 
     def _begin_history(self, history: HistoryStore) -> None:
-        """Commit the imported successes as step 0, with their log-probs under the first policy."""
-        rows, _ = rows_to_begin_with(self.config, self.run)
-        kept, sentence = measured(self.config, self.run, rows, logprobs_of(self.actor_model_group, rows))
-        history.commit_step(0, 1, kept)
-        announce(self.run, Phase.LOADING, warning=sentence)
+        """Commit the imported successes as step 0, with their log-probs under the first policy, and
+        those that it finds itself (rollout.collect.share)."""
+        rows: list[Rollout] = []
+        if self.config.history.start is not None:
+            rows, _ = rows_to_begin_with(self.config, self.run)
+            rows, sentence = measured(self.config, self.run, rows, logprobs_of(self.actor_model_group, rows))
+            announce(self.run, Phase.LOADING, warning=sentence)
+        if share := self.config.rollout.collect.share:
+            kwargs = self.generate_kwargs | {"n_samples_per_prompt": 1}
+            collected = self.samples_generator.collect({one.uid for one in rows}, **kwargs)
+            sentence = f"rollout.collect.share={share}: {len(collected):,} successes before step 1"
+            announce(self.run, Phase.SAMPLING, warning=sentence)
+            rows += collected
+        if rows:
+            history.commit_step(0, 1, rows)
 
     def _at(self, step: int) -> None:
         self.samples_generator.step = self.experience_maker.step = step

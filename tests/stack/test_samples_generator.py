@@ -223,3 +223,15 @@ def test_groups_from_states_take_the_places_of_problems(engine):
         facts = generator.take_facts()
         assert facts.prompts["r3/rrl/continued"] == 1 and facts.prompts["r3/rrl/not_drawn"] == 0
         assert facts.counts["generated_tokens"] == 2 * 1 + 2 * 1000  # what was given cost nothing
+
+
+def test_collection_asks_what_is_not_solved_until_its_share_is_spent(engine):
+    """p0 is solved already, p1 (10 tokens) at once; p2 (100) and p3 (1,000) never are, so rounds go on: 1,110 and 1,100 tokens of
+    the 1,500. Successes are no plain rollouts, and every token counts."""
+    made = generator_for(engine, ["CC", "CW", "WC", "WW"], algo="r3", max_generated_tokens=15_000)
+    made.config.rollout.collect.share = 0.1
+    (found,) = made.collect(["p0"], max_len=10**9, max_new_tokens=8, n_samples_per_prompt=1)
+    assert (found.uid, found.context, found.origin, found.has_logprobs) == ("p1", "imported", "collected", True)
+    counts = made.take_counts()
+    assert counts == dict.fromkeys(counts, 0.0) | {"generated_tokens_total": 2210.0, "collected_tokens_total": 2210.0}
+    assert made.collect(["p0", "p1", "p2", "p3"], max_len=10**9, max_new_tokens=8, n_samples_per_prompt=1) == []

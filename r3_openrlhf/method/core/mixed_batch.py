@@ -331,7 +331,14 @@ class MixedBatch:
             ValueError: the scope or the guard does not exist."""
         scope, guard = AdvantageScope.checked("scope", scope), RankingGuard.checked("guard", guard)
         for group in self.groups:
-            self._set_rewards(group, centred=guard is RankingGuard.CENTRED)
+            rows = [self.rows[i] for i in group.rows]
+            rewards = [row.outcome_reward for row in rows]
+            if group.ranking is RankingFate.RANKED:
+                correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
+                parts = [row.ranking_reward for row in rows]
+                rewards = ranked_rewards(rewards, parts, correct, centred=guard is RankingGuard.CENTRED)
+            for row, reward in zip(rows, rewards, strict=True):
+                row.reward = reward
         differing = [len({self.rows[i].reward for i in group.rows}) > 1 for group in self.groups]
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
@@ -358,15 +365,6 @@ class MixedBatch:
             for row, value in zip(rows, values, strict=True):
                 row.advantage = value
         return [row.advantage for row in self.rows]
-
-    def _set_rewards(self, group: Group, *, centred: bool) -> None:
-        rows = [self.rows[i] for i in group.rows]
-        rewards = [row.outcome_reward for row in rows]
-        if group.ranking is RankingFate.RANKED:
-            correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
-            rewards = ranked_rewards(rewards, [row.ranking_reward for row in rows], correct, centred=centred)
-        for row, reward in zip(rows, rewards, strict=True):
-            row.reward = reward
 
 
 def topk_decides(rows: Sequence[Row]) -> bool:

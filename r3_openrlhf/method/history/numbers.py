@@ -30,10 +30,7 @@ def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         "SELECT count(*), min(step), max(step), max(epoch), coalesce(sum(num_unkept), 0) FROM steps"
     )
     floor = one("SELECT value FROM meta WHERE key = 'floor'")
-    live, live_tokens, copies, reach = one(
-        "SELECT count(*), coalesce(sum(num_tokens), 0), coalesce(sum(copies), 0), min(policy_step) FROM rollouts "
-        "WHERE evicted_at IS NULL"
-    )
+    live, copies = one("SELECT count(*), coalesce(sum(copies), 0) FROM rollouts WHERE evicted_at IS NULL")
     (retained,) = one("SELECT count(*) FROM rollouts WHERE evicted_at IS NOT NULL")
     pages, free, page_bytes = (one(f"PRAGMA {name}")[0] for name in ("page_count", "freelist_count", "page_size"))
     solved = one(
@@ -64,8 +61,6 @@ def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
             "kept_for_rollback": retained,
             "duplicates_merged": copies - live,
             "never_kept": unkept,
-            "oldest_policy_step": reach,
-            "recallable_tokens": live_tokens,
         },
         "bytes": {
             "file": pages * page_bytes,
@@ -76,7 +71,7 @@ def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 
 def attempts(path: Path, uid: str) -> dict[str, Any]:
-    """Return a problem's attempts over time, oldest first, and its counters: `r3 history show` prints it.
+    """Return a problem's attempts over time, oldest first: `r3 history show` prints it.
 
     Raises HistoryError for a uid that the store has never seen, with near ones.
     """
@@ -91,11 +86,7 @@ def attempts(path: Path, uid: str) -> dict[str, Any]:
             "WHERE problem = ? ORDER BY step, id",
             problem,
         )
-        counters = connection.execute(
-            "SELECT context, verdict, count, reward_sum FROM counters WHERE problem = ? ORDER BY context, verdict",
-            problem,
-        )
-        return {"uid": uid, "committed": _named(counters), "attempts": _named(rows)}
+        return {"uid": uid, "attempts": _named(rows)}
 
 
 def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
@@ -116,9 +107,8 @@ def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
 def successes(path: Path) -> Iterator[Rollout]:
     """All recallable right rollouts of a store, in the order in which they came."""
     with reading(path) as connection, snapshot(connection):
-        wanted = VERDICT_CODES[Verdict.CORRECT]
         sql = "SELECT id FROM rollouts WHERE verdict = ? AND evicted_at IS NULL ORDER BY id"
-        for (row,) in connection.execute(sql, (wanted,)).fetchall():
+        for (row,) in connection.execute(sql, (VERDICT_CODES[Verdict.CORRECT],)).fetchall():
             yield from (one.rollout for one in read(connection, Codec(), [row]))
 
 
