@@ -24,7 +24,9 @@ MORE_BYTES = 2**30  # that stay on a GPU while the engine sleeps
 
 LENGTH, CUT, ENTROPY = "fresh/response_length", "fresh/truncated", "fresh/entropy"
 ASLEEP = "r3/memory/beside_policy_bytes"
-KEYS = ("step", LENGTH, CUT, ENTROPY, ASLEEP)
+MIXED, RECALLED, REHEARSED = "r3/groups/mixed_pass_rate", "r3/replay/recalled", "r3/replay/rehearsed"
+LOWER_RATE = 0.1  # of the fresh rollouts in mixed groups, since stored rows train
+KEYS = ("step", LENGTH, CUT, ENTROPY, ASLEEP, MIXED, RECALLED, REHEARSED)
 
 
 def early_warnings(rollouts: Sequence[Rollout], *, step: int) -> dict[str, str]:
@@ -83,11 +85,26 @@ def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
         found["truncation"] = SENTENCES["truncation"].format(step=step, now=cut, first=first_cut)
     elif length and first_length and length >= LONGER * first_length:
         found["length"] = SENTENCES["length"].format(step=step, now=length, first=first_length)
+    found |= _lower_rate(lines)
     entropy, first_entropy = _mean(now, ENTROPY), _mean(then, ENTROPY)
     if entropy is not None and first_entropy and not LOW_ENTROPY <= entropy / first_entropy <= HIGH_ENTROPY:
         why = SENTENCES["entropy_fell" if entropy < first_entropy else "entropy_rose"]
         found["entropy"] = SENTENCES["entropy"].format(step=step, now=entropy, first=first_entropy, why=why)
     return found
+
+
+def _lower_rate(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """Compare the pass rate of mixed groups (0: a step had none) with the WINDOW steps around the
+    first one that trained stored rows."""
+    start = next((i for i, line in enumerate(lines) if line.get(RECALLED, 0) + line.get(REHEARSED, 0)), len(lines))
+    if len(lines) - start < WINDOW:
+        return {}
+    begin = max(0, start - WINDOW)
+    rates = [[line for line in part if line.get(MIXED)] for part in (lines[begin : begin + WINDOW], lines[-WINDOW:])]
+    first, rate = (_mean(part, MIXED) for part in rates)
+    if first is None or rate is None or rate > first - LOWER_RATE:
+        return {}
+    return {"replay": SENTENCES["replay"].format(step=int(lines[-1]["step"]), now=rate, first=first)}
 
 
 def _mean(lines: Iterable[Mapping[str, float]], key: str) -> float | None:

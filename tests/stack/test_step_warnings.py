@@ -3,7 +3,19 @@
 import pytest
 
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.stack.step_warnings import ASLEEP, CUT, ENTROPY, LENGTH, WINDOW, early_warnings, kept, trend_warnings
+from r3_openrlhf.stack.step_warnings import (
+    ASLEEP,
+    CUT,
+    ENTROPY,
+    LENGTH,
+    MIXED,
+    RECALLED,
+    REHEARSED,
+    WINDOW,
+    early_warnings,
+    kept,
+    trend_warnings,
+)
 from tests.method.history.samples import make_rollout
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
@@ -108,3 +120,16 @@ def test_a_number_that_is_missing_now_is_no_collapse():
     lines = [{"step": step, "r3/entropy/estimate": 1.0, "truncated_rate": 0.1} for step in range(1, 11)]
     lines += [{"step": step} for step in range(11, 31)]
     assert trend_warnings(lines) == {}
+
+
+@pytest.mark.parametrize("key", [RECALLED, REHEARSED])
+@pytest.mark.parametrize(
+    ("before", "rate", "said"), [(12, 0.29, True), (12, 0.31, False), (0, 0.29, True), (30, 0.29, False)]
+)
+def test_mixed_groups_that_fall_once_stored_rows_train_are_named(key, before, rate, said):
+    """From 40% on; steps without a mixed group (0) say nothing; without stored rows nothing is blamed on them."""
+    steps = [{"step": i + 1, MIXED: 0.4, key: float(i >= before)} for i in range(20)]
+    steps += [{"step": i + 21, MIXED: rate * (i % 2), key: float(i + 20 >= before)} for i in range(10)]
+    found = trend_warnings(steps)
+    assert set(found) == ({"replay"} if said else set())
+    assert "29% of the responses are right, 40% before stored rows trained" in found.get("replay", "") or not said

@@ -32,6 +32,13 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     for group in groups:
         kind = str(group.state if group.context is Context.PLAIN else group.context)
         tokens[kind] += sum(rows[i].rollout.num_sampled_tokens for i in group.rows if not rows[i].recalled)
+    of_mixed = [
+        rows[i].rollout.verdict is Verdict.CORRECT
+        for group in groups
+        if group.state is GroupState.MIXED and group.context is Context.PLAIN
+        for i in group.rows
+        if not rows[i].recalled
+    ]
     reflection_uids = {g.uid for g in groups if g.context is Context.REFLECTION}
     hinted = [r.verdict is Verdict.CORRECT for r in graded if r.context is Context.HINT]
     prefixed = [r for r in graded if r.context is Context.PREFIX]
@@ -39,6 +46,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/groups/all_correct": count(g.state is GroupState.ALL_CORRECT for g in groups),
         "r3/groups/none_correct": count(g.state is GroupState.NONE_CORRECT for g in groups),
         "r3/groups/mixed": count(g.state is GroupState.MIXED for g in groups),
+        "r3/groups/mixed_pass_rate": mean_or_zero(of_mixed),
         "r3/groups/left_out": float(batch.num_left_out_groups),
         "r3/groups/collapsed_before": count(g.collapsed_before for g in groups),
         "r3/groups/collapsed_after": count(g.collapsed_after for g in groups),
