@@ -12,12 +12,12 @@ finds another token in the file and stops."""
 from __future__ import annotations
 
 import functools
-import os
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from r3_openrlhf.method.errors import HistoryError
@@ -98,7 +98,7 @@ def last_holder(path: Path) -> tuple[Holder | None, bool]:
         is_fresh = time.time() - path.stat().st_mtime < 2 * LEASE_S
     except FileNotFoundError:
         return None, False
-    return holder, is_fresh and (owner.hostname != _this_host() or _is_alive(owner.pid))
+    return holder, is_fresh and (owner.hostname != _this_host() or psutil.pid_exists(owner.pid))
 
 
 def _watch(lock: SoftFileLease, path: Path) -> None:
@@ -112,16 +112,6 @@ def _watch(lock: SoftFileLease, path: Path) -> None:
         # it for ever. Should it only have been suspended, `is_held` stops it.
         path.unlink(missing_ok=True)
         lock.acquire(timeout=0)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @functools.cache

@@ -40,11 +40,6 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> None:
 
 def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
     """Remove for good what only a roll-back to before `floor` would need."""
-    usage = Usage.load(connection)
-    (freed_rows,) = connection.execute(
-        "SELECT coalesce(sum(bytes), 0) FROM rollouts WHERE evicted_at <= ?", (floor,)
-    ).fetchone()
-    usage.retained -= freed_rows
     for kept, table, of_floor in (
         ("samples", "rollouts", "evicted_at <= ?"),
         ("count", "gone", "step BETWEEN 0 AND ?"),
@@ -63,11 +58,9 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
         (BELOW_FLOOR, floor),
     )
     connection.execute("DELETE FROM continuations WHERE step BETWEEN 0 AND ?", (floor,))
-    usage.continuations = Usage.of_continuations(connection)
     _delete_rows(connection, "evicted_at <= ?", floor)
-    usage.prompts = Usage.of_prompts(connection)  # a response's bytes are its rows' bytes
     connection.execute("DELETE FROM counters_before WHERE step <= ?", (floor,))
-    usage.save(connection)
+    Usage.recount(connection).save(connection)
 
 
 def _delete_rows(connection: sqlite3.Connection, which: str, number: int) -> None:

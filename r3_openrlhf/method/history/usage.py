@@ -84,17 +84,7 @@ class Usage:
         return cls(
             live=total("SELECT sum(bytes) FROM rollouts WHERE evicted_at IS NULL"),
             retained=total("SELECT sum(bytes) FROM rollouts WHERE evicted_at IS NOT NULL"),
-            prompts=cls.of_prompts(connection),
+            prompts=sum(blob_bytes(size) for (size,) in connection.execute("SELECT length(ids) FROM prompts")),
             problems=PROBLEM_BYTES * total("SELECT count(*) FROM problems"),
-            continuations=cls.of_continuations(connection),
+            continuations=CONTINUATION_BYTES * total("SELECT count(*) FROM continuations"),
         )
-
-    @staticmethod
-    def of_prompts(connection: sqlite3.Connection) -> int:
-        """Bytes of the table."""
-        return sum(blob_bytes(size) for (size,) in connection.execute("SELECT length(ids) FROM prompts"))
-
-    @staticmethod
-    def of_continuations(connection: sqlite3.Connection) -> int:
-        """Bytes of the table."""
-        return CONTINUATION_BYTES * connection.execute("SELECT count(*) FROM continuations").fetchone()[0]
