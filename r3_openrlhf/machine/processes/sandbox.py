@@ -81,6 +81,7 @@ class Barriers:
         executable: directories from which programs may be started, where `programs` is set.
         threads: threads and pairs of sockets are allowed, for programs; processes are not.
         programs: this process may become another program (execve).
+        processes: no system call is refused, for a compiler, which starts others.
 
     Raises:
         OSError: the kernel has Landlock, but takes no rules."""
@@ -93,8 +94,9 @@ class Barriers:
         executable: Iterable[str] = (),
         threads: bool = False,
         programs: bool = False,
+        processes: bool = False,
     ) -> None:
-        self._filter = _make_filter(threads=threads, programs=programs)
+        self._filter = None if processes else _make_filter(threads=threads, programs=programs)
         self._ruleset = _make_ruleset(
             [(path, _READ) for path in readable]
             + [(path, _READ | _WRITE) for path in writable]

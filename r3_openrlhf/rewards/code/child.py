@@ -7,6 +7,7 @@ Standard library only."""
 from __future__ import annotations
 
 import atexit
+import base64
 import builtins
 import contextlib
 import io
@@ -14,10 +15,12 @@ import json
 import linecache
 import os
 import resource
+import subprocess
 import sys
 import threading
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from r3_openrlhf.machine.processes.sandbox import Barriers, set_limits
@@ -28,7 +31,7 @@ RESULT, LINK = JOB + 1, JOB + 2  # descriptors
 THREAD_STACK_BYTES = 2**23  # the C library would give the main thread's size
 
 
-def run(barriers: Barriers) -> None:
+def run(barriers: Barriers, of_compiler: Barriers) -> None:
     """Read the job, give up what the job has no use for, do it. Does not return."""
     with os.fdopen(JOB, "rb") as file:
         job = json.load(file)
@@ -42,22 +45,41 @@ def run(barriers: Barriers) -> None:
     )
     seconds = int(limits["seconds_per_test"]) + 2  # in case the owner's exact clock is gone
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    barriers.enter()
+    (of_compiler if job["kind"] == "compile" else barriers).enter()
     keep = {"serve": LINK, "tests": LINK}.get(job["kind"], RESULT)
     os.closerange(3, RESULT)
     os.closerange(keep + 1, 4096)
-    if job["command"]:
+    if job["kind"] == "program" and job["command"]:
         _become(job)
     _KINDS[job["kind"]](job)
     os._exit(0)
 
 
+_OUTPUT = "program"  # of a compiler
+
+
 def _become(job: dict[str, Any]) -> None:
     """Another language: the program's file is there, this process becomes its command."""
+    name, content = job["file"], job["program"].encode("utf-8", "surrogatepass")
+    if job["compile"]:
+        name, content = _OUTPUT, base64.b85decode(job["program"])
+    with open(name, "wb", opener=partial(os.open, mode=0o700)) as file:
+        file.write(content)
+    command = [word.replace("{file}", name) for word in job["command"]]
+    os.execv(command[0], command)
+
+
+def _compile(job: dict[str, Any]) -> None:
+    """Write what the compiler makes of the program to standard output."""
     with open(job["file"], "w", encoding="utf-8", errors="surrogatepass") as file:
         file.write(job["program"])
-    command = [word.replace("{file}", job["file"]) for word in job["command"]]
-    os.execv(command[0], command)
+    command = [word.replace("{file}", job["file"]).replace("{output}", _OUTPUT) for word in job["compile"]]
+    done = subprocess.run(command, env={**os.environ, "TMPDIR": os.getcwd()}, stdin=subprocess.DEVNULL, stdout=2)
+    if done.returncode:
+        return report("syntax_error", f"{os.path.basename(command[0])} ended with {done.returncode}")
+    with open(_OUTPUT, "rb") as output:
+        os.sendfile(1, output.fileno(), 0, os.fstat(output.fileno()).st_size)
+    report("finished")
 
 
 def report(status: str, detail: str = "", value: str = "") -> None:
@@ -164,6 +186,7 @@ def _serve(job: dict[str, Any]) -> None:
 
 _KINDS: dict[str, Callable[[dict[str, Any]], None]] = {
     "program": _program,
+    "compile": _compile,
     "function": _function,
     "serve": _serve,
     # what the tests' side reports is the verdict; nothing of a program runs there

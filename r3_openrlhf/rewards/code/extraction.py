@@ -9,7 +9,7 @@ from r3_openrlhf.rewards.answers.extraction import after_thinking
 
 _FENCE = re.compile(r"^([ \t]{0,12})(`{3,20}|~{3,20})[ \t]*([^\n`]{0,200})$", re.MULTILINE)
 # how a block names its language, where that is not the word of the table
-ALIASES = {"python": ("python", "python3", "py", "py3")}
+ALIASES = {"python": ("python", "python3", "py", "py3"), "cpp": ("cpp", "c++", "cc", "cxx")}
 
 
 def last_program(response: str, *, language: str = "python", names: Sequence[str] = ()) -> str | None:

@@ -32,7 +32,7 @@ _OWN_REASON = frozenset({"timeout", "memory", "blocked", "output", "syntax_error
 _FUTURE = re.compile(r"^from __future__ import [^\n;#]+$", re.MULTILINE)
 _CHECKER = Path(__file__).with_name("run_checker.txt").read_text("utf-8")
 
-_PYTHON: Mapping[str, str] = {"python": "python"}
+_SHIPPED: Mapping[str, str] = {"python": "python", "cpp": "cpp"}
 Run = Callable[..., Iterable[Outcome]]  # as run_program
 
 
@@ -43,14 +43,14 @@ def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
     if (url := code["url"]) is not None:
         run: Run = functools.partial(remote.run_program, url)
         return functools.partial(judge, limits=limits, run=run, languages=None, by_share=by_share)
-    languages = {**_PYTHON, **code["languages"]}
+    languages = {**_SHIPPED, **code["languages"]}
     for path in languages.values():
         LANGUAGES[path]
     return functools.partial(judge, limits=limits, run=run_program, languages=languages, by_share=by_share)
 
 
 def judge(
-    item: Item, limits: Limits, run: Run, *, languages: Mapping[str, str] | None = _PYTHON, by_share: bool = False
+    item: Item, limits: Limits, run: Run, *, languages: Mapping[str, str] | None = _SHIPPED, by_share: bool = False
 ) -> Result:
     """Correct is what passes every test. The score is 1 or 0; by_share: the share that passed.
 

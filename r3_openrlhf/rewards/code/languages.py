@@ -18,6 +18,8 @@ class Language:
     may have threads."""
 
     command: tuple[str, ...] = ()  # program and arguments, `{file}` for the program's file; empty for this Python
+    # run once before the first test, makes `{output}` of `{file}`; then `{file}` in command is that output
+    compile: tuple[str, ...] = ()
     file: str = "solution"  # the name of the program's file
     paths: tuple[str, ...] = ()  # directories besides /usr that the command reads and starts from
     packages: tuple[str, ...] = PACKAGES  # importable besides the standard library, where they are installed
@@ -32,4 +34,9 @@ def _of_user(path: str, found: Any) -> Language:
     return found
 
 
-LANGUAGES: OpenTable[Language] = OpenTable("language", {"python": Language()}, of_user=_of_user)
+CPP = Language(
+    compile=("/usr/bin/g++", "-std=gnu++17", "-O2", "-pipe", "-o", "{output}", "{file}"),
+    command=("./{file}",),
+    file="solution.cpp",
+)
+LANGUAGES: OpenTable[Language] = OpenTable("language", {"python": Language(), "cpp": CPP}, of_user=_of_user)

@@ -10,6 +10,7 @@ file in memory; its output and result return the same way, and is read when it i
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 import json
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.05  # at what a program uses
 ATTEMPTS = 2  # at a test whose process was not to be had
 MAX_BOX_FILES = 256
+COMPILE_S = 20.0
 WALL_FACTOR = 20.0  # without a processor for so many limits: no outcome
 MAX_DETAIL_CHARS = 300
 ENVIRONMENT = {
@@ -170,6 +172,8 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
 
     def start(self) -> None:
         """OSError: no process can be started, or barriers are too weak; no program runs."""
+        if (compiler := self._language.compile[:1]) and not os.path.exists(compiler[0]):
+            raise OSError(f"{compiler[0]} is not installed here")
         if self._zygote is None:
             self._start()
         if gap := floor_gap(self.barriers):
@@ -182,6 +186,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             box = self._box = tempfile.mkdtemp(prefix="r3-code-")
         package = str(Path(__file__).absolute().parents[3])
         executable = (*self._language.paths, *SYSTEM_PROGRAMS) if self._language.command else ()
+        executable += (box,) if self._language.compile else ()
         arguments = json.dumps([box, owned, name == "unshare", asdict(self._language), executable])
         self._zygote = ForkServer(_BOOTSTRAP, package, arguments, environment=ENVIRONMENT, command=command)
         try:
@@ -203,6 +208,12 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
     def run_program(self, program: str, calls: Sequence[Call], *, limits: Limits) -> Iterator[Outcome]:
         """Do as the function does."""
         left_s = limits.seconds
+        if self._language.compile:
+            compiled, _ = self._attempt(partial(self._compiled, program, limits))
+            if compiled.status != "finished":
+                yield from [compiled] * len(calls)
+                return
+            program = base64.b85encode(compiled.stdout.encode("latin-1")).decode()
         for call in calls:
             if left_s <= 0:
                 yield Outcome(status="timeout", detail="the time for all tests was used up")
@@ -211,6 +222,13 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             outcome, seconds = self._attempt(partial(self._run_call, program, call, limits, limit_s))
             left_s -= limit_s if outcome.status == "timeout" else max(seconds, outcome.cpu_s)
             yield outcome
+
+    def _compiled(self, program: str, limits: Limits) -> tuple[Outcome, float]:
+        """stdout: the bytes of the program, one a character."""
+        limits = replace(limits, seconds_per_test=max(limits.seconds_per_test, COMPILE_S))
+        child = self._fork({"kind": "compile", "program": program}, "", limits, limits.seconds_per_test)
+        self._watch([child], limits)
+        return self._outcome(child, "compile", limits, encoding="latin-1"), child.clock.seconds()
 
     def _run_call(self, program: str, call: Call, limits: Limits, limit_s: float) -> tuple[Outcome, float]:
         if call.test is not None and call.function is None:
@@ -334,11 +352,11 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         if why:
             child.end(why)
 
-    def _outcome(self, child: _Child, kind: str, limits: Limits) -> Outcome:
+    def _outcome(self, child: _Child, kind: str, limits: Limits, encoding: str = "utf-8") -> Outcome:
         assert child.ended is not None
         cpu_s = round(child.ended["cpu_s"], 6)
         stdout_bytes = os.fstat(child.files["stdout"]).st_size
-        stdout = os.pread(child.files["stdout"], limits.output_bytes, 0).decode("utf-8", "replace")
+        stdout = os.pread(child.files["stdout"], limits.output_bytes, 0).decode(encoding, "replace")
         code = os.waitstatus_to_exitcode(child.ended["status"])
         # it may have ended by itself just before it was to be killed
         status, detail, value = child.killed if code == -signal.SIGKILL else "", "", ""

@@ -58,12 +58,16 @@ def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executab
         if mounts:
             _mount(box)
         os.chdir(box)
-        barriers = Barriers(
-            readable=[*library_paths(language["packages"]), *language["paths"]],
-            writable=[box, "/dev/null"],
-            executable=executable,
-            threads=True,
-            programs=bool(executable),
+        barriers, of_compiler = (
+            Barriers(
+                readable=[*library_paths(language["packages"]), *language["paths"]],
+                writable=[box, "/dev/null"],
+                executable=executable,
+                threads=True,
+                programs=bool(executable),
+                processes=processes,
+            )
+            for processes in (False, True)
         )
         channel.send(json.dumps({"layers": _try(barriers)}).encode())
     except Exception as error:
@@ -72,9 +76,10 @@ def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executab
 
     def begin(descriptors: Sequence[int]) -> None:
         _settle(descriptors)
-        child.run(barriers)
+        child.run(barriers, of_compiler)
 
-    serve(channel, begin, on_idle=lambda: _empty(box))
+    adopts = bool(language["compile"])  # a compiler starts others, which outlive it
+    serve(channel, begin, adopts=adopts, on_idle=lambda: _empty(box))
     _empty(box)
     if owned and not mounts:
         os.rmdir(box)

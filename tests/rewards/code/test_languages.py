@@ -1,12 +1,19 @@
 """Another language is a command, behind the same barriers."""
 
+import json
 import os
 import re
 
 import pytest
 
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.rewards.answers.request import Item
+from r3_openrlhf.rewards.code import run as module
+from r3_openrlhf.rewards.code.grading import grader
+from r3_openrlhf.rewards.code.languages import LANGUAGES, Language
 from r3_openrlhf.rewards.code.run import Call, Limits, Runner, run_program
+from tests.rewards.code.test_attacks import descendants
+from tests.rewards.code.test_grading import SETTINGS
 
 HERE = "tests.rewards.code.languages"
 needs_node = pytest.mark.skipif(not os.path.exists("/usr/bin/node"), reason="no node")
@@ -42,6 +49,47 @@ def test_javascript():
     assert (run("javascript", read).status, run("javascript", read).stdout) == ("crashed", "")
     flood = "const x = []; while (true) x.push(new Uint8Array(1e6).fill(1))"
     assert run("javascript", flood, memory_mb=256).status in ("memory", "crashed")
+
+
+SUM = "#include <iostream>\nint main() { long long a, b; std::cin >> a >> b; std::cout << a + b; }"
+CPP = {
+    SUM: ("correct", "correct"),
+    SUM.replace("a + b", "a"): ("wrong", "failed test 2 of 2: wrong output"),
+    "int main() {": ("wrong", "syntax_error"),
+    '#include "/etc/passwd"': ("wrong", "syntax_error"),
+    'asm(".incbin \\"/etc/passwd\\""); int main() {}': ("wrong", "syntax_error"),
+    "int main() { for (;;); }": ("wrong", "timeout"),
+    "int main() { return *(volatile int*) 0; }": ("wrong", "failed test 1 of 2: SIGSEGV"),
+    "#include <vector>\nint main() { for (std::vector<int> v;; v.resize(v.size() + 1000000, 1)); }": ("wrong", "memory"),
+    # what it may not do has no effect
+    f"#include <fstream>\n#include <unistd.h>\nbool none = !std::ifstream(\"/etc/passwd\") && fork() < 0;\n"
+    f"{SUM.replace('a + b', 'a + b * none')}": ("correct", "correct"),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/g++"), reason="no g++")
+def test_cpp_is_compiled_once_behind_the_barriers():
+    tests = json.dumps({"inputs": ["4 0\n", "1 2\n"], "outputs": ["4", "3"], "language": "cpp"})
+    judged = grader(SETTINGS | {"seconds_per_test": 1.0})
+    graded = {program: judged(Item("code", f"```c++\n{program}\n```", (tests,), False))[:2] for program in CPP}
+    assert graded == CPP
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/g++"), reason="no g++")
+def test_a_compilation_without_end_is_wrong_and_leaves_no_process(monkeypatch):
+    monkeypatch.setattr(module, "COMPILE_S", 1.0)
+    endless = "#include __FILE__\n#include __FILE__\nint main() {}"
+    with Runner(LANGUAGES["cpp"]) as runner:
+        for program, status in ((endless, "timeout"), ("int main() {", "syntax_error")):
+            (outcome,) = runner.run_program(program, [Call(stdin="")], limits=Limits(seconds_per_test=1.0))
+            assert outcome.status == status
+        assert {"g++", "cc1plus", "as"}.isdisjoint(descendants(runner._zygote.process.pid))
+
+
+def test_a_compiler_that_is_not_there_leaves_programs_ungraded(monkeypatch):
+    with Runner(Language(compile=("/usr/bin/no-such-compiler",), command=("{file}",))) as runner:
+        (outcome,) = runner.run_program("", [Call(stdin="")], limits=Limits())
+    assert (outcome.status, outcome.detail) == ("unavailable", "/usr/bin/no-such-compiler is not installed here")
 
 
 def test_a_language_that_does_not_exist_and_one_without_functions():
