@@ -11,12 +11,12 @@ import asyncio
 import itertools
 import json
 import logging
-import math
 import os
 import random
 import re
 import time
 from dataclasses import dataclass
+from typing import Annotated
 
 import aiohttp
 import msgspec
@@ -48,7 +48,7 @@ class BadAnswer(ValueError):
 class _Result(msgspec.Struct):
     verdict: Word
     reason: str
-    score: float | None
+    score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None
     extracted: str | None
     seconds: float
 
@@ -77,8 +77,9 @@ class _OurContract:
         if len(results) != 1:
             raise BadAnswer(f"{len(results)} results for one item")
         result = results[0]
-        if contradiction := _contradiction(result):
-            raise BadAnswer(contradiction)
+        is_right, score = result.verdict == "correct", result.score
+        if result.verdict != "ungraded" and (score is None or is_right != (score == 1.0)):
+            raise BadAnswer(f"{result.verdict} with score {result.score}")
         reason = result.reason[:MAX_REASON_CHARS]
         return Outcome(result.verdict, reason, result.score, result.extracted, result.seconds)
 
@@ -106,20 +107,6 @@ class _OpenRLHFContract:
         except (ValueError, TypeError, AttributeError) as error:
             raise BadAnswer("bad answer") from error
         return combined([part], [1.0], correct_from=self.correct_from)
-
-
-def _contradiction(result: _Result) -> str | None:
-    """Return what is wrong with a result whose fields are all there; None: nothing."""
-    score = result.score
-    if result.verdict == "ungraded":
-        return None
-    if score is None:
-        return f"{result.verdict} without a score"
-    if not math.isfinite(score):
-        return f"score {score}"
-    if not 0.0 <= score <= 1.0:
-        return f"score {score:g} outside 0 to 1"
-    return None if (result.verdict == "correct") == (score == 1.0) else f"{result.verdict} with score {score:g}"
 
 
 class RemoteGrader:

@@ -38,15 +38,15 @@ def missing_layers(version: int | None = None) -> list[str]:
     """Layers that this kernel does not have, with what is open without them.
 
     version: of Landlock's ABI; below 1: none."""
-    version, missing = _LANDLOCK_VERSION if version is None else version, []
-    if version < 1:
-        missing.append("Landlock (a worker can read and write what the user can, the service's environment included)")
-    elif version < 6:
-        scopes = "6 has them; that a worker reaches no other process hangs on seccomp alone"
-        missing.append(f"Landlock scopes (its version is {version}, {scopes})")
-    if platform.machine() not in _ARCHITECTURES or _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) < 0:
-        missing.append("seccomp (a worker can start programs and open sockets)")
-    return missing
+    version = _LANDLOCK_VERSION if version is None else version
+    has_seccomp = platform.machine() in _ARCHITECTURES and _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
+    layers = {
+        "Landlock (a worker can read and write what the user can, the service's environment included)": version >= 1,
+        f"Landlock scopes (its version is {version}; that a worker reaches no other process hangs on seccomp alone)":
+            not 1 <= version < 6,
+        "seccomp (a worker can start programs and open sockets)": has_seccomp,
+    }  # fmt: skip
+    return [layer for layer, is_there in layers.items() if not is_there]
 
 
 def confine(*, memory_bytes: int) -> dict[str, bool]:

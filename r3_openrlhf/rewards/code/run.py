@@ -63,9 +63,8 @@ class Call:
     stdin: str | None = None  # a program's standard input
     function: str | None = None  # or a function, or a method of `class Solution`, called with arguments
     arguments: tuple[Any, ...] = ()
-    test: str | None = (
-        None  # or Python, in a process of its own, whose calls of the program are forwarded (asserts.py)
-    )
+    # or Python, in a process of its own, whose calls of the program are forwarded (asserts.py)
+    test: str | None = None
     setup: str = ""  # goes before it
     names: tuple[str, ...] = ()  # those of the program that it uses
 

@@ -17,16 +17,17 @@ from r3_openrlhf.rewards.server.settings import ServerSettings
 _REWARD = RewardConfig()
 MAX_HEADER_BYTES = 32 * 2**10
 DRAIN_S = 10
+_FROM_1 = click.IntRange(1, 2**20)
 
 
-def _option(name: str, field: str, text: str, *, of: Any = ServerSettings) -> Any:
+def _option(name: str, field: str, text: str, *, of: Any = ServerSettings, type: Any = None) -> Any:
     """Make an option whose default is the one of the settings."""
-    return click.option(name, field, default=getattr(of, field), show_default=True, help=text)
+    return click.option(name, field, default=getattr(of, field), show_default=True, help=text, type=type)
 
 
 @click.command("serve-rewards")
 @_option("--host", "host", "Address to listen on.")
-@_option("--port", "port", "0: any free port, printed at the start.")
+@_option("--port", "port", "0: any free port, printed at the start.", type=click.IntRange(0, 65535))
 @_option("--task", "task", "A grader of yours, my_module:function, which items may name besides ours.")
 @click.option(
     "--workers",
@@ -54,11 +55,11 @@ def _option(name: str, field: str, text: str, *, of: Any = ServerSettings) -> An
     type=click.Path(dir_okay=False),
     help="File with the token that callers must show; else R3_REWARD_TOKEN; else a new one, in the printed address.",
 )
-@_option("--max-body-mb", "max_body_mb", "MB of one request.")
-@_option("--max-pending", "max_pending_items", "Items waiting; above it 503.")
-@_option("--max-pending-mb", "max_pending_mb", "MB of items that wait, with references; above it 503.")
-@_option("--max-connections", "max_connections", "Connections at once; above it 503.")
-@_option("--read-timeout", "read_timeout_s", "Seconds for the body of a request.")
+@_option("--max-body-mb", "max_body_mb", "MB of one request.", type=_FROM_1)
+@_option("--max-pending", "max_pending_items", "Items waiting; above it 503.", type=_FROM_1)
+@_option("--max-pending-mb", "max_pending_mb", "MB of items that wait, with references; above it 503.", type=_FROM_1)
+@_option("--max-connections", "max_connections", "Connections at once, also idle ones; above it 503.", type=_FROM_1)
+@_option("--read-timeout", "read_timeout_s", "Seconds for the body of a request.", type=_FROM_1)
 def serve_rewards(languages: tuple[str, ...], length_reward: bool, token_file: str | None, **values: Any) -> None:
     """Serve grades and rewards over HTTP, for `reward.urls`.
 
