@@ -19,7 +19,7 @@ from r3_openrlhf.config.words import Device, LossAggregation
 from r3_openrlhf.machine import flash_attention
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, REFUSED, SAME, check_flag, check_together
+from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, REFUSED, SAME, check_flag, check_together, origin
 from r3_openrlhf.stack.work import work_of
 
 CRITIC_RATE = 9  # learning rate of a critic's, in those of its policy
@@ -75,9 +75,7 @@ def openrlhf_arguments(
     given.pop("train.agent_func_path", None)  # our executor loads it
     for name, value in given.items():
         if name in set_here:
-            raise ConfigError(
-                f"openrlhf.{name} is set by R³ itself; use the key of the configuration that it comes from"
-            )
+            raise ConfigError(f"openrlhf.{name} is set by R³ itself; {origin(name)}")
         check_flag(name, value, config)
         arguments += _flag(name, value)
     check_together(given, config, platform=platform)

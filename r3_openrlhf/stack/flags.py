@@ -27,7 +27,7 @@ REFUSED_WITH_R3: dict[str, str] = _TABLE["refused_with_r3"]
 VALUES: dict[str, tuple[tuple[str, ...], str]] = {
     one["flag"]: (tuple(one["values"]), one["why"]) for one in _TABLE["only"]
 }
-# Of an imported command line: flags that are read together with others, and why some have no counterpart
+# Of an imported command line: flags that are read together with others; of flags without a key what decides
 TOGETHER, NO_COUNTERPART = frozenset(_TABLE["together"]), _TABLE["no_counterpart"]
 OLD_NAMES: dict[str, str] = _TABLE["old_names"]  # flag of OpenRLHF 0.5 to 0.9 -> that of today, with its value
 NEEDS: dict[str, dict[str, Any]] = {flag: need for need in _TABLE["needs"] for flag in need["flags"]}
@@ -162,12 +162,17 @@ def refusal(name: str, *, algo: str) -> str | None:
     return REFUSED.get(name) or (REFUSED_WITH_R3.get(name) if ALGORITHMS[algo].own_advantages else None)
 
 
+def origin(name: str) -> str:
+    """Say what decides about a flag that R³ sets: a key of the configuration, or the reason that there is none."""
+    return f"use {SAME[name]}" if name in SAME else NO_COUNTERPART.get(name, "algo is made of it; use another algo")
+
+
 def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
     """(how a flag is treated, why or from where). `own`: openrlhf_arguments'."""
     if name in MAY_BE_SET:
         return "passed through", "instead of our default"
     if name in own or name in ALSO_SET:
-        return "set by R³", "from the configuration"
+        return "set by R³", origin(name)
     if reason := refusal(name, algo="grpo"):
         return "refused", reason
     if name in REFUSED_WITH_R3:

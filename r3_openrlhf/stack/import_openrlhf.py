@@ -17,7 +17,7 @@ from r3_openrlhf.config.algorithms import ALGORITHMS
 from r3_openrlhf.config.loading import CONFIGS, flatten, with_overrides
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.stack.arguments import own_flags
-from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, NO_COUNTERPART, OLD_NAMES, SAME, TOGETHER, fate
+from r3_openrlhf.stack.flags import MAY_BE_SET, OLD_NAMES, SAME, TOGETHER, fate, origin
 from r3_openrlhf.stack.shell_words import words_after
 from r3_openrlhf.stack.upstream_parser import parsed_flags
 
@@ -53,11 +53,9 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
             continue
         if flag not in given:
             continue
-        what, why = fate(flag, own) if flag not in NO_COUNTERPART else ("refused", NO_COUNTERPART[flag])
-        if what.startswith("refused") or flag in own or flag in ALSO_SET:
-            reasons.append(
-                (flag, NO_COUNTERPART.get(flag) or (why if what.startswith("refused") else "set by R³ itself"))
-            )
+        what, why = fate(flag, own)
+        if what.startswith(("refused", "set by")):
+            reasons.append((flag, why))
         else:
             found[f"openrlhf.{flag}"] = values[flag]
     return found, reasons
@@ -94,9 +92,7 @@ def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, 
         found["held_out.every_steps"] = values["eval.steps"]
     if values["logger.wandb.key"]:
         found["logging.wandb_project"] = values["logger.wandb.project"]
-        reasons.append(
-            ("logger.wandb.key", "a key does not belong on a command line; use `wandb login` or WANDB_API_KEY")
-        )
+        reasons.append(("logger.wandb.key", origin("logger.wandb.key")))
     if url := values["reward.remote_url"]:
         if url.endswith(".py"):
             found["reward.function"] = f"{url}:reward_func"

@@ -2,12 +2,13 @@
 
 import functools
 import json
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.config.loading import experiments, load_config, presets
+from r3_openrlhf.config.loading import experiments, fields_of, load_config, presets
 from r3_openrlhf.machine import flash_attention
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
@@ -137,6 +138,15 @@ def test_flags_that_would_be_ignored_or_break_the_run_are_refused(settings, sent
     with pytest.raises(ConfigError) as refusal:
         checked(*overrides_of(settings))
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("flag", sorted((own_flags() | flags.ALSO_SET) - flags.MAY_BE_SET))
+def test_a_flag_that_is_set_already_is_answered_by_a_key_that_there_is_or_a_reason(flag):
+    with pytest.raises(ConfigError) as refusal:
+        arguments_for("algo=ppo", *WORDS["*OFF"], f"openrlhf.{flag}=7")
+    assert str(refusal.value) == f"openrlhf.{flag} is set by R³ itself; {flags.origin(flag)}"
+    named = re.findall(r"[a-z_]+\.[a-z_]+", flags.origin(flag))
+    assert set(named) <= fields_of().keys() and (named or flag in flags.NO_COUNTERPART)
 
 
 @pytest.mark.parametrize(("settings", "expected"), rows_of(Path(__file__).with_name("arriving_flags.txt")))
