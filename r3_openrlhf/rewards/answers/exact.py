@@ -31,8 +31,7 @@ def short_answers(response: str) -> list[str]:
     text = answer_part(response)
     if text is None or end_of_what_is_withdrawn(text) is not None:
         return []
-    marked = boxed_answer(text) or tagged_answer(text)
-    if marked:
+    if marked := boxed_answer(text) or tagged_answer(text):
         return [marked]
     statement = last_statement(text)
     said = [_ANNOUNCED.sub("", statement[1].partition("\n")[0]).strip(" _")] if statement else []

@@ -241,9 +241,9 @@ def _first_number(text: str) -> str:
     words = list(re.finditer(r"[a-z]+", text[begin:].lower()))
     if not re.search(r"\d", text[begin:]):  # "There are thirty-one of them."
         runs = [list(run) for is_one, run in groupby(words, lambda word: is_number_word(word[0])) if is_one]
-        value = value_in_words(" ".join(word[0] for word in runs[0])) if len(runs) == 1 else None
-        if value is not None and value > 1:
-            return f"{text[: begin + runs[0][0].start()]}{value}{text[begin + runs[0][-1].end() :]}"
+        in_words = value_in_words(" ".join(word[0] for word in runs[0])) if len(runs) == 1 else None
+        if in_words is not None and in_words > 1:
+            return f"{text[: begin + runs[0][0].start()]}{in_words}{text[begin + runs[0][-1].end() :]}"
     sentence = _GUESS["subject"].match(text, begin)
     if sentence is None:
         return text

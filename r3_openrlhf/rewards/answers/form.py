@@ -52,6 +52,7 @@ _BRACKETED = re.compile(
     r"[_^]\s*\{[^{}]*\}|[_^]\s*\\?\w|(?<=[a-zA-Z}'])\s*\([^()=]*\)|(?<=[a-zA-Z}'])\s*\[[^\[\]=]*\]"
 )
 _LIMIT = re.compile(r"\\(?:lim|sum|prod|i*int|max|min|gcd|operatorname|det)(?![a-zA-Z])")
+_SHORT_WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{1,2}(?![a-zA-Z])")
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|[a-zA-Z]|[-+^=<>!|%']")
 _NO_TOKEN = frozenset(
     r"\left \right \cdot \times \displaystyle \text \mathrm \quad \qquad \big \Big \bigl \bigr \limits \ast \cdots".split()
@@ -131,14 +132,10 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
     if said and wanted and said.percent != wanted.percent and problem and said.value == wanted.value:
         is_share = wanted.value < 1 or "how many" in problem.lower()
         return is_share and _SAYS["percent_asked"].search(problem) is None  # 0.2% for a share of 0.2, 3% for 3 dogs
-    other_case = {letter for letter in _letters(answer) ^ _letters(gold) if letter.swapcase() in _letters(gold)}
-    if other_case and {*other_case, *"".join(other_case).swapcase()} <= _letters(problem):
+    own, theirs, known = (set("".join(_SHORT_WORD.findall(text))) for text in (answer, gold, problem))
+    if any({letter, letter.swapcase()} <= known and letter.swapcase() in theirs for letter in own - theirs):
         return True  # Mg for mg, where the problem has M and m
     return "\\pi" in answer and "\\pi" in gold and unit_of(answer) == "degree" and unit_of(gold) is None
-
-
-def _letters(text: str) -> set[str]:
-    return set("".join(re.findall(r"(?<![a-zA-Z])[a-zA-Z]{1,2}(?![a-zA-Z])", re.sub(r"\\[a-zA-Z]+", " ", text))))
 
 
 def is_plain(answer: str, gold: str) -> bool:
@@ -327,10 +324,8 @@ def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -
     if own is None or wanted is None or not _SAYS["simplify"].search(problem):
         return False
     top, bottom = (int(group) for group in own.groups() if group)
-    return gcd(top, bottom) > 1 and (
-        _SAYS["lowest"].search(problem) is not None
-        or any(same_value(formula.text, gold) for formula in formulas(problem))
-    )
+    said = _SAYS["lowest"].search(problem) is not None
+    return gcd(top, bottom) > 1 and (said or any(same_value(formula.text, gold) for formula in formulas(problem)))
 
 
 def _is_less_simple(answer: str, gold: str, problem: str) -> bool:

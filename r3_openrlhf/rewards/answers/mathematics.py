@@ -60,7 +60,10 @@ def grade(item: Item) -> Result:
     if found is None:
         return "wrong", "no_answer", 0.0, None
     if len(found.text) > MAX_ANSWER_CHARS:
-        return _compare_long_text(found.text, golds)
+        same = "".join(found.text.split()) in {"".join(gold.split()) for gold in golds}  # as text, white space aside
+        if same:
+            return "correct", "correct", 1.0, found.text[:MAX_ANSWER_CHARS]
+        return "wrong", "answer_too_long", 0.0, found.text[:MAX_ANSWER_CHARS]
     typed = {gold: kind_of(gold, problem) for gold in golds}
     letters = [letter for gold in golds if typed[gold] is None and (letter := letter_of(gold, problem))]
     for entry in [*filter(None, typed.values()), *((kinds()["choice"], frozenset(letter)) for letter in letters)]:
@@ -126,13 +129,6 @@ def _leaves_the_computing(answer: str, golds: list[str]) -> bool:
     return not set(UNEVALUATED.findall(answer)) <= known or (
         _FUNCTION_OF_NUMBER.search(answer) is not None and all(map(is_literal, golds))
     )
-
-
-def _compare_long_text(answer: str, golds: list[str]) -> Result:
-    """Compare a long answer as text: it is right only if a reference says the same, white space aside."""
-    if "".join(answer.split()) in {"".join(gold.split()) for gold in golds}:
-        return "correct", "correct", 1.0, answer[:MAX_ANSWER_CHARS]
-    return "wrong", "answer_too_long", 0.0, answer[:MAX_ANSWER_CHARS]
 
 
 def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> Result:

@@ -13,7 +13,7 @@ _UNITS = (
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SMALL = {word: value for value, word in enumerate(_UNITS)} | {word: 10 * value for value, word in enumerate(_TENS, 2)}
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
-_CHINESE = re.compile("[零〇一二两三四五六七八九十百千万亿]{1,20}")
+_CHINESE = re.compile("[零〇一二两三四五六七八九十百千]{1,20}")
 _IRREGULAR = {
     "first": "one", "second": "two", "third": "three", "fifth": "five", "eighth": "eight", "ninth": "nine", "twelfth": "twelve",
 }  # fmt: skip
@@ -25,9 +25,8 @@ def value_in_words(text: str) -> Fraction | None:
     """Return the number that the words say, also an ordinal; None when they say anything else."""
     if not text.isascii():
         return _chinese(text.strip())
-    whole, _, half = text.lower().rpartition(" and a half")
-    if whole and not half.strip():  # "two and a half"
-        value = value_in_words(whole)
+    if text.lower().endswith(" and a half"):
+        value = value_in_words(text[: -len(" and a half")])
         return None if value is None or value < 0 else value + Fraction(1, 2)
     words = [word for word in _WORD.findall(text.lower()) if word != "and"]
     if not words or len(words) > MAX_WORDS or re.search(r"[^a-zA-Z\s-]", text):
@@ -38,9 +37,8 @@ def value_in_words(text: str) -> Fraction | None:
         return sign * Fraction(_SCALES[words[2]], 2) if not words[3:] else None
     words = words[1:] if words[0] == "a" and words[1:] and words[1] in _SCALES else words
     words = ["one", *words] if words[0] in _SCALES else words  # "a dozen"
-    fraction = _fraction(words)
-    value = _whole(words, ordinal=True) if fraction is None else fraction
-    return None if value is None else sign * Fraction(value)
+    said = _fraction(words) or _whole(words, ordinal=True)
+    return None if said is None else sign * Fraction(said)
 
 
 def is_number_word(word: str) -> bool:
@@ -86,15 +84,10 @@ def _chinese(text: str) -> Fraction | None:
         return parts[0] / parts[1] if parts[0] and parts[1] else None
     if not _CHINESE.fullmatch(text):
         return None
-    total = section = digit = 0
+    total = digit = 0
     for value in (2 if sign == "两" else int(unicodedata.numeric(sign)) for sign in text):
-        if value < 10:
-            digit = value
-        elif value < 10**4:
-            section, digit = section + (digit or 1) * value, 0
-        else:
-            total, section, digit = (total + section + digit) * value, 0, 0
-    return Fraction(total + section + digit)
+        total, digit = (total, value) if value < 10 else (total + (digit or 1) * value, 0)
+    return Fraction(total + digit)
 
 
 def _whole(words: list[str], *, ordinal: bool) -> int | None:

@@ -50,17 +50,11 @@ class GradeRequest(Item, array_like=True, frozen=True, kw_only=True):
         cls, label: Any, response: str, *, num_tokens: int, truncated: bool = False, prompt: str = ""
     ) -> GradeRequest:
         """Make the request about a response to the problem of a `problems.Label`."""
+        known = {name: getattr(label, name) for name in ("task", "metadata", "problem", "row")}
         return cls(
-            response=response,
-            references=tuple(label.references),
-            task=label.task,
-            num_tokens=num_tokens,
-            truncated=truncated,
-            metadata=label.metadata,
-            problem=label.problem,
-            prompt=prompt,
-            row=label.row,
-        )
+            response=response, references=tuple(label.references), num_tokens=num_tokens,
+            truncated=truncated, prompt=prompt, **known,
+        )  # fmt: skip
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):

@@ -13,7 +13,7 @@ from functools import partial
 from r3_openrlhf.rewards.answers.comparison import number, numbers_agree
 from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH
 from r3_openrlhf.rewards.answers.number_words import value_in_words
-from r3_openrlhf.rewards.answers.parts import COMMA_AND_SPACE, COMMA_OF_THOUSANDS, OR, without_head
+from r3_openrlhf.rewards.answers.parts import OR, without_head
 from r3_openrlhf.rewards.answers.patterns import compiled, table
 from r3_openrlhf.rewards.answers.plain import in_ascii_signs
 from r3_openrlhf.rewards.answers.real_sets import condition
@@ -116,8 +116,6 @@ def unify(answer: str) -> str:
                 text = pattern.sub(replacement, text)
                 break
     text = _FONT.sub(r"\1", _FONT.sub(r"\1", text))
-    if text.count("=") > 1 and COMMA_AND_SPACE.search(text):
-        text = COMMA_OF_THOUSANDS.sub("", text)  # "x=1,000, y=2,000"
     return _both_signs(_computed(_once(_system(_without_inner_dollars(text)))))
 
 

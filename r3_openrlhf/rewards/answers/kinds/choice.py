@@ -56,10 +56,8 @@ def _read(text: str, problem: str) -> frozenset[str] | None:
     if first is None or before[-1:] == "{" or before.strip(" (*_") and not _SAYS["announced"].search(before):
         return None
     letters = {letter for match in first.re.finditer(words) for letter in match.groups() if letter}
-    said = normal_words(words[first.end() :].lstrip(".):"))
-    if len(letters) == 1 and any(
-        said == option and not letters & {letter} for letter, option in options_of(problem).items()
-    ):
+    other = letter_of(words[first.end() :].lstrip(".): "), problem)
+    if len(letters) == 1 and other and other not in letters:
         return None  # "(C) it decreases", where that is (A)
     is_open = _OR.search(words) if len(letters) > 1 else _OR.match(words[first.end() :].lstrip(") "))
     return frozenset(letters | ({"or"} if is_open else set()))

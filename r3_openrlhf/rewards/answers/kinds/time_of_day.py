@@ -16,6 +16,9 @@ _HALVES = {"am": "a", "inthemorning": "a", "pm": "p", "intheafternoon": "p", "in
 _NAMED = {"noon": "p", "12 noon": "p", "midday": "p", "midnight": "a", "12 midnight": "a"}
 _AS_CLOCK = re.compile(r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?")
 _PARTS = {"half past": 30, "quarter past": 15, "quarter to": -15}
+_IN_TEXT = re.compile(
+    r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b|\b(?:half|(?:a )?quarter) (?:past|to) \w+"
+)
 _SAID = re.compile(r"(?i)[ap]\.? ?m\.?\b|o'?clock")
 
 
@@ -57,11 +60,5 @@ KIND = Kind(
     recognise=_recognise,
     read=_read,
     same=_same,
-    find=lambda sentence, problem: [
-        match[0]
-        for match in re.finditer(
-            r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b|\b(?:half|(?:a )?quarter) (?:past|to) \w+",
-            plain(sentence),
-        )
-    ],
+    find=lambda sentence, problem: _IN_TEXT.findall(plain(sentence)),
 )
