@@ -137,9 +137,10 @@ def with_number_keys(value: Any) -> Any:
 
 # Modules whose names tests use without an import, and two with their usual names
 USUAL = "collections itertools functools heapq bisect math typing decimal fractions datetime pathlib io".split()
-_OTHERS = {"np": "import numpy as np", "pd": "import pandas as pd", "deepcopy": "from copy import deepcopy"}
-_OTHERS |= {name: f"import {name}" for name in ("numpy", "pandas")}
-_OTHERS |= {name: f"from dataclasses import {name}" for name in ("asdict", "astuple", "dataclass")}
+_OTHERS = {"np": "import numpy as np", "pd": "import pandas as pd", "numpy": "import numpy", "pandas": "import pandas"}
+_OF_MODULES = {"copy": "deepcopy", "dataclasses": "asdict astuple dataclass", "unittest.mock": "patch Mock MagicMock"}
+_OF_MODULES |= {"operator": "itemgetter attrgetter methodcaller", "contextlib": "redirect_stdout suppress"}
+_OTHERS |= {name: f"from {module} import {name}" for module, names in _OF_MODULES.items() for name in names.split()}
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)
 
 

@@ -271,6 +271,7 @@ def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
 def _forwarded(special: str, guards: bool) -> Any:
     def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
         peer = self._Stub__peer
+        arguments = tuple(None if isinstance(given, types.TracebackType) else given for given in arguments)  # `with`
         shows_none = special in _COMPARISONS or guards and special in _OPERATORS
         if peer.guards and not all(isinstance(argument, Stub) for argument in arguments):
             if shows_none or special in _CHECKS:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.config.code_tests import CodeTests, split_names
+from r3_openrlhf.config.code_tests import _OF_MODULES, CodeTests, split_names
 from r3_openrlhf.rewards.code.run import Call, Limits
 from tests.rewards.code.test_run import runner  # noqa: F401  a fixture
 
@@ -35,3 +35,10 @@ def test_it_holds(runner, program, test, setup):  # noqa: F811
 @pytest.mark.parametrize(("program", "test", "expected"), _cases("fails", "expected"))
 def test_it_does_not_hold(runner, program, test, expected):  # noqa: F811
     assert verdict(runner, program, test, seconds_per_test=1.0) == expected
+
+
+@pytest.mark.parametrize("name", " ".join(["Counter isclose reduce Fraction", *_OF_MODULES.values()]).split())
+def test_a_standard_name_is_never_the_programs_where_the_tests_ask_for_another_one(name):
+    names, imports = split_names(CodeTests(asserts=[f"assert {name}(f(1)) == 2"]))
+    assert names == ["f"] and [line.split()[-1] for line in imports] == [name]
+    assert split_names(CodeTests(asserts=[f"assert {name}(1) == 2"])) == ([name], [])
