@@ -10,11 +10,8 @@ import sqlite3
 import subprocess
 
 import pytest
-import torch
 
 import tests.stack.cpu_only  # noqa: F401
-from r3_openrlhf.config.algorithms import overlong_penalty
-from r3_openrlhf.runs.directory import RunDirectory
 from tests.recordings import recorded, settings_of
 from tests.stack.training import R3, Run, lines, rollouts_of, train
 
@@ -113,7 +110,7 @@ def test_nothing_of_a_trained_step_was_lost(resumed):
 
 
 def test_a_stock_algorithm_samples_ahead_with_its_own_estimator(tmp_path):
-    """Upstream's groups, advantages and filter; what a step counts and which weights sampled a row are ours."""
+    """Upstream's groups and filter; what a step counts and which weights sampled a row are ours."""
     train(tmp_path / "run", "algo=dapo", *AHEAD, "train.max_steps=4", "checkpoint.save_steps=2")
     metrics, rollouts = lines(tmp_path / "run" / "metrics.jsonl"), rollouts_of(tmp_path / "run")
     assert [line["step"] for line in metrics] == [1, 2, 3, 4]
@@ -127,15 +124,8 @@ def test_a_stock_algorithm_samples_ahead_with_its_own_estimator(tmp_path):
     for line in metrics:
         dropped = line["r3/filter/dropped_tokens"] + line["r3/filter/left_over_tokens"]
         assert line["generated_tokens"] == line["response_tokens"] + dropped
-    limit = RunDirectory(str(tmp_path / "run")).load_config().rollout.max_new_tokens
     groups = {}
     for row in rollouts:
         assert row["recalled_from"] is None and row["context"] == "plain"
-        groups.setdefault((row["step"], row["group"]), []).append(row)
-    for group in groups.values():
-        assert len(group) == 8 and len({row["verdict"] for row in group}) == 2
-        # group_norm, written out; upstream takes its penalty for length from the reward
-        paid = [row["reward"] - overlong_penalty(row["num_tokens"], max_tokens=limit) for row in group]
-        rewards = torch.tensor(paid, dtype=torch.float64)
-        expected = (rewards - rewards.mean()) / (rewards.std() + 1e-9)
-        assert [row["advantage"] for row in group] == pytest.approx(expected.tolist(), abs=1e-3)
+        groups.setdefault((row["step"], row["group"]), []).append(row["verdict"])
+    assert all(len(group) == 8 and len(set(group)) == 2 for group in groups.values())

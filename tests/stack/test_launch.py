@@ -268,16 +268,9 @@ def test_rows_are_packed_for_models_that_tell_them_apart(tmp_path, kind, said):
 
 def test_packed_rows_of_a_linear_attention_see_each_other():
     """Why they are refused; where this fails, the installed transformers keeps packed rows apart."""
-    sizes = dict(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, head_dim=8
-    )
-    sizes |= dict(
-        num_key_value_heads=2,
-        linear_num_value_heads=4,
-        linear_num_key_heads=2,
-        linear_key_head_dim=8,
-        linear_value_head_dim=8,
-    )
+    sizes = dict(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4)
+    sizes |= dict.fromkeys(("head_dim", "linear_key_head_dim", "linear_value_head_dim"), 8)
+    sizes |= dict(num_key_value_heads=2, linear_num_value_heads=4, linear_num_key_heads=2)
     torch.manual_seed(0)
     made = AutoConfig.for_model("qwen3_5_text", **sizes)
     model = AutoModelForCausalLM.from_config(made, attn_implementation="sdpa").eval()

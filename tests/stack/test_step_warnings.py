@@ -13,7 +13,6 @@ from r3_openrlhf.stack.step_warnings import (
     REHEARSED,
     WINDOW,
     early_warnings,
-    kept,
     trend_warnings,
 )
 from tests.method.history.samples import make_rollout
@@ -110,10 +109,6 @@ def test_a_sleeping_engine_that_keeps_more_and_more_is_named_at_once():
     assert said.startswith(
         "step 4: while the engine sleeps, 25.0 GiB of the GPU are not the policy's, 4.0 at the beginning"
     )
-
-
-def test_a_line_is_kept_by_what_is_read_of_it():
-    assert kept({"step": 1, LENGTH: 2.0, "accuracy": 0.5}) == {"step": 1, LENGTH: 2.0}
 
 
 def test_a_number_that_is_missing_now_is_no_collapse():

@@ -36,8 +36,6 @@ class Awkward:
             raise KeyError("the lamp")
         if action == "novel":
             return self._step("z" * 10_000_000)
-        if action == "object":
-            return Step(observation=Observation(text="odd"), reward=0.0, done=False, info={"made": object()})
         if action == "report":
             Path(self.report).touch()
         if action == "work":  # half a second of the processor

@@ -35,7 +35,7 @@ def test_names_and_import_paths():
         ("json:World", {}, "json has no World"),
         (":World", {}, "use package.module:name"),
         ("json:loads", {}, "no reset, step, close"),
-        ("alfworld", {"games": "nowhere"}, "No module named 'alfworld'|games is nowhere, where no game.tw-pddl is"),
+        ("alfworld", {"games": "nowhere"}, "No module named 'textworld'|games is nowhere, where no game.tw-pddl is"),
         ("vault", {"walls": 3}, "agents.options is {'walls': 3}.*walls"),
         ("vault", {"rooms": 9}, "agents.options is {'rooms': 9}.*rooms is 9"),
     ],
