@@ -2,7 +2,7 @@
 # A pretrained model through the whole stack: GRPO with the success weight against r3_earned on research/experiments/smollm2_capitals.yaml,
 # a quarter of an hour a run. Every run is added to the file of evidence, and its directory is kept, so that
 # the script can be stopped and started. SEEDS="5 6", ARMS="grpo": others. A run may stop because actor and engine disagree about one
-# prompt (docs/LOG.md); start the script again.
+# prompt (docs/performance.md#log); start the script again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"

@@ -1,4 +1,4 @@
-"""Measure on one GPU the rates that `r3 plan` assumes, in two minutes; docs/planning.md.
+"""Measure on one GPU the rates that `r3 plan` assumes, in two minutes; docs/cluster.md.
 
     python scripts/calibrate.py experiment=r3_1p5b_deepscaler_8gpu gpu=h100-80gb
 

@@ -1,5 +1,5 @@
 """The first hour on GPUs: every part of a run that no CPU can enter, one after the other, and a table that can be pasted into an
-issue. `make gpu-check`; docs/first-gpu-run.md has what one H100 answered.
+issue. `make gpu-check`; docs/install.md has what one H100 answered.
 
     python scripts/gpu_check.py                     # about ten minutes on one GPU
     python scripts/gpu_check.py --long              # about an hour; with the shipped experiment, which the hub must have

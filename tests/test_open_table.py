@@ -152,7 +152,7 @@ def test_what_cannot_work_is_refused_when_the_settings_are_made(tmp_path, key, s
 
 
 def test_the_parts_of_the_example_are_taken(tmp_path):
-    """What docs/extending.md shows, with the settings of an experiment."""
+    """What docs/usage.md shows, with the settings of an experiment."""
     parts = Path(__file__).parents[1] / "examples" / "own_parts.py"
     mine = [f"ranking.score={parts}:shortest", f"replay.order={parts}:best", f"data.task={parts}:contains"]
     config = load_config("cpu_smoke", [f"run_dir={tmp_path}", *mine])

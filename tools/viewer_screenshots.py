@@ -1,4 +1,4 @@
-"""The pictures of docs/viewer.md: each page of `r3 view`, in Chromium, of runs that tests/view/story.py writes. Sheets show every
+"""The pictures of docs/runs.md: each page of `r3 view`, in Chromium, of runs that tests/view/story.py writes. Sheets show every
 page in both modes, on a wide screen and on a phone.
 
 python tools/viewer_screenshots.py                       # into docs/figures/viewer/

@@ -185,7 +185,7 @@ class HistorySettings(Section, prefix="history."):
     max_per_problem_and_verdict: int = number(32, min=1)
     # further ones with a state of exploration.rrl; the newest leave first
     max_states_per_problem: int = number(16, min=1)
-    # bytes of the whole file, by the store's own accounting (docs/history.md)
+    # bytes of the whole file, by the store's own accounting (docs/runs.md#the-history-store)
     max_bytes: int = number(20_000_000_000, min=1_000_000)
 
 

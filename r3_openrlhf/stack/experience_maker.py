@@ -214,7 +214,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 f"actor and rollout engine disagree: mean |log-prob difference| on fresh rollouts is {gaps[SYNC_GAP]:.4g} nats, "
                 f"99th percentile {gaps[SYNC_P99]:.4g} nats, {gaps[SYNC_CLIP]:.0%} of the tokens outside the clip; "
                 f"stop.max_abs_logprob_gap={limit} allows that mean and {P99_FACTOR} times it for the percentile. The weight sync "
-                "is broken or the settings differ (temperature, dtype): see docs/first-gpu-run.md"
+                "is broken or the settings differ (temperature, dtype): see docs/install.md"
             )
         self.metrics = {**self.r3.metrics(batch, step=self.step), **gaps, **metrics}
         self.metrics["trained_tokens"] = trained_tokens(batch, passes=self.config.train.inner_epochs)

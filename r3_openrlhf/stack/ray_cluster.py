@@ -23,7 +23,7 @@ from r3_openrlhf.stack.environment import THREADS, environment_of
 
 LEAVING_S = 10.0
 # Of the user's environment, to Ray's workers on every node. The last two choose between two parts
-# of vLLM (docs/first-gpu-run.md).
+# of vLLM (docs/install.md#your-first-run-on-gpus).
 PASSED_ON = (
     DEADLINE,
     "OMP_NUM_THREADS",

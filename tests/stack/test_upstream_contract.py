@@ -38,7 +38,7 @@ OVERRIDES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())["
 
 
 def test_what_would_move_with_a_backend_that_has_no_deepspeed():
-    """Molt has another in its place (docs/first-gpu-run.md): ours whose upstream module imports DeepSpeed or its strategy."""
+    """Molt has another in its place (docs/install.md#your-first-run-on-gpus): ours whose upstream module imports DeepSpeed or its strategy."""
     moves = set()
     for module, names in OVERRIDES.items():
         for name in names.split():

@@ -5,7 +5,7 @@ a set leave first, by sampling step; but rows of a reflection prompt or a prefix
 plain: recall into a plain group prefers these, and a hard problem's further groups would push them
 out.
 
-When the file is full, the richest sets give first (docs/history.md, Bounds). Of problems' last rows
+When the file is full, the richest sets give first (docs/runs.md, Bounds). Of problems' last rows
 errors leave first: replay waits for a success on a hard problem. Rows that leave by age alone would
 be those of the problems not asked for longest, which an epoch asks next.
 

@@ -35,7 +35,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     problems=N        how many there are, where the configuration does not say
     every other KEY=VALUE as for r3 train
 
-    The formulas and their sources: docs/planning.md. Exit code 1 where the run does not fit.
+    The formulas and their sources: docs/cluster.md. Exit code 1 where the run does not fit.
     """
     from r3_openrlhf.config.loading import load_config, split_settings
     from r3_openrlhf.runs.models.checks import without_packing

@@ -19,7 +19,7 @@ from r3_openrlhf.runs.planning.history_forecast import PROMPT_TOKENS
 from r3_openrlhf.runs.planning.shapes import ModelShape
 
 HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315, "openai/gsm8k": 7_473}
-# Shares of a step's groups, assumed (docs/planning.md)
+# Shares of a step's groups, assumed (docs/cluster.md#planning-a-run)
 COLLAPSED, HARD = 0.45, 0.20
 BATCHED_TOKENS = 8192  # of an engine step, as stack/rollout_engine.py sets it
 PROCESS_BYTES = 3 * 2**30  # host memory of a process with torch, before its first tensor. Assumed

@@ -75,7 +75,7 @@ def _verdict(fits: bool, remedies: Remedies) -> str:
 def _around(plan: Plan, slow: Plan) -> Table:
     table = Table.grid(padding=(0, 2))
     rows = [
-        ("a step", f"{_range(plan.step_s, slow.step_s)} s, until a GPU has answered (docs/planning.md)"),
+        ("a step", f"{_range(plan.step_s, slow.step_s)} s, until a GPU has answered (docs/cluster.md#planning-a-run)"),
         ("the run", f"{plan.steps:,} steps, {_range(plan.hours, slow.hours)} h"),
         ("KV cache", f"{plan.kv_tokens:,} tokens an engine"),
         ("host memory", _parts(plan.host_bytes) + " of the first node"),

@@ -277,7 +277,7 @@ def test_the_command(tmp_path):
 
 
 def test_the_plan_in_the_page_of_the_first_run_is_what_the_command_prints():
-    page = (Path(__file__).parents[3] / "docs" / "first-gpu-run.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "install.md").read_text(encoding="utf-8")
     ((command, text),) = re.findall(r"<!-- r3 (plan [^\n]*) -->\n```text\n(.*?)\n```", page, re.DOTALL)
     printed = CliRunner().invoke(main, command.split()).output
     assert [line.rstrip() for line in printed.splitlines()] == text.splitlines(), command
