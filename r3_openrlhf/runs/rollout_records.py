@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -155,7 +156,7 @@ class TokenPieces:
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
-        self._pieces: dict[int, str] = {}
+        self._piece = functools.cache(lambda token: decode([token]))
 
     def lengths(self, ids: Sequence[int], text: str) -> np.ndarray | None:
         """Return the characters of each token, uint16 [T], together len(text). None where the pieces
@@ -185,8 +186,3 @@ class TokenPieces:
         if broken:
             pieces[-1] = self._decode(broken)
         return pieces
-
-    def _piece(self, token: int) -> str:
-        if token not in self._pieces:
-            self._pieces[token] = self._decode([token])
-        return self._pieces[token]

@@ -7,7 +7,7 @@ from typing import Any
 
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
 from r3_openrlhf.method.types import Context
-from r3_openrlhf.runs.step_groups import Row, trajectories_of
+from r3_openrlhf.runs.step_groups import trajectories_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
 from r3_openrlhf.view.responses import by_advantage, of_group, open_group, ranked_points
@@ -51,18 +51,13 @@ def group_page(library: Library, name: str, step: int, context: str, uid: str) -
         prompt=prompt,
         attempt=_attempt_in(prompt) if group.context is Context.REFLECTION else None,
         shown=shown,
-        played=places_of(group.rows),
+        played={row["at"]: one.place for one in trajectories_of(group.rows) for row in one.rows},  # of a row
         points=ranked_points(opened.rows),
         shown_at={response.place: response.at for response in shown},
         previous=groups[place - 1] if place else None,
         next=groups[place + 1] if place + 1 < len(groups) else None,
         other=next((other for other in groups if other.uid == uid and other.context is not group.context), None),
     )
-
-
-def places_of(rows: Sequence[Row]) -> dict[int, int]:
-    """Place of a row in its step's file -> place of its trajectory in the group."""
-    return {row["at"]: played.place for played in trajectories_of(rows) for row in played.rows}
 
 
 def trajectory_page(library: Library, name: str, step: int, place: int, context: str, uid: str) -> str:

@@ -68,7 +68,7 @@ def _learning(run: RunReader, lines: Steps) -> Answer:
         held_out = held_out_of(run.directory)
     if held_out is None or held_out.low is None or held_out.high is None:
         first, last = (number(mean) for mean in quarter_means(lines, "fresh/accuracy"))
-        return "none", f"not decided: no held-out accuracy with an interval; in training {first} → {last}"
+        return "none", f"not decided: no held-out accuracy with an interval; accuracy in training {first} → {last}"
     state = "green" if held_out.low > 0 else "red" if held_out.high < 0 else "amber"
     word = {"green": "rises", "red": "falls", "amber": "no change beyond its noise"}[state]
     first, last = map(number, held_out.accuracies)
@@ -87,6 +87,8 @@ def _did(run: RunReader, lines: Steps) -> str:
     if run.config is not None and not run.config.algorithm.mechanisms:
         return f"nothing: algo={run.config.algorithm_name} has none of its parts"
     counts = [total(lines, f"r3/{name}") for name in DID]
+    if set(counts) == {None}:
+        return "the run logs nothing of it"
     before, after, *others = ("–" if count is None else f"{count:,.0f}" for count in counts)
     return "collapsed groups {} → {}, {} recalled, {} with an error shown, {} ranked".format(before, after, *others)
 

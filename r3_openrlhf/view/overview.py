@@ -137,24 +137,29 @@ def pair_of(a: RunReader, b: RunReader) -> dict[str, Any]:
 def compare_page(library: Library, names: Sequence[str] | None = None, reference: str = "") -> str:
     """Render the table of `r3 compare --unfinished`. names: None: all runs. reference: "": grpo."""
     runs = [library.run(name) for name in names] if names else list(library.runs.values())
-    comparison, fault = comparison_of(runs, reference)
+    comparison, faults = comparison_of(runs, reference)
     return render(
         "compare.html",
         runs=runs,
         comparison=comparison,
-        fault=fault,
+        faults=faults,
         rows=table_rows(comparison) if comparison else [],
         first=FIRST,
         reading=reading(comparison) if comparison else [],
     )
 
 
-def comparison_of(runs: Sequence[RunReader], reference: str = "") -> tuple[Comparison | None, str | None]:
-    """Return the comparison, or the sentence that says why there is none."""
+def comparison_of(runs: Sequence[RunReader], reference: str = "") -> tuple[Comparison | None, list[str]]:
+    """Return the comparison of the runs that can be compared, and sentences about the others."""
+    read, faults = [], []
+    for run in runs:
+        try:
+            read.append(read_run(run.path, unfinished=True))
+        except R3Error as error:  # it has just begun, or is damaged
+            faults.append(str(error))
+    arms = sorted({run.arm for run in read})
     try:
-        read = [read_run(run.path, unfinished=True) for run in runs]
-        arms = sorted({run.arm for run in read})
-        default = DEFAULT_REFERENCE if DEFAULT_REFERENCE in arms else arms[0]
-        return compare(read, reference=reference or default), None
+        default = DEFAULT_REFERENCE if DEFAULT_REFERENCE in arms else next(iter(arms), "")
+        return compare(read, reference=reference or default) if read else None, faults
     except R3Error as error:
-        return None, str(error)
+        return None, [*faults, str(error)]

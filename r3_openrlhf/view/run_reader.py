@@ -207,9 +207,9 @@ class RunReader(Reader):
         """One sentence where the run has metrics and no rollouts; None otherwise."""
         if self.steps() or not self.metrics():
             return None
-        if self.directory.events.is_file() or self.directory.history.is_file():
-            return "This run directory has no rollouts/: they were removed, or not copied with it."
-        return "This run has no rollouts: the lab keeps the curves of a run and not its responses."
+        return (
+            "This run has no rollouts/: not copied, removed, or never kept (the lab keeps the curves of a run alone)."
+        )
 
     # ── problems ──
 

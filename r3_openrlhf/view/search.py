@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 import duckdb
 
 from r3_openrlhf.method.errors import R3Error, quoted
-from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.step_groups import Row
 from r3_openrlhf.view.library import Library
@@ -81,7 +80,7 @@ def search(
     texts = texts_in(query)
     conditions, values = [], {}
     if form.get("verdict"):
-        conditions, values = ["verdict = $verdict"], {"verdict": _verdict(form["verdict"])}
+        conditions, values = ["verdict = $verdict"], {"verdict": form["verdict"]}
     for number, text in enumerate(texts):
         conditions.append(f"(contains(text, $text{number}a) OR contains(text, $text{number}b))")
         values |= {f"text{number}a": text, f"text{number}b": text[0].swapcase() + text[1:]}
@@ -107,13 +106,6 @@ def texts_in(query: str) -> list[str]:
     if len(query) > MAX_CHARS:
         raise R3Error(f"the query has {len(query):,} characters; use {MAX_CHARS:,} or fewer")
     return [phrase or word for phrase, word in re.findall(r'"([^"]+)"|([^\s"]+)', query)]
-
-
-def _verdict(word: str) -> str:
-    try:
-        return Verdict.checked("verdict", word).value
-    except ValueError as error:
-        raise R3Error(str(error)) from error
 
 
 def _steps_of(run: RunReader, form: Mapping[str, str]) -> list[tuple[int, Path]]:

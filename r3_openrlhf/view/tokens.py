@@ -98,7 +98,7 @@ class TokenValues:
     entropies: np.ndarray | None = None  # nats, under the policy of this step
 
     def as_json(self, place: int, peak_fraction: float | None) -> dict[str, Any]:
-        """Return the values for a page: `as_numbers`, and the tokens that make the peak entropy."""
+        """Return the values for a page, in 1 / SCALE, and the tokens that make the peak entropy."""
         has_peak = self.entropies is not None and peak_fraction is not None
         peak = peak_tokens(self.entropies, peak_fraction=peak_fraction) if has_peak else []  # type: ignore[arg-type]
         ratio = None
@@ -106,7 +106,11 @@ class TokenValues:
             ratio = self.policy_logprobs.astype(np.float32) - self.logprobs.astype(np.float32)
         values = {"logprob": self.logprobs, "entropy": self.entropies, "ratio": ratio}
         ids = {} if self.ids is None else {"ids": self.ids.tolist()}
-        numbers = {name: as_numbers(value) for name, value in values.items() if value is not None}
+        numbers = {
+            name: np.rint(np.asarray(value, dtype=np.float64) * SCALE).astype(np.int64).tolist()
+            for name, value in values.items()
+            if value is not None
+        }
         return {"place": place, "peak": peak, "pieces": self.pieces} | ids | numbers
 
 
@@ -208,8 +212,3 @@ def peak_tokens(entropies: np.ndarray, *, peak_fraction: float) -> list[int]:
     """Find the max(1, floor(p * L)) tokens of the peak entropy (METHOD section 6), in text order."""
     count = max(1, int(peak_fraction * len(entropies)))
     return sorted(np.argsort(-np.asarray(entropies, dtype=np.float64), kind="stable")[:count].tolist())
-
-
-def as_numbers(values: np.ndarray) -> list[int]:
-    """Whole numbers of 1e-4, which make a page a third of the size."""
-    return np.rint(np.asarray(values, dtype=np.float64) * SCALE).astype(np.int64).tolist()

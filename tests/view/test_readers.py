@@ -12,18 +12,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
+from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.groups import ABSENT, RecallFate
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Context
 from r3_openrlhf.problems.label import Label
+from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.step_groups import groups_of
+from r3_openrlhf.view.app import create_app
 from r3_openrlhf.view.health import CHECKS
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import environment, json_block, render, signed
 from r3_openrlhf.view.responses import of_group, ranked_points, reward_parts
 from r3_openrlhf.view.run_reader import RunReader
-from r3_openrlhf.view.tokens import TokenTexts, as_numbers, peak_tokens, token_values
+from r3_openrlhf.view.tokens import TokenTexts, TokenValues, peak_tokens, token_values
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -168,7 +172,8 @@ def test_peak_tokens_of_the_worked_example_and_how_numbers_are_written():
     entropies = np.array([0.1, 0, 2, 0.3, 1, 0, 0.2, 0.4, 0, 0], dtype=np.float16)
     assert peak_tokens(entropies, peak_fraction=0.2) == [2, 4]
     assert peak_tokens(entropies, peak_fraction=0.01) == [2]
-    assert as_numbers(np.array([-0.12346, 0.0, -12.0], dtype=np.float32)) == [-1235, 0, -120000]  # ten thousandths
+    values = TokenValues(pieces=["a", "b", "c"], logprobs=np.array([-0.12346, 0.0, -12.0], dtype=np.float32))
+    assert values.as_json(0, None)["logprob"] == [-1235, 0, -120000]  # ten thousandths
 
 
 # ── runs ──
@@ -210,6 +215,31 @@ def test_names_tell_runs_apart(story, tmp_path):
 
 
 # ── pages ──
+
+
+def test_what_is_not_there_yet_is_a_sentence(tmp_path):
+    """A run that has just begun next to one seed of an arm, which has a step and held-out problems and no rollouts."""
+    for name in ("begun", "seed"):
+        run = RunDirectory(tmp_path / name)
+        run.create(load_config("cpu_smoke", [f"run_dir={run.path}", f"arm={name}"]))
+    run.append_metrics({"step": 1, "reward_mean": 0.5, "generated_tokens_total": 100})
+    same = {"num_problems": 3, "n_samples": 1, "temperature": 1.0, "max_new_tokens": 9, "name": "held_out"}
+    for step in (0, 1):
+        run.append_evaluation({"step": step, "pass_at_1": 0.5, "generated_tokens": 100 * step} | same)
+    client = TestClient(create_app(Library([tmp_path])), base_url="http://localhost")
+    for page, sentences in {
+        "/begun": ("before its first step", "There are no numbers to draw yet.", "no step yet"),
+        "/begun/effect": ("This run has no rollouts.",),
+        "/begun/problems": ("This run has sampled nothing yet.",),
+        "/begun/files": ("No phase is known",),
+        "/seed": ("no held-out accuracy with an interval", "the run logs nothing of it"),
+        "/seed/problems": ("This run has no rollouts",),
+        "/compare": ("begun has no evaluations of held-out problems", "seed (reference)", '<td class="r">0.500</td>'),
+        "/compare?run=begun": ("1 run, as", "begun has no evaluations of held-out problems"),
+        "/?run=begun&run=seed": ("Nothing to compare: both runs need held-out problems",),
+    }.items():
+        text = client.get(page).text
+        assert [sentence for sentence in sentences if sentence not in text] == [], page
 
 
 SCALARS = st.none() | st.text() | st.integers()
