@@ -222,11 +222,3 @@ def test_going_on_deletes_the_files_behind_the_checkpoint_and_reads_none(tmp_pat
     assert list(steps_in(tmp_path)) == [2, 10, 1_000_000]
     forget_after(tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "step_000002.parquet"]
-
-
-def test_one_step_is_read_without_the_others(run):
-    run.write_rollouts(2, [rollout(2)])
-    (run.rollouts / "step_000001.parquet").write_bytes(b"no Parquet")
-    assert list(run.read_rollouts(step=2)) == [rollout(2)]
-    with pytest.raises(R3Error, match="step_000001.parquet is damaged: .*; restore it from a copy, or remove it"):
-        list(run.read_rollouts())

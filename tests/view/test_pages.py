@@ -245,22 +245,6 @@ def test_order_and_colour_of_a_group_stand_in_the_address(page, server, rows):
     assert page.locator("#cards .card:visible .response").first.text_content() in {row["text"] for row in mine}
 
 
-def test_ranking_is_a_scatter_with_its_pairs(page, server, rows):
-    """A line for each pair of which one has the higher peak and the lower global entropy."""
-    groups = {}
-    for row in rows:
-        if row["ranked"]:
-            groups.setdefault((row["uid"], row["context"]), []).append((row["entropy_peak"], row["entropy_global"]))
-    drawn = 0
-    for (uid, context), points in groups.items():
-        page.goto(f"{server}/story/step/{STEP}/{context}/{uid}")
-        pairs = sum(a[0] > b[0] and a[1] < b[1] for a in points for b in points)
-        assert page.locator(".ranking circle").count() == len(points)
-        assert page.locator(".ranking .pair").count() == pairs
-        drawn += pairs
-    assert drawn > 0
-
-
 def test_underlined_are_the_peak_and_what_is_clipped(page, server, story, rows):
     """As many tokens as METHOD says make the peak entropy; of a recalled row those whose ratio leaves the clip range."""
     config = load_config("cpu_smoke", [])

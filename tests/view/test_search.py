@@ -112,15 +112,6 @@ def test_whatever_is_typed_is_data(run, query):
     assert places(run, query) == expected
 
 
-def test_several_runs_are_merged_in_order(tmp_path):
-    runs = [
-        make_run(tmp_path / name, {step: [row(step, "gold " + "x" * n)] for step, n in enumerate(lengths, start=1)})
-        for name, lengths in (("one", (3, 9, 5)), ("two", (8, 4)))
-    ]
-    hits = [(name, hit["step"]) for name, hit in search(runs, "gold", {})[0]]
-    assert [step for _, step in hits] == [3, 2, 2, 1, 1] and hits[0] == ("one", 3)
-
-
 def test_a_damaged_file_is_named_and_read_again_when_it_changes(tmp_path):
     """Whatever is wrong with it, the other step is searched; a file of another version lacks columns."""
     run = make_run(tmp_path / "run", {step: [row(step, "gold " * 4000)] for step in (1, 2)})
