@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Sequence
 from typing import Any
@@ -76,10 +77,12 @@ def value_at(row: dict[str, Any], key: str) -> Any:
 
 
 def lettered(cell: Any) -> str:
-    """Return options as lines "(A) ..."; of {text, label} by their own labels. "": they are none."""
+    """Return options as lines "(A) ..."; of {text, label} by their own labels. "": they are none, or have letters."""
     labels, texts = (cell.get("label"), cell.get("text")) if isinstance(cell, dict) else (string.ascii_uppercase, cell)
     if not isinstance(texts, list) or not labels or not all(isinstance(text, str) for text in texts):
         return ""
+    if all(re.match(rf"\(?{label}\s*[).:]", text) for label, text in zip(labels, texts, strict=False)):
+        return "\n".join(texts)
     return "\n".join(f"({label}) {text}" for label, text in zip(labels, texts, strict=False))
 
 

@@ -2,54 +2,72 @@
 
 from __future__ import annotations
 
+import html
+import itertools
 import mimetypes
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import quoted
+from r3_openrlhf.problems.columns import value_at
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import columns_in
 from r3_openrlhf.problems.reference_checks import CERTAIN, FEW, SUSPICIOUS
 from r3_openrlhf.problems.table import Numeral
 
-# <|anything|>, <start_of_turn>, [INST], [SYSTEM_PROMPT], or a turn of the assistant that begins at the end
+# <|anything|>, [|user|], <start_of_turn>, [INST], [SYSTEM_PROMPT], or a turn of the assistant that begins at the end
 _TEMPLATE = re.compile(
-    r"<[|｜][^<>|｜\s]{1,40}[|｜]>|<(?:start|end)_of_\w+>|\[/?INST\]|\[/?[A-Z]+_[A-Z_]+\]|<</?SYS>>"
+    r"[<\[][|｜][^<>|｜\s]{1,40}[|｜][>\]]|\]~\w\]|<(?:start|end)_of_\w+>|\[/?INST\]|\[/?[A-Z]+_[A-Z_]+\]|<</?SYS>>"
     r"|(?:\bassistant|### ?response)\s*[:>\]]+\s*\Z",
     re.IGNORECASE,
 )
-# \n and \t before a letter begin these commands of LaTeX; any other one was typed for a line break or a tab
+# \n and \t before a letter begin these commands of LaTeX; any other one was typed for a line break or a tab, if not
+# in a quoted text of a program
 _COMMANDS = {
     "n": "abla|atural|eq?|earrow|eg|ewline|exists|geq?|gtr|i|icefrac|leq?|less|mid|oindent|ormalsize|ot|otin|parallel|prec|"
     "sim|subseteq|subset|succ|supseteq|u|umber|onumber|vdash|warrow|(?:Left|Right|left|right)arrow",
     "t": "able|ag|an|anh|au|ext\\w*|frac|herefore|heta|hinspace|ilde|imes|iny|o|op|ri\\w+",
 }
-_TYPED = re.compile("|".join(rf"\\{letter}(?!(?:{names})(?![a-zA-Z]))" for letter, names in _COMMANDS.items()))
-# what near copies may differ in: spaces, LaTeX's own, and marks that separate no numbers
-_SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|\\(?:left|right)(?![a-zA-Z])|[\s~$]|[.,;:?](?!\s*\d)")
-_PLACEHOLDER = re.compile(r"<(?:image|img|video|audio)[\s_\d]*/?>|!\[[^\]]*\]\(|\[image\]", re.IGNORECASE)
+_TYPED = re.compile(
+    "|".join(rf"\\{letter}(?!['\"`]|(?:{names})(?![a-zA-Z]))" for letter, names in _COMMANDS.items())
+    + r"|\\u[0-9a-fA-F]{4}"
+)
+# what near copies may differ in: spaces, LaTeX's own, its marks of formulas, quotes, and marks that separate no numbers
+_SPACING = re.compile(
+    r"\\[,;:! ()\[\]]|\\q?quad\b|\\(?:left|right)(?![a-zA-Z])|(?<=\\)[dt](?=frac)|[\s~$\"'`“”„‘’«»]|[.,;:?](?!\s*\d)"
+)
+_DASHES = re.compile("[\u2010-\u2015\u2212]")
+_PLACEHOLDER = re.compile(
+    r"<(?:image|img|video|audio)[\s_\d]*/?>|!\[[^\]]*\]\(|\[(?:image|img|figure|video|audio)[\s_\d]*\]", re.IGNORECASE
+)
+_MEDIA = re.compile(r"(?:image|img|picture|photo|figure|video|audio)(?:s|_?(?:url|path|file|name)s?)?", re.IGNORECASE)
 # the first characters of images in base64: PNG, JPEG, GIF, WebP
 _BASE64 = re.compile(r"(?:data:(?:image|video|audio)/|iVBORw0K|/9j/|R0lGOD|UklGR)\S*")
 _SPLITS = {"train", "training", "test", "testing", "valid", "val", "validation", "dev", "eval", "held_out", "held-out"}
 _FLAG = re.compile(r"(?:is|in|for)?_?(test|valid|validation|val|dev|eval|held_?out)", re.IGNORECASE)
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]{2,}|\ufffd")
+# the bytes of UTF-8 read as Windows-1252 (Ã© for é), or lost; é and ß before a quote or a hard space are no such
+_CONTINUED = f"[{''.join(bytes([byte]).decode('cp1252', 'ignore') for byte in range(0x80, 0xC0) if byte != 0xA0)}]"
+_TORN = re.compile(f"[Â-Þ]{_CONTINUED}|Ã\xa0|[à-ï]{_CONTINUED}{{2}}|ð{_CONTINUED}{{3}}|\ufffd")
 _BEFORE = 8  # characters in front of an answer that leaks
-_MOST = 0.8  # of the problems
+_SOME = 0.3  # of the problems
+SHORTEST_COPY = 30  # letters of a problem that is repeated with more around it
 # Columns of what follows the problem; any other one is worth a word
 _AFTERWARDS = ("solution", "explanation", "rationale", "reason", "response", "output", "answer", "generat", "complet")
 SENTENCE = 4  # words; names of levels and topics have fewer
 _TAIL = 60  # characters in which a solution ends with its answer
 _READ_BY_TEMPLATES = ("tools", "documents")  # arguments of transformers' apply_chat_template
+_OF_MESSAGES = {"role", "content", "from", "value"}
 
 
 def near(label: Label) -> str:
     """Return a problem without white space, case and LaTeX's spacing: equal for near copies."""
     text = "\n".join([*(turn["content"] for turn in label.turns or []), label.problem])
-    return _SPACING.sub("", unicodedata.normalize("NFKC", text)).casefold()
+    return _SPACING.sub("", _DASHES.sub("-", unicodedata.normalize("NFKC", html.unescape(text)))).casefold()
 
 
 def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> list[Finding]:
@@ -68,17 +86,19 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         mark = next(filter(None, (_TEMPLATE.search(label.problem) for label in marked)), [""])[0].strip()
         what = f"are in a chat template already ({mark}), and would be put into another; use "
         say(marked, what + "data.chat_template=false, or a column with the bare problem", certain=CERTAIN)
-    for key, text in (("prompt_template", data.prompt_template), ("system_prompt", data.system_prompt or "")):
-        if typed := _TYPED.search(text):
-            findings.append(
-                Finding(
-                    f"data.{key} holds {quoted(typed[0])} as two characters, a backslash and a letter; on the command line write a real "
-                    "line break inside the quotes ($'...' in bash), or put the text into a YAML file"
-                )
+        ends = Counter(label.problem.rpartition("\n")[2].strip() for label in labels if "\n" in label.problem.strip())
+        tail, most = ends.most_common(1)[0] if ends else ("", 0)
+        if not marked and most > total / 2 and tail.endswith((":", ">", "]")) and len(tail) < _TAIL:
+            say(
+                labels[:1] * most,
+                f"end with {quoted(tail)}, as a prompt for a base model does; use data.chat_template=false",
             )
     escaped = [label for label in labels if "\n" not in label.problem and _TYPED.search(label.problem)]
-    say(escaped, "have line breaks as two characters, a backslash and an n, like {}; the model will read them so")
-    torn = [label for label in labels if any(map(_is_torn, _NOT_ASCII.findall(label.problem)))]
+    say(
+        escaped,
+        "have line breaks as two characters, a backslash and an n, or letters as codes, like {}; the model will read them so",
+    )
+    torn = [label for label in labels if _TORN.search(label.problem)]
     say(torn, "have letters of another encoding, like {}; write the file as UTF-8 from its source")
     shown = [label for label in labels if _PLACEHOLDER.search(label.problem)]
     say(shown, "name an image, a video or a sound that the model is not given, like {}; use rows without")
@@ -88,6 +108,7 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         copies,
         "differ from an earlier one in white space, case, punctuation or LaTeX spacing alone, like {}; leave them out",
     )
+    say(_extended(first), "are another one of the same answer with more text around it, like {}; leave them out")
     shots = {near(Label(uid="", problem=shot["problem"], references=[], task="")) for shot in data.few_shot}
     if shown := [label for label in labels if near(label) in shots]:
         what = (
@@ -101,12 +122,17 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
     return findings
 
 
-def _is_torn(run: str) -> bool:
-    """Tell whether these letters are the bytes of UTF-8 read as Windows-1252 (Ã© for é), or are lost."""
-    try:
-        return bool(run.encode("cp1252").decode("utf-8"))
-    except UnicodeError:
-        return "\ufffd" in run
+def _extended(of: Mapping[str, Label]) -> list[Label]:
+    """Return the problems that begin or end as a whole other one with the same answer. of: by `near`."""
+    longer = {}
+    for step in (1, -1):
+        texts = sorted(text[::step] for text in of)
+        for short, long in itertools.pairwise(texts):
+            label = of[long[::step]]
+            if len(short) >= SHORTEST_COPY and long.startswith(short):
+                if of[short[::step]].references == label.references != []:
+                    longer[label.uid] = label
+    return list(longer.values())
 
 
 def _leaks(labels: Sequence[Label]) -> list[Label]:
@@ -118,15 +144,28 @@ def _leaks(labels: Sequence[Label]) -> list[Label]:
         if begin and not begin[-1:].isalnum() and not end[:1].isalnum():
             after.setdefault(begin[-_BEFORE:], []).append(label)
     words, most = max(after.items(), key=lambda entry: len(entry[1]), default=("", []))
-    return most if len(most) >= max(FEW, _MOST * len(labels)) and re.search(r"[^\W\d_]", words) else []
+    return most if len(most) >= max(FEW, _SOME * len(labels)) and re.search(r"[^\W\d_]", words) else []
 
 
 def check_rows(
-    rows: Sequence[tuple[dict[str, Any], Label]], used: Collection[str], *, data: DataConfig
+    rows: Sequence[tuple[dict[str, Any], Label]], used: Collection[str], *, data: DataConfig, problem: str
 ) -> list[Finding]:
-    """Check the first rows of a table. `used`: columns that the run reads."""
+    """Check the templates and the first rows of a table. `used`: columns that the run reads. problem: its key."""
     first, where = f"of the first {len(rows)} rows", f"data.path {data.path}"
-    sentences = []
+    sentences, findings = [], []
+    shots = " ".join(text for shot in data.few_shot for text in shot.values())
+    templates = {"prompt_template": data.prompt_template, "system_prompt": data.system_prompt or "", "few_shot": shots}
+    for key, text in templates.items():
+        if typed := _TYPED.search(text):
+            findings.append(
+                Finding(
+                    f"data.{key} holds {quoted(typed[0])} as two characters, a backslash and a letter; on the command line write a real "
+                    "line break inside the quotes ($'...' in bash), or put the text into a YAML file"
+                )
+            )
+    dropped = [what for row, label in rows for what in _dropped(value_at(row, problem), label)]
+    if len(dropped) > CERTAIN * len(rows):
+        sentences.append(f"{len(dropped)} {first} have {dropped[0]}, which the model is not given")
     cells: dict[str, list[tuple[Any, Label]]] = {}
     for row, label in rows:
         for column, cell in _leaves({column: cell for column, cell in row.items() if column not in used}):
@@ -138,9 +177,15 @@ def check_rows(
             f"texts of {' and '.join(texts)} are not in the prompt, like {quoted(cells[texts[0]][0][0])}; if they are a part of the "
             f"problem, use data.prompt_template={template}"
         )
+    lists = {column: [row.get(column) for row, _ in rows] for column in (rows[0][0] if rows else ())}
+    for column, found in lists.items():
+        if len(rows) >= FEW and all(_is_chosen(cell, label) for cell, (_, label) in zip(found, rows, strict=True)):
+            what = f"the answers of all {first.removeprefix('of the ')} are places of {column}, like {quoted(rows[0][1].references[0])}"
+            remedy = "make a column of problems that lists those, and one of letters"
+            findings.append(Finding(f"{where}: {what}, which the problem does not hold; {remedy}", refuses=True))
     for column, found in cells.items():
-        media = sum(_is_medium(cell) for cell, _ in found)
-        if media or column in _READ_BY_TEMPLATES and found:
+        media = sum(_is_medium(cell, column) for cell, _ in found)
+        if media or column in _READ_BY_TEMPLATES and found or found and all(_is_tool(cell) for cell, _ in found):
             kind = "images, videos or sound" if media else f"{column} for a chat template"
             sentences.append(
                 f"the column {column} of {media or len(found)} {first} holds {kind}, which the model is not given; use rows without"
@@ -154,18 +199,28 @@ def check_rows(
     if marked:
         what = f"call themselves {marked[0]}, and data.split is {data.split}"
         sentences.append(f"{len(marked)} {first} {what}; take them out, unless they are to be trained on")
-    return [Finding(f"{where}: {sentence}") for sentence in sentences]
+    return findings + [Finding(f"{where}: {sentence}") for sentence in sentences]
+
+
+def _dropped(cell: Any, label: Label) -> Iterator[str]:
+    """Name what the messages of a problem have and its prompt lacks. An answer at their end may go."""
+    messages = [one for one in cell if isinstance(one, dict)] if isinstance(cell, list) else []
+    for key in {key for one in messages for key, value in one.items() if value} - _OF_MESSAGES:
+        yield f"{key} in their messages"
+    last = str(messages[-1].get("content", messages[-1].get("value"))) if messages else ""
+    if last and last.strip() not in label.problem and not any(text in last for text in label.references):
+        yield f"a turn after the problem, {quoted(last)}"
 
 
 def _is_part(column: str, found: Sequence[tuple[Any, Label]], num_rows: int) -> bool:
-    """Tell whether most rows have a text of some words there which is no solution, and most differ."""
+    """Tell whether some rows have a text of some words there which is no solution, and most differ."""
     words = [
         (cell, label)
         for cell, label in found
         if isinstance(cell, str) and not isinstance(cell, Numeral) and len(cell.split()) > 1 and cell[:1] not in "[{"
     ]
     lengths = sum(len(cell.split()) for cell, _ in words)
-    if 2 * len(words) < num_rows or any(word in column.lower() for word in _AFTERWARDS):
+    if len(words) < CERTAIN * num_rows or any(word in column.lower() for word in _AFTERWARDS):
         return False
     ends = sum(any(text in cell[-_TAIL:] for text in label.references) for cell, label in words if len(cell) > _TAIL)
     repeats = sum(cell.strip() in label.problem for cell, label in words)
@@ -177,11 +232,30 @@ def _is_part(column: str, found: Sequence[tuple[Any, Label]], num_rows: int) -> 
     )
 
 
-def _is_medium(cell: Any) -> bool:
+def _is_chosen(cell: Any, label: Label) -> bool:
+    """Tell whether the reference is a place in a list of texts, none of which is in the problem."""
+    if not (isinstance(cell, list) and len(cell) > 1 and all(isinstance(one, str) for one in cell)):
+        return False
+    return (
+        label.references[:1] != []
+        and label.references[0] in map(str, range(len(cell) + 1))
+        and cell[0] not in label.problem
+    )
+
+
+def _is_tool(cell: Any) -> bool:
+    return isinstance(cell, list) and all(
+        isinstance(one, dict) and {"function", "parameters"} & {*one} for one in cell
+    )
+
+
+def _is_medium(cell: Any, column: str = "") -> bool:
     if isinstance(cell, list):
-        return bool(cell) and _is_medium(cell[0])
+        return bool(cell) and _is_medium(cell[0], column)
     if isinstance(cell, dict):
-        return any(map(_is_medium, cell.values()))
+        return any(_is_medium(one, column) for one in cell.values())
+    if isinstance(cell, str) and len(cell.split()) == 1 and _MEDIA.fullmatch(column.rpartition(".")[2]):
+        return True
     if isinstance(cell, str):
         kind = mimetypes.guess_type(cell.partition("?")[0])[0] if len(cell.split()) == 1 else None
         return (kind or "").startswith(("image/", "video/", "audio/")) or _BASE64.fullmatch(cell) is not None
@@ -192,7 +266,7 @@ def _splits(column: str, found: Sequence[tuple[Any, Label]]) -> list[str]:
     """Names of splits in a column that holds nothing else, or is a flag as is_test."""
     if flag := _FLAG.fullmatch(column.rpartition(".")[2]):
         return [flag[1] for cell, _ in found if cell is True or cell == 1 or str(cell).lower() in ("true", "1")]
-    names = [cell for cell, _ in found if isinstance(cell, str) and cell.lower() in _SPLITS]
+    names = [cell for cell, _ in found if isinstance(cell, str) and cell.lower().rstrip("_-0123456789") in _SPLITS]
     return names if len(names) == len(found) else []
 
 

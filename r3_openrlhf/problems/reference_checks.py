@@ -44,7 +44,9 @@ _NAME = re.compile(r"https?://\S+|[0-9a-f-]{16,}|[A-Za-z][\w/.-]*[_/-]\d+")
 # Of 16 tries
 _RATE = re.compile(r"0?\.\d+|[01](?:\.0*)?|(?:\d{1,2}(?:\.\d+)?|100(?:\.0*)?)\s*%")
 # 3/8 and 8/8: so many of the same number of tries
-_SHARE = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)")
+_SHARE = re.compile(r"(?:[a-z_ ]+[:=]?\s*)?(\d+)\s*(?:/|of|out of)\s*(\d+)(?:\s*[a-z]+)?", re.IGNORECASE)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_JUDGEMENTS = {"yes", "no", "maybe", "uncertain", "unknown"}  # few for many problems, and answers
 
 
 @dataclass
@@ -140,13 +142,13 @@ def _check_places(column: _Column, first: Counter[str], columns: Sequence[str], 
     if all(map(_LETTER.fullmatch, first)):
         without = [label for label in known if _OPTION.search(label.problem) is None]
         what = "are letters of options, which the problem does not hold"
-        column.say(without, what, certain=0.5, remedy="make a column of problems that lists them")
-    there = OPTION_COLUMNS & set(columns)
+        there = OPTION_COLUMNS & set(columns)
+        remedy = (
+            f"use data.prompt_template='{{problem}} {{{min(there)}}}'" if there else "make a column that lists them"
+        )
+        column.say(without, what, certain=0.5, remedy=remedy)
     if not is_math:
         return
-    if there and all(map(_DIGIT.fullmatch, first)):
-        remedy = f"make a column of problems that lists those of {min(there)}, and one of letters"
-        column.say(known, "are places of options, which the problem does not hold", remedy=remedy)
     places = [label for label in known if _DIGIT.fullmatch(label.references[0]) and _is_place(label)]
     what = "are places of options, which the problem lists by letters"
     column.say(places, what, certain=0.5, suspicious=0.5, remedy="make a column of letters, or of the options' texts")
@@ -170,14 +172,14 @@ def _is_place(label: Label) -> bool:
 
 
 def _check_options(column: _Column, *, is_math: bool) -> None:
-    """Rows that accept several answers."""
+    """Rows that accept several answers. The same number in several spellings is one."""
     known = column.known
     if is_math and len(known) >= FEW:
-        two = [label for label in known if len(label.references) == 2]
-        example = quoted(", ".join(two[0].references)) if two else ""
+        parts = [label for label in known if len(label.references) == 2 or len(_values(label)) > 1]
+        example = quoted(", ".join(parts[0].references)) if parts else ""
         remedy = f"if all are meant, write one text, as in {example}"
-        column.say(two, "are two, and either is accepted", certain=NEVER, suspicious=0.5, remedy=remedy)
-    several = [label for label in known if len(label.references) > 2]
+        column.say(parts, "are several, and each is accepted alone", certain=NEVER, remedy=remedy)
+    several = [label for label in known if len(label.references) > 2 and len(_values(label)) != 1]
     counts = Counter(len(label.references) for label in several)
     same = counts.most_common(1)[0][1] if counts else 0
     # exact: the aliases of a name are many, and never equally many
@@ -189,12 +191,18 @@ def _check_options(column: _Column, *, is_math: bool) -> None:
         )
 
 
+def _values(label: Label) -> set[float]:
+    """Return the numbers of a row's references; with one that begins with none: nothing."""
+    numbers = list(map(_NUMBER.match, label.references))
+    return {float(number[0]) for number in numbers if number} if all(numbers) else set()
+
+
 def _check_frequencies(column: _Column, first: Counter[str], *, is_math: bool) -> None:
     """Few different answers for many problems."""
     known, num_texts, count = column.known, len(first), f"({column.answer_key})"
     text, most = first.most_common(1)[0]
     few = is_math and 1 < num_texts <= MANY_TEXTS and len(known) >= PER_ANSWER * num_texts
-    if {text.strip().casefold() for text in first} == {"yes", "no"}:
+    if num_texts > 1 and {text.strip().casefold() for text in first} <= _JUDGEMENTS:
         return
     if 1 < num_texts <= MANY_TEXTS and len(known) >= FEW * num_texts and all(map(_WORDS.fullmatch, first)):
         in_problem = sum(label.references[0].casefold() in label.problem.casefold() for label in known)

@@ -47,13 +47,17 @@ _JSON_KEY = "ground_truth"
 _TAGS = re.compile(r"<(?P<tag>[A-Za-z]\w*)(?:\s[^<>]*)?>(?P<text>[^<>]*)</(?P=tag)>|<(?:br|hr)\s*/?>", re.IGNORECASE)
 _OF_TAG = {"sup": "^{%s}", "sub": "_{%s}"}
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z]\w{1,7});", re.IGNORECASE)
-# np.int64(100), np.float32('0.5'), array([3], dtype=int64), Decimal('3.5'): a number as Python prints it
+# np.int64(100), jnp.array(3), array([3], dtype=int64), Decimal('3.5'), mpf('3.5'): a number as Python prints it
 _TYPED = re.compile(
-    r"\b(?:(?:np|numpy|torch)\.\w+|Decimal|array|tensor)\(\s*(?P<text>[^()]*?)\s*(?:,\s*\w+=[^()]*)?\)"
+    r"\b(?:[a-z]\w*(?:\.\w+)+|u?int\d*|float\d*|mpf|Integer|Float|Decimal|[Aa]rray|tensor)"
+    r"\(\s*(?P<text>[^()]*?)\s*(?:,\s*\w+=[^()]*)?\)"
 )
-_FRACTION = re.compile(r"\bFraction\((-?\d+), (\d+)\)")
-# "9 (apples)", "100 (one hundred)", not "3 (mod 5)" or "2 (x + y)"
-_NOTE = re.compile(r"([^\w\s()]*\d[\d.,/%]*)\s*\((?!mod\b)[^\W\d_]{3,}(?:[ ,.'-]+[^\W\d_]+)*\.?\)")
+_FRACTION = re.compile(r"\b(?:Fraction|Rational|mpq)\((-?\d+), (\d+)\)")
+# "9 (apples)", "9 [in all]", "7 pens (total)", "100 (one hundred)", not "3 (mod 5)" or "2 (x + y)"
+_NOTE = re.compile(
+    r"([^\w\s()]*\d[\d.,/%]*(?: [^\W\d_]{3,})?)\s*[([](?!mod\b)(?:[^\W\d_]{3,}|[^\W\d_]+ [^\W\d_]{2,}|\d+ [^\W\d_]{3,})"
+    r"(?:[ ,.'-]+\w+)*\.?[)\]](?P<unit>(?: [^\W\d_]{3,})?)"
+)
 _MARKED_UP = re.compile(r"(\*{1,3}|__|`{1,3})([^*`]+)\1")
 _LONG_DECIMAL = re.compile(r"(?<![\w.])-?\d*\.\d{2,}(?:e-?\d+)?(?![\w.])")
 FLOAT32_DIGITS = 7
@@ -114,7 +118,7 @@ def as_meant(text: str) -> str:
     if marked_up := _MARKED_UP.fullmatch(text.strip()):
         text = marked_up[2]
     note = _NOTE.fullmatch(text.strip())
-    return note[1] if note else text
+    return note[1] + note["unit"] if note else text
 
 
 def _without_float32(text: str) -> str:

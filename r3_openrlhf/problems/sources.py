@@ -209,7 +209,9 @@ def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = 
         if number > limit * counts.num_rows:
             many = "no row" if number == counts.num_rows else f"{number} of {counts.num_rows} rows"
             can = "can" if number == counts.num_rows else "cannot"
-            raise DataError(f"{first[kind]}; {many} {can} be used, so repair them or name other columns")
+            hints = [one.sentence.removeprefix(f"data.path {data.path}: ") for one in counts.findings if contradictory]
+            repair = "; ".join(["so repair them or name other columns", *hints[:1]])
+            raise DataError(f"{first[kind]}; {many} {can} be used, {repair}")
     kept = [label for uid, label in labels.items() if uid not in contradictory]
     counts.num_used, counts.left_out = len(kept), dict(reasons.most_common(MOST_REASONS))
     counts.num_duplicates = counts.num_rows - counts.num_unusable - len(kept)
@@ -296,7 +298,7 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
             ranks.append(_rank(row, by, place))
         rows.append((place, found))
         forms.append(form)
-    counts.findings = check_rows(whole, read, data=data)
+    counts.findings = check_rows(whole, read, data=data, problem="" if shape else columns.problem)
     if by is not None:
         values = list(map(float, ranks)) if all(map(_NUMBER.fullmatch, ranks)) else ranks
         order = sorted(range(len(rows)), key=values.__getitem__)

@@ -100,7 +100,10 @@ def _values(function: RewardFunction, item: GradeRequest, finish: Finish) -> lis
         return finish(value) if inspect.iscoroutine(value) else value
 
     if function.signature is Signature.TRL:
-        return [_values_of_group(call(**_trl_arguments(item)), item)]
+        passed, parameters = _trl_arguments(item), inspect.signature(function.call).parameters
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            passed = {name: value for name, value in passed.items() if name in parameters}
+        return [_values_of_group(call(**passed), item)]
     if function.signature is Signature.OPENRLHF:
         prompt = item.prompt or item.problem
         label = item.references[0] if len(item.references) == 1 else list(item.references)

@@ -10,13 +10,17 @@ from typing import Any
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.finding import Finding
+from r3_openrlhf.config.reward_functions import BUILT_IN
 from r3_openrlhf.method.errors import quoted, without_secrets
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.exchange import Grade, in_group
 
-WRONG = "-987654321.5"  # that no data set has as its answer
+# no data set has them as answers; one that lacks the reference's digits is taken
+WRONG = ("-987654321.5", "-7770", "-4466", "-2233")
+# the forms that format rewards want, all at once
+DRESSED = "<think>\nI guess.\n</think>\n\n<answer>\n%s\n</answer>"
 NUM_TOKENS = 16  # as if the response had so many
 MAX_WAIT_S = 10.0  # for a server; a run itself waits longer
 _LATER = frozenset({"unreachable", "unavailable", "closed"})  # may be otherwise when the run starts
@@ -39,9 +43,11 @@ def probe_rewards(config: RewardConfig, label: Any, prompt: str = "") -> Probe:
     processes."""
     task = TASKS[label.task]
     form, answers = task.answer_form, () if task.runs_programs else tuple(label.references)
-    responses = {"right": form % answers[0] if answers else "", "wrong": form % WRONG, "empty": ""}
+    wrong = next((one for one in WRONG if not any(answer in one for answer in answers)), WRONG[0])
+    responses = {"right": form % answers[0] if answers else "", "wrong": form % wrong, "empty": ""}
     if answers:
         responses["alone"] = answers[0]
+        responses["dressed"] = DRESSED % form % (f"1{answers[0]}9" if answers[0].isdigit() else wrong)
     requests = [GradeRequest.about(label, text, num_tokens=NUM_TOKENS, prompt=prompt) for text in responses.values()]
     rewards, findings = [], []
     for who, one in _each(config).items():
@@ -49,9 +55,11 @@ def probe_rewards(config: RewardConfig, label: Any, prompt: str = "") -> Probe:
         alone = grades.pop("alone", grades["right"])
         if alone.verdict is Verdict.CORRECT and grades["right"].verdict is not Verdict.CORRECT:
             grades["right"] = alone
-        rewards.append(f"{who}: " + "; ".join(f"{name}: {_words(grade)}" for name, grade in grades.items()))
-        if finding := _finding(who, grades, is_ours=not config.all_functions and not config.urls, references=answers):
-            findings.append(finding)
+        shown = {name: grade for name, grade in grades.items() if name != "dressed"}
+        rewards.append(f"{who}: " + "; ".join(f"{name}: {_words(grade)}" for name, grade in shown.items()))
+        is_ours = not config.all_functions and not config.urls
+        finding = _finding(who, grades, is_ours=is_ours, references=answers) or _by_form(who, config, grades)
+        findings += [finding] if finding else []
     return Probe(rewards, findings)
 
 
@@ -75,7 +83,10 @@ def grades_of(config: RewardConfig, requests: Sequence[GradeRequest]) -> list[Gr
     async def grade() -> list[Grade]:
         grader = make_grader(config)
         try:
-            return await asyncio.gather(*map(grader.grade, requests))
+            first = [await grader.grade(one) for one in requests[:1]]
+            if first and first[0].reason == "timeout":  # what does not answer once is not waited for again
+                return first * len(requests)
+            return [*first, *await asyncio.gather(*map(grader.grade, requests[1:]))]
         finally:
             grader.close()
             await asyncio.sleep(0)
@@ -105,9 +116,29 @@ def _finding(who: str, grades: dict[str, Grade], *, is_ours: bool, references: t
             return Finding(
                 f"{who} says nothing to {name} ({grade.reason}), which is then ungraded and leaves its group; let it return 0"
             )
+    if "dressed" in grades and grades["dressed"].verdict is Verdict.CORRECT:
+        what = f"a wrong answer in the form of a right one correct, like {quoted(DRESSED)}, or one with more digits"
+        return Finding(f"{who} calls {what}; look at it before the run", refuses=is_ours)
     if references and right.verdict is not Verdict.CORRECT:
         shown = references[0][:80]
         return Finding(
             f"{who} does not call the reference {quoted(shown)} correct, alone or in a box, but {_words(right)}; is it meant?"
         )
     return None
+
+
+def _by_form(who: str, config: RewardConfig, grades: dict[str, Grade]) -> Finding | None:
+    """Find functions that say the same to right and wrong answers and alone make any of them correct."""
+    right, wrong = (grades[name].extras for name in ("right", "wrong"))
+    weights = dict(zip((one.name for one in config.loaded_functions), config.all_weights, strict=False))
+    if config.urls or BUILT_IN in config.all_functions or not weights.keys() <= right.keys() & wrong.keys():
+        return None
+    same = {name: weight for name, weight in weights.items() if right[name] == wrong[name] and weight > 0}
+    if len(same) == len(weights) or sum(same.values()) < config.correct_from:
+        return None
+    return Finding(
+        f"{who}: {' and '.join(same)} say the same to a right and a wrong answer, and with rewards of 1 they alone reach "
+        f"reward.correct_from {config.correct_from:g}, so that errors count as correct; put {BUILT_IN} among the functions, or raise "
+        "reward.correct_from",
+        refuses=True,
+    )
