@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,8 +16,6 @@ from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.exchange import Grade, in_group
 from r3_openrlhf.rewards.thinking import as_graded
 
-SILENCE_S = 30.0  # of servers that are waited for: they are gone
-LOOK_S = 1.0
 WINDOW = 64  # problems whose responses are graded at a time
 GONE = Grade(verdict=Verdict.UNGRADED, reason="unreachable", score=None, reward=None)
 
@@ -26,7 +23,7 @@ GONE = Grade(verdict=Verdict.UNGRADED, reason="unreachable", score=None, reward=
 class Grading:
     """Context manager. Grades in the worker processes, or on the servers, that `config` names.
 
-    `is_gone` once the servers gave no answer for SILENCE_S: what is asked then is not graded.
+    `is_gone` once a response had no grade within reward.deadline_s: what is asked then is not graded.
     """
 
     def __init__(self, config: RewardConfig, *, prompt: str = "") -> None:
@@ -56,26 +53,15 @@ class Grading:
 
     def grade(self, requests: Sequence[GradeRequest]) -> list[Grade]:
         """Return the grade of each request, in their order."""
-        return self._runner.run(self._grade(requests)) if requests and not self.is_gone else [GONE] * len(requests)
+        if not requests or self.is_gone:
+            return [GONE] * len(requests)
 
-    async def _grade(self, requests: Sequence[GradeRequest]) -> list[Grade]:
-        tasks = [asyncio.ensure_future(self._grader.grade(request)) for request in requests]
-        pending, began = set(tasks), time.monotonic()
-        while pending:
-            _, pending = await asyncio.wait(pending, timeout=LOOK_S)
-            if pending and min(time.monotonic() - began, self._silent_s()) >= SILENCE_S:
-                for task in pending:
-                    task.cancel()
-                await asyncio.wait(pending)
-                break
-        grades = [GONE if task in pending else task.result() for task in tasks]
+        async def all_grades() -> list[Grade]:
+            return await asyncio.gather(*map(self._grader.grade, requests))
+
+        grades = self._runner.run(all_grades())
         self.is_gone = any(grade.verdict is Verdict.UNGRADED and grade.reason in WAITING for grade in grades)
         return grades
-
-    def _silent_s(self) -> float:
-        """Seconds without an answer of servers. Processes answer within their own limits."""
-        failing_since = getattr(self._grader, "failing_since", None)
-        return 0.0 if failing_since is None else time.monotonic() - failing_since
 
 
 def graded(

@@ -32,10 +32,7 @@ def num_correct(rows: Rows) -> int:
 
 
 def summarise_benchmark(problems: Iterable[SampledProblem], options: BenchmarkConfig) -> dict[str, Any]:
-    """Estimates, why responses were ungraded, and each problem's counts, as plain data.
-
-    pass_at_1_if_ungraded bounds what the ungraded hide: Pass@1 were they all wrong, or correct.
-    """
+    """Estimates, why responses were ungraded, and each problem's counts, as plain data."""
     sampled = {problem.uid: problem.responses for problem in problems}
     graded = {uid: [row for row in rows if row.verdict is not Verdict.UNGRADED] for uid, rows in sampled.items()}
     ungraded = {uid: [row for row in rows if row.verdict is Verdict.UNGRADED] for uid, rows in sampled.items()}
@@ -51,10 +48,6 @@ def summarise_benchmark(problems: Iterable[SampledProblem], options: BenchmarkCo
         rates = [majority_at_k(rows, k=k, seed=options.seed) if len(rows) >= k else None for rows in votes.values()]
         return estimate(rates, seed=options.seed)
 
-    def mean_if(ungraded_are: int) -> float | None:
-        rights = {uid: num_correct(rows) + ungraded_are * len(ungraded[uid]) for uid, rows in sampled.items()}
-        return mean([rights[uid] / len(rows) for uid, rows in sampled.items() if rows])
-
     ks = ks_up_to(options.n_samples)
     return {
         "num_problems": len(sampled),
@@ -62,7 +55,6 @@ def summarise_benchmark(problems: Iterable[SampledProblem], options: BenchmarkCo
         "num_ungraded": sum(map(len, ungraded.values())),
         "num_problems_without_grade": sum(not rows for rows in graded.values()),
         "pass_at_1": pass_at(1),
-        "pass_at_1_if_ungraded": {"wrong": mean_if(0), "correct": mean_if(1)},
         "pass_at_k": {str(k): pass_at(k) for k in ks},
         "majority_at_k": {str(k): majority_at(k) for k in ks},
         "response_tokens_mean": over(lambda rows: mean([row.num_tokens for row in rows])),
@@ -163,13 +155,8 @@ def _origin(summary: dict[str, Any]) -> list[str]:
     if summary["num_duplicates"] or summary["num_unusable"]:
         text += f"; left out: {summary['num_duplicates']} repeated, {summary['num_unusable']} unusable rows"
     if summary["num_ungraded"]:
-        bounds = summary["pass_at_1_if_ungraded"]
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(summary["ungraded_reasons"].items()))
-        text += (
-            f". {summary['num_ungraded']} of {summary['num_responses']} responses could not be graded ({reasons}) and take "
-            f"no part; Pass@1 would be {100 * bounds['wrong']:.1f} had they been wrong, "
-            f"{100 * bounds['correct']:.1f} had they been correct"
-        )
+        text += f". {summary['num_ungraded']} of {summary['num_responses']} responses could not be graded ({reasons}) and take no part"
     return [text + "."]
 
 

@@ -113,10 +113,7 @@ class RemoteGrader:
     """Grades on `reward.urls`, in turn, with the environment's R3_REWARD_TOKEN if it is set.
 
     From a server of ours only the score counts; the run's configuration makes the reward. An answer
-    outside the contract leaves its response ungraded, with the reason.
-
-    failing_since: when (monotonic) servers began to give no answer at all; None while one answers.
-    """
+    outside the contract leaves its response ungraded, with the reason."""
 
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
@@ -130,7 +127,6 @@ class RemoteGrader:
         self._asking: set[asyncio.Task[Outcome]] = set()
         self._is_closed = False
         self._logged: set[tuple[str, str]] = set()
-        self.failing_since: float | None = None
 
     async def grade(self, request: GradeRequest) -> Grade:
         """Grade one response; UNGRADED "unreachable", or `http_STATUS`, when no server answers in
@@ -201,9 +197,7 @@ class RemoteGrader:
             async with self._connected().post(url, data=body, timeout=timeout) as response:
                 text = await response.text("utf-8", "replace")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self.failing_since = self.failing_since or time.monotonic()
             return 0, f"{type(error).__name__}: {error}", 1.0
-        self.failing_since = None
         retry_after = response.headers.get("Retry-After", "")
         pause_s = min(float(retry_after), MAX_BACKOFF_S) if retry_after.isdecimal() else 1.0
         return response.status, text, pause_s

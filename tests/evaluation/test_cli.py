@@ -214,9 +214,7 @@ def test_a_server_that_is_gone_ends_it_soon_and_what_was_sampled_is_graded_later
     command = [*words.split(), *KEYS]
     texts = []
     for _ in range(2):  # the second one samples nothing
-        with monkeypatch.context() as patch:
-            patch.setattr("r3_openrlhf.evaluation.grading.SILENCE_S", 2.0)
-            gone = call(*command, nobody)
+        gone = call(*command, nobody, "reward.deadline_s=2")
         assert gone.exit_code == 1, gone.output
         assert "3 problems wait for it; their responses are kept in" in gone.stderr, gone.output
         assert "Traceback" not in gone.output and "Task was destroyed" not in (out / "eval.log").read_text()

@@ -1,7 +1,5 @@
 """Records -> results and tables; the hard subset."""
 
-from hypothesis import given
-from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.config import BenchmarkConfig
@@ -30,19 +28,6 @@ def test_an_ungraded_response_is_absent_never_a_zero():
     assert summary["pass_at_1"]["value"] == approx(2 / 3) and summary["pass_at_1"]["num_problems"] == 1
     assert summary["pass_at_k"]["2"]["value"] == 1.0
     assert summary["pass_at_k"]["4"] == {"value": None, "low": None, "high": None, "num_problems": 0}
-    # had they been wrong: (2/4 + 0) / 2; had they been right: (3/4 + 1) / 2
-    assert summary["pass_at_1_if_ungraded"] == {"wrong": approx(1 / 4), "correct": approx(7 / 8)}
-
-
-@given(st.lists(st.lists(st.sampled_from([RIGHT, WRONG, NONE]), min_size=1, max_size=6), min_size=1, max_size=6))
-def test_the_bounds_enclose_pass_at_1_where_every_problem_has_a_grade(problems):
-    rows = [problem(str(number), *responses) for number, responses in enumerate(problems)]
-    summary = summarise_benchmark(rows, BenchmarkConfig(n_samples=1, seed=0))
-    bounds = summary["pass_at_1_if_ungraded"]
-    if summary["num_problems_without_grade"] == 0:
-        assert bounds["wrong"] - 1e-12 <= summary["pass_at_1"]["value"] <= bounds["correct"] + 1e-12
-    if summary["num_ungraded"] == 0:
-        assert bounds["wrong"] == approx(bounds["correct"])
 
 
 def test_lengths_and_truncation_count_every_response():
@@ -99,4 +84,3 @@ def test_the_table_shows_the_numbers_and_dashes_for_what_is_not_there():
     assert rows["other"] == ["1", "100.0", "-", "-", "10", "0.0", "1"]
     assert rows["mean"][:3] == ["", "62.5", "-"]  # no mean over a benchmark that has no value
     assert "1 of 2 responses could not be graded (1 ungraded)" in text
-    assert "would be 50.0 had they been wrong, 100.0 had they been correct" in text
