@@ -13,17 +13,7 @@ from typing import Any
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import check_signature, is_import_path, load_object
-from r3_openrlhf.problems.table import (
-    MAX_CELL,
-    PACKED,
-    WHOLE,
-    Row,
-    Table,
-    check_content,
-    read_json,
-    read_separated,
-    table_of,
-)
+from r3_openrlhf.problems.table import MAX_CELL, PACKED, WHOLE, Row, Table, read_json, read_separated, table_of
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TYPED = {".parquet": "parquet", ".arrow": "arrow"}  # ending -> its reader in `datasets`
@@ -105,7 +95,6 @@ def _file(path: Path, name: str) -> Table:
         return table_of(read_separated(path, name=name, separator=SEPARATORS[found]))
     if found not in TYPED:
         return table_of(read_json(path, name=name))
-    check_content(path, own=(b"PAR1", b"ARROW1"))
     import datasets
 
     return _table_of(datasets.load_dataset(TYPED[found], data_files=str(path), split="train"), name)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import html
-import itertools
 import mimetypes
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from r3_openrlhf.config import DataConfig
@@ -55,7 +53,6 @@ _CONTINUED = f"[{''.join(bytes([byte]).decode('cp1252', 'ignore') for byte in ra
 _TORN = re.compile(f"[Â-Þ]{_CONTINUED}|Ã\xa0|[à-ï]{_CONTINUED}{{2}}|ð{_CONTINUED}{{3}}|\ufffd")
 _BEFORE = 8  # characters in front of an answer that leaks
 _SOME = 0.3  # of the problems
-SHORTEST_COPY = 30  # letters of a problem that is repeated with more around it
 # Columns of what follows the problem; any other one is worth a word
 _AFTERWARDS = ("solution", "explanation", "rationale", "reason", "response", "output", "answer", "generat", "complet")
 SENTENCE = 4  # words; names of levels and topics have fewer
@@ -86,13 +83,6 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         mark = next(filter(None, (_TEMPLATE.search(label.problem) for label in marked)), [""])[0].strip()
         what = f"are in a chat template already ({mark}), and would be put into another; use "
         say(marked, what + "data.chat_template=false, or a column with the bare problem", certain=CERTAIN)
-        ends = Counter(label.problem.rpartition("\n")[2].strip() for label in labels if "\n" in label.problem.strip())
-        tail, most = ends.most_common(1)[0] if ends else ("", 0)
-        if not marked and most > total / 2 and tail.endswith((":", ">", "]")) and len(tail) < _TAIL:
-            say(
-                labels[:1] * most,
-                f"end with {quoted(tail)}, as a prompt for a base model does; use data.chat_template=false",
-            )
     escaped = [label for label in labels if "\n" not in label.problem and _TYPED.search(label.problem)]
     say(
         escaped,
@@ -108,7 +98,6 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         copies,
         "differ from an earlier one in white space, case, punctuation or LaTeX spacing alone, like {}; leave them out",
     )
-    say(_extended(first), "are another one of the same answer with more text around it, like {}; leave them out")
     shots = {near(Label(uid="", problem=shot["problem"], references=[], task="")) for shot in data.few_shot}
     if shown := [label for label in labels if near(label) in shots]:
         what = (
@@ -120,19 +109,6 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         replaced = [label for label in labels if (label.turns or [{"role": ""}])[0]["role"] == "system"]
         say(replaced, "have a system turn, which data.system_prompt replaces; set it to null to keep theirs")
     return findings
-
-
-def _extended(of: Mapping[str, Label]) -> list[Label]:
-    """Return the problems that begin or end as a whole other one with the same answer. of: by `near`."""
-    longer = {}
-    for step in (1, -1):
-        texts = sorted(text[::step] for text in of)
-        for short, long in itertools.pairwise(texts):
-            label = of[long[::step]]
-            if len(short) >= SHORTEST_COPY and long.startswith(short):
-                if of[short[::step]].references == label.references != []:
-                    longer[label.uid] = label
-    return list(longer.values())
 
 
 def _leaks(labels: Sequence[Label]) -> list[Label]:
@@ -177,12 +153,13 @@ def check_rows(
             f"texts of {' and '.join(texts)} are not in the prompt, like {quoted(cells[texts[0]][0][0])}; if they are a part of the "
             f"problem, use data.prompt_template={template}"
         )
-    lists = {column: [row.get(column) for row, _ in rows] for column in (rows[0][0] if rows else ())}
-    for column, found in lists.items():
-        if len(rows) >= FEW and all(_is_chosen(cell, label) for cell, (_, label) in zip(found, rows, strict=True)):
-            what = f"the answers of all {first.removeprefix('of the ')} are places of {column}, like {quoted(rows[0][1].references[0])}"
+    for column, cell in rows[0][0].items() if len(rows) >= FEW else ():
+        texts = cell if isinstance(cell, list) and all(isinstance(one, str) for one in cell) else []
+        places = set(map(str, range(len(texts) + 1)))
+        if len(texts) > 1 and all(label.references and label.references[0] in places for _, label in rows):
+            what = f"{where}: the answers are places of {column}, like {quoted(rows[0][1].references[0])}, which the problem does not hold"
             remedy = "make a column of problems that lists those, and one of letters"
-            findings.append(Finding(f"{where}: {what}, which the problem does not hold; {remedy}", refuses=True))
+            findings += [Finding(f"{what}; {remedy}", refuses=True)] * (texts[0] not in rows[0][1].problem)
     for column, found in cells.items():
         media = sum(_is_medium(cell, column) for cell, _ in found)
         if media or column in _READ_BY_TEMPLATES and found or found and all(_is_tool(cell) for cell, _ in found):
@@ -232,21 +209,9 @@ def _is_part(column: str, found: Sequence[tuple[Any, Label]], num_rows: int) -> 
     )
 
 
-def _is_chosen(cell: Any, label: Label) -> bool:
-    """Tell whether the reference is a place in a list of texts, none of which is in the problem."""
-    if not (isinstance(cell, list) and len(cell) > 1 and all(isinstance(one, str) for one in cell)):
-        return False
-    return (
-        label.references[:1] != []
-        and label.references[0] in map(str, range(len(cell) + 1))
-        and cell[0] not in label.problem
-    )
-
-
 def _is_tool(cell: Any) -> bool:
-    return isinstance(cell, list) and all(
-        isinstance(one, dict) and {"function", "parameters"} & {*one} for one in cell
-    )
+    first = cell[0] if isinstance(cell, list) else None
+    return isinstance(first, dict) and not first.keys().isdisjoint(("function", "parameters"))
 
 
 def _is_medium(cell: Any, column: str = "") -> bool:

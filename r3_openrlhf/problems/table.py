@@ -112,7 +112,11 @@ def _opened(path: Path) -> Any:
     """Open a stream of the bytes of a file, unpacked where its name ends in .gz or .zst.
     DataError: 8 MB may unpack to 8 GB."""
     if path.suffix not in PACKED:
-        check_content(path)
+        with path.open("rb") as file:
+            begin = file.read(max(map(len, FOREIGN)))
+        for magic, what in FOREIGN.items():
+            if begin.startswith(magic):
+                raise DataError(f"{path} is {what}")
         return path.open("rb")
     most = max(MAX_UNPACKED, MAX_RATIO * path.stat().st_size)
     with path.open("rb") as packed:
@@ -121,15 +125,6 @@ def _opened(path: Path) -> Any:
     if len(content) > most:
         raise DataError(f"{path} unpacks to more than {most // 2**20} MB; unpack it, and look at what it holds")
     return io.BytesIO(content)
-
-
-def check_content(path: Path, own: Sequence[bytes] = ()) -> None:
-    """DataError: the first bytes are those of another kind of file. own: those that the file may have."""
-    with path.open("rb") as file:
-        begin = file.read(max(map(len, FOREIGN)))
-    for magic, what in FOREIGN.items():
-        if begin.startswith(magic) and magic not in own:
-            raise DataError(f"{path} is {what}")
 
 
 def _lines(file: Any, name: str) -> Iterator[bytes]:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.rewards.local import LocalGrader
 
-
-class Grader(Protocol):
-    """A grader of responses: processes of this machine, or reward servers."""
-
-    async def grade(self, request: GradeRequest) -> Grade:
-        """Grade one response; a bad one raises nothing, it is UNGRADED with a reason."""
-
-    def close(self) -> None:
-        """End what the grader started."""
+if TYPE_CHECKING:
+    from r3_openrlhf.rewards.remote import RemoteGrader
 
 
-def make_grader(config: RewardConfig) -> Grader:
-    """Make a grader on the configured servers, or in local processes."""
+def make_grader(config: RewardConfig) -> LocalGrader | RemoteGrader:
+    """Make a grader on the configured servers, or in local processes. A bad response raises
+    nothing in `grade`: it is UNGRADED with a reason. `close` ends what the grader started."""
     if config.urls:
         from r3_openrlhf.rewards.remote import RemoteGrader  # needs aiohttp
 

@@ -109,7 +109,7 @@ class LocalGrader:
         self._logged: set[str] = set()
 
     async def grade(self, request: GradeRequest) -> Grade:
-        """Do as Grader.grade. ConfigError: unknown task. GradingError: metadata or row not plain."""
+        """Grade one response. ConfigError: unknown task. GradingError: metadata or row not plain."""
         item, functions = encode_request(msgspec.structs.replace(request, group=())), self._config.all_functions
         calling = asyncio.wrap_future(self._functions.submit(item)) if self._singles else None
         of_group = self._parts_of_group(request) if self._of_groups else None

@@ -35,8 +35,7 @@ class Probe:
 
 
 def probe_rewards(config: RewardConfig, label: Any, prompt: str = "") -> Probe:
-    """Ask each reward of `config` (built-in grader, functions, servers) about the problem of a
-    `problems.Label`.
+    """Ask the functions or each server of `config` about the problem of a `problems.Label`.
 
     The right response is the reference in its task's form or, if not correct, alone; empty for
     tests. A function or server may want another form: that is a warning. Starts and ends grading
@@ -57,9 +56,8 @@ def probe_rewards(config: RewardConfig, label: Any, prompt: str = "") -> Probe:
             grades["right"] = alone
         shown = {name: grade for name, grade in grades.items() if name != "dressed"}
         rewards.append(f"{who}: " + "; ".join(f"{name}: {_words(grade)}" for name, grade in shown.items()))
-        is_ours = not config.all_functions and not config.urls
-        finding = _finding(who, grades, is_ours=is_ours, references=answers) or _by_form(who, config, grades)
-        findings += [finding] if finding else []
+        if finding := _finding(who, grades, references=answers) or _by_form(who, one, grades):
+            findings.append(finding)
     return Probe(rewards, findings)
 
 
@@ -70,11 +68,9 @@ def _each(config: RewardConfig) -> dict[str, RewardConfig]:
             f"reward server {without_secrets(url)}": replace(config, urls=[url], deadline_s=wait)
             for url in config.urls
         }
-    if config.all_functions:
-        key = "reward.function" if config.function else "reward.functions"
-        whole = ", called with the whole group" if config.reads_groups else ""
-        return {f"{key} {', '.join(config.all_functions)}{whole}": config}
-    return {"the built-in grader": config}
+    key = "reward.function" if config.function else "reward.functions"
+    whole = ", called with the whole group" if config.reads_groups else ""
+    return {f"{key} {', '.join(config.all_functions)}{whole}": config}
 
 
 def grades_of(config: RewardConfig, requests: Sequence[GradeRequest]) -> list[Grade]:
@@ -101,7 +97,7 @@ def _words(grade: Grade) -> str:
     return f"{grade.verdict}{reason}, reward {grade.reward:g}"
 
 
-def _finding(who: str, grades: dict[str, Grade], *, is_ours: bool, references: tuple[str, ...]) -> Finding | None:
+def _finding(who: str, grades: dict[str, Grade], *, references: tuple[str, ...]) -> Finding | None:
     right, wrong, empty = grades["right"], grades["wrong"], grades["empty"]
     if all(grade.verdict is Verdict.UNGRADED for grade in grades.values()):
         why = f"{right.reason}, {right.extras['error']}" if "error" in right.extras else right.reason
@@ -110,7 +106,7 @@ def _finding(who: str, grades: dict[str, Grade], *, is_ours: bool, references: t
         return Finding(f"{who} grades nothing ({why[:200]}); repair it before the run", refuses=True)
     for name, grade in (("a wrong answer", wrong), ("an empty response", empty)):
         if grade.verdict is Verdict.CORRECT:
-            return Finding(f"{who} calls {name} correct; look at it before the run", refuses=is_ours)
+            return Finding(f"{who} calls {name} correct; look at it before the run")
     for name, grade in (("a wrong answer", wrong), ("an empty response", empty)):
         if references and right.reward is not None and grade.reward is None and grade.reason not in _LATER:
             return Finding(
@@ -118,7 +114,7 @@ def _finding(who: str, grades: dict[str, Grade], *, is_ours: bool, references: t
             )
     if "dressed" in grades and grades["dressed"].verdict is Verdict.CORRECT:
         what = f"a wrong answer in the form of a right one correct, like {quoted(DRESSED)}, or one with more digits"
-        return Finding(f"{who} calls {what}; look at it before the run", refuses=is_ours)
+        return Finding(f"{who} calls {what}; look at it before the run")
     if references and right.verdict is not Verdict.CORRECT:
         shown = references[0][:80]
         return Finding(
@@ -131,14 +127,13 @@ def _by_form(who: str, config: RewardConfig, grades: dict[str, Grade]) -> Findin
     """Find functions that say the same to right and wrong answers and alone make any of them correct."""
     right, wrong = (grades[name].extras for name in ("right", "wrong"))
     weights = dict(zip((one.name for one in config.loaded_functions), config.all_weights, strict=False))
-    if config.urls or BUILT_IN in config.all_functions or not weights.keys() <= right.keys() & wrong.keys():
+    same = [name for name in weights if right.get(name) == wrong.get(name, "")]
+    if BUILT_IN in config.all_functions or not 0 < len(same) < len(weights):
         return None
-    same = {name: weight for name, weight in weights.items() if right[name] == wrong[name] and weight > 0}
-    if len(same) == len(weights) or sum(same.values()) < config.correct_from:
+    if sum(max(weights[name], 0.0) for name in same) < config.correct_from:
         return None
     return Finding(
-        f"{who}: {' and '.join(same)} say the same to a right and a wrong answer, and with rewards of 1 they alone reach "
-        f"reward.correct_from {config.correct_from:g}, so that errors count as correct; put {BUILT_IN} among the functions, or raise "
-        "reward.correct_from",
+        f"{who}: {' and '.join(same)} say the same to a right and a wrong answer, and alone can reach reward.correct_from, so that "
+        f"errors count as correct; put {BUILT_IN} among the functions, or raise reward.correct_from",
         refuses=True,
     )

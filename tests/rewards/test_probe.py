@@ -30,14 +30,6 @@ def probe(task="math", **settings):
     return probe_rewards(RewardConfig(**settings), label)
 
 
-def test_the_built_in_grader():
-    result = probe()
-    assert result.findings == []
-    assert result.rewards == [
-        "the built-in grader: right: correct, reward 1.99951; wrong: wrong, reward 0; empty: wrong (no_answer), reward 0"
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "words", "refuses"),
     [

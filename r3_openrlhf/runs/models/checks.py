@@ -221,14 +221,9 @@ def _own_ids(tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str
     from tokenizers import Tokenizer
 
     own = Tokenizer.from_file(str(file))
-
-    def ids_of(text: str) -> list[int]:
-        return own.encode(text, add_special_tokens=False).ids
-
-    # of a decomposed letter Transformers' classes may make one, which is the same text
-    differs = (
-        one for one in texts if _ids(tokenizer, one) not in (ids_of(one), ids_of(unicodedata.normalize("NFC", one)))
-    )
+    # some classes make one letter of a decomposed one, which is the same text
+    composed = (unicodedata.normalize("NFC", one) for one in texts)
+    differs = (one for one in composed if _ids(tokenizer, one) != own.encode(one, add_special_tokens=False).ids)
     if (text := next(differs, None)) is not None:
         named = str(_json(Path(model) / "tokenizer_config.json").get("tokenizer_class"))[:80]
         sentence = (
