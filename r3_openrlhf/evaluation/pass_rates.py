@@ -52,9 +52,7 @@ def majority_at_k(votes: Sequence[tuple[str | None, bool]], *, k: int, seed: int
 def bootstrap_interval(values: Sequence[float], *, seed: int) -> tuple[float, float] | None:
     """95% percentile interval of the mean, problems drawn with replacement NUM_RESAMPLES times.
 
-    Problems are the unit because responses to one problem are alike. None where all values are
-    equal, as they are for a single problem: every resample is then the same, which is no certainty
-    (0 of 8 solved does not make it 0 of all)."""
+    None where all values are equal: 0 of 8 solved does not make it 0 of all."""
     array = np.asarray(values, dtype=np.float64)
     if array.min() == array.max():
         return None

@@ -1,9 +1,5 @@
 """samples.jsonl -> results.json (plain data) and results.md (tables). Reads nothing and writes
-nothing.
-
-Absence is not zero. An ungraded response takes no part in any accuracy: a problem's graded
-responses are the sample; with fewer than k of them it has no Pass@k and no maj@k. Each estimate
-carries the number of problems, and the ungraded responses are counted and bounded."""
+nothing. An ungraded response is counted, and takes no part in any accuracy."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class SampledProblem:
 
     @property
     def key(self) -> tuple[str, str]:
-        """(benchmark, uid), which no two problems of a file share."""
+        """(benchmark, uid)."""
         return self.benchmark, self.uid
 
     @property
@@ -88,10 +88,8 @@ def sampled(text: str, token_ids: Sequence[int], finish_reason: str) -> SampledR
 
 def cut(response: SampledResponse, limit: int, text_of: Callable[[Sequence[int]], str]) -> SampledResponse:
     """Return the same draw under the token limit `limit`: the response itself, or its beginning,
-    without a grade.
-
-    The engine looks for the end token before it counts (vllm/v1/core/sched/utils.py:check_stop), so
-    a response that ends with its limit-th token has ended by itself."""
+    without a grade. The engine looks for the end token before it counts
+    (vllm/v1/core/sched/utils.py:check_stop)."""
     if response.num_tokens <= limit:
         return response
     token_ids = unpack(response.token_ids)[:limit]

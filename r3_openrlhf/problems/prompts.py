@@ -59,10 +59,8 @@ def render(
     """Render the final prompt: system prompt, worked examples (data.few_shot), the problem's `turns`,
     `user_text`, ready for a response. data.system_prompt replaces a system message among the turns.
 
-    With data.chat_template the tokenizer's template is applied, with generation prompt. Without it
-    parts are separated by blank lines, and a response starts on a line of its own after each
-    problem. Raises DataError when the tokenizer has no chat template or its template refuses the
-    messages."""
+    Without data.chat_template parts are separated by blank lines, and a response starts on a line
+    of its own. DataError: no chat template, or one that refuses the messages or drops the problem."""
     system = data.system_prompt
     if turns and turns[0]["role"] == "system":
         system, turns = system or turns[0]["content"], turns[1:]

@@ -165,11 +165,9 @@ def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -
 def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = False) -> Problems:
     """Every usable problem of one path once.
 
-    Which answer of two is right cannot be known here, so a problem with different answers is left
-    out as a whole. Raises DataError with one sentence: no such file, column or task, a file that
-    cannot be read, a uid (data.uid_key) with two contents, more than MAX_UNUSABLE_SHARE of unusable
-    rows or MAX_WITHOUT_ANSWER without an answer, or references that cannot be meant
-    (reference_checks.py)."""
+    A problem with different answers is left out as a whole. Raises DataError: no such file, column
+    or task, a uid (data.uid_key) with two contents, more than MAX_UNUSABLE_SHARE of unusable rows or
+    MAX_WITHOUT_ANSWER without an answer, or references that cannot be meant."""
     counts = SourceCounts(path=data.path, name=name, problem_key="question", answer_key="answer")  # of reasoning-gym
     labels: dict[str, Label] = {}
     num_rows_of: Counter[str] = Counter()

@@ -1,9 +1,7 @@
 """The rows of a data set, with every answer as it was written.
 
-JSON is read here, line by line, and not by the reader of `datasets`: that one gives a column one
-type, so that a single float or an integer beyond 64 bits turns 12345678901234567890123 into
-1.2345678901234568e+22; it turns texts that look like dates into dates; and a row that is `null`
-ends the process. Here a number stays the text of the file."""
+JSON is read here, not by the reader of `datasets`: that one gives a column one type, so that a
+single float turns 12345678901234567890123 into 1.2345678901234568e+22, and texts into dates."""
 
 from __future__ import annotations
 

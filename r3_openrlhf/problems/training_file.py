@@ -44,12 +44,10 @@ class PreparedData:
 
 
 def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) -> PreparedData:
-    """Load, check, render and write all problems of a run. `output` appears whole or not at all;
-    what was left out is in counts.json.
+    """Load, check, render and write all problems of a run; what was left out is in counts.json.
 
-    Raises DataError with one sentence: as `load_problems` does, fewer problems than one batch, an
-    `output` of an earlier start with other problems. Raises ConfigError when no problem leaves room
-    for a reflection prompt."""
+    DataError: as `load_problems`, fewer problems than one batch, an `output` of an earlier start
+    with other problems. ConfigError: no problem leaves room for a reflection prompt."""
     data = config.data
     room = data.max_len - config.rollout.max_new_tokens  # tokens of a prompt, at most
     problems = load_problems(data, seed=config.train.seed, with_rows=config.reward.reads_rows)
@@ -129,15 +127,13 @@ def write_once(output: Path, lines: list[str], source: str) -> None:
     unfinished.replace(output)
 
 
-def overlong_finding(
-    data: DataConfig, *, num_overlong: int, num_read: int, room: int, key: str = "data"
-) -> list[Finding]:
+def overlong_finding(data: DataConfig, *, num_overlong: int, num_read: int, room: int) -> list[Finding]:
     """Warn before training about prompts that are left out as too long."""
     if num_overlong < max(1, SUSPICIOUS * num_read):
         return []
     return [
         Finding(
-            f"{key}.path {data.path}: {num_overlong} of {num_read} problems are left out, as their prompts are longer than {room} "
+            f"data.path {data.path}: {num_overlong} of {num_read} problems are left out, as their prompts are longer than {room} "
             "tokens (data.max_len - rollout.max_new_tokens); raise data.max_len or lower rollout.max_new_tokens"
         )
     ]

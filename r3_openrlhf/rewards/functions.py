@@ -223,8 +223,8 @@ def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: f
     """Combine the parts of all functions: reward and score are sums by weight; the built-in grader,
     if it is one of them, says what is correct, else a sum from `correct_from` on.
 
-    One function without a value leaves the whole response ungraded: a part that is missing is not a
-    part of 0. Only a TRL function's None is "not mine", as there, while another one has a value."""
+    One function without a value leaves the whole response ungraded. Only a TRL function's None is
+    "not mine" while another one has a value."""
     present = [(part, weight) for part, weight in zip(parts, weights, strict=True) if not part.absent]
     for part in [part for part, _ in present if part.trouble] or ([] if present else list(parts)):
         return Outcome(

@@ -100,11 +100,9 @@ def attack_rewards(
     if kinds:
         click.echo("kinds of references: " + ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()))
     for kind, shown in (("accepted", accepted), ("ungraded", ungraded), ("reference refused", refused)):
-        for attempt in shown[:SHOWN]:
-            why = attempt.family if kind == "accepted" else attempt.reason
-            reference = attempt.label.references[0] if attempt.label.references else "-"
-            texts = f"{attempt.response[:MAX_CHARS]!r} for {reference[:MAX_CHARS]!r}"
-            click.echo(f"{kind} ({why}), {attempt.label.uid}: {texts}")
+        for label, family, response, _, reason in shown[:SHOWN]:
+            texts = f"{response[:MAX_CHARS]!r} for {str(label.references[:1])[:MAX_CHARS]}"
+            click.echo(f"{kind} ({family if kind == 'accepted' else reason}), {label.uid}: {texts}")
     sys.exit(bool(accepted))
 
 
