@@ -82,13 +82,6 @@ def load_problem_set(
     )
 
 
-def suite_of(name: str) -> tuple[str, ...]:
-    """Return the benchmarks of a suite. ConfigError: there is none of this name."""
-    if name not in SUITES:
-        raise ConfigError(f"--suite is {quoted(name)}; {nearest(name, tuple(SUITES))}")
-    return SUITES[name]
-
-
 def name_of(benchmark: str) -> str:
     """Return its name in tables: its own, the task, or the file's without its ending."""
     if benchmark in BENCHMARKS:

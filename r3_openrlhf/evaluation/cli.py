@@ -10,6 +10,7 @@ import click
 
 from r3_openrlhf.config import BenchmarkConfig
 from r3_openrlhf.method.errors import ConfigError, R3Error, quoted
+from r3_openrlhf.method.open_table import nearest
 
 DEFAULTS = BenchmarkConfig()
 
@@ -68,18 +69,17 @@ def evaluate(
     \b
     r3 eval deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B --benchmark aime24 --benchmark math500
     r3 eval runs/r3_1p5b --benchmark math500 --lengths 1024,2048,4096,8192
-    r3 eval runs/r3_1p5b --step 200 --benchmark aime24 --hard-of runs/evaluations/DeepSeek-R1-Distill-Qwen-1.5B
-    r3 eval smollm2 --benchmark gsm8k --data-dir data/math/eval --n 4 --max-new-tokens 256 --max-problems 20
     r3 eval runs/quickstart --benchmark reasoning_gym:basic_arithmetic --max-new-tokens 22 data.reasoning_gym.seed=2
     r3 eval MODEL --benchmark my.jsonl data.problem_key=question "data.prompt_template='{problem} Think first.'"
     """
-    from r3_openrlhf.evaluation.benchmarks import suite_of
+    from r3_openrlhf.evaluation.benchmarks import SUITES
     from r3_openrlhf.evaluation.results import markdown
     from r3_openrlhf.evaluation.run import Request, run_evaluation
 
     try:
-        if suite is not None:
-            benchmarks += suite_of(suite)
+        if suite is not None and suite not in SUITES:
+            raise ConfigError(f"--suite is {quoted(suite)}; {nearest(suite, tuple(SUITES))}")
+        benchmarks += SUITES.get(suite, ())
         if not benchmarks:
             raise ConfigError("r3 eval needs --benchmark NAME or --suite NAME; r3 eval --help lists them")
         options = BenchmarkConfig(**{field.name: values.pop(field.name) for field in fields(BenchmarkConfig)})

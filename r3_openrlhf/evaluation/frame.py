@@ -22,8 +22,7 @@ def evaluate(
     max_problems: int | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Sample a model on benchmarks and grade as in training. The same call again continues where it
-    stopped.
+    """Sample a model on benchmarks and grade as in training; the same call again continues.
 
         evaluate(Run("runs/quickstart"), ["reasoning_gym:basic_arithmetic"], "data.reasoning_gym.seed=7", max_new_tokens=22)
 

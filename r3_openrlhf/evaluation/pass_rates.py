@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -67,15 +68,10 @@ def estimate(values: Sequence[float | None], *, seed: int) -> dict[str, Any]:
     """Mean and interval over the problems that have a value; all None where no problem has one."""
     present = [value for value in values if value is not None]
     low, high = (bootstrap_interval(present, seed=seed) if present else None) or (None, None)
-    return {"value": mean(present), "low": low, "high": high, "num_problems": len(present)}
+    return {"value": fmean(present) if present else None, "low": low, "high": high, "num_problems": len(present)}
 
 
 def ks_up_to(num_samples: int) -> list[int]:
     """Return the k of a Pass@k curve: powers of two, and the number of samples."""
     powers = [2**exponent for exponent in range(num_samples.bit_length()) if 2**exponent < num_samples]
     return [*powers, num_samples]
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """Compute the mean; None of no values."""
-    return math.fsum(values) / len(values) if values else None

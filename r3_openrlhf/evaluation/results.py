@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from r3_openrlhf.config import BenchmarkConfig
-from r3_openrlhf.evaluation.pass_rates import estimate, ks_up_to, majority_at_k, mean, pass_at_k
+from r3_openrlhf.evaluation.pass_rates import estimate, ks_up_to, majority_at_k, pass_at_k
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.answers.comparison import normalise
@@ -53,8 +54,8 @@ def summarise_benchmark(problems: Iterable[SampledProblem], options: BenchmarkCo
         "pass_at_1": pass_at(1),
         "pass_at_k": {str(k): pass_at(k) for k in ks},
         "majority_at_k": {str(k): majority_at(k) for k in ks},
-        "response_tokens_mean": over(lambda rows: mean([row.num_tokens for row in rows])),
-        "truncated_rate": over(lambda rows: mean([row.truncated for row in rows])),
+        "response_tokens_mean": over(lambda rows: fmean([row.num_tokens for row in rows])),
+        "truncated_rate": over(lambda rows: fmean([row.truncated for row in rows])),
         "ungraded_reasons": dict(Counter(row.reason for rows in ungraded.values() for row in rows)),
         "problems": {
             uid: {"correct": num_correct(rows), "ungraded": len(ungraded[uid])} for uid, rows in sampled.items()
@@ -91,7 +92,7 @@ def mean_over_benchmarks(summaries: dict[str, dict[str, Any]], n_samples: int) -
     """Unweighted means, as tables of papers have them; None where a benchmark has no value."""
     rows = [headline(summary, n_samples) for summary in summaries.values()]
     values = {name: [row[name]["value"] for row in rows] for name in rows[0] if name != "truncated_rate"}
-    return {name: None if None in column else mean(column) for name, column in values.items()}
+    return {name: None if None in column else fmean(column) for name, column in values.items()}
 
 
 # ── tables ──

@@ -175,10 +175,14 @@ def _check_options(column: _Column, *, is_math: bool) -> None:
     """Rows that accept several answers. The same number in several spellings is one."""
     known = column.known
     if is_math and len(known) >= FEW:
-        parts = [label for label in known if len(label.references) == 2 or len(_values(label)) > 1]
+        parts = [label for label in known if len(_values(label)) > 1]
+        suspicious = SUSPICIOUS if parts else 0.5  # two texts may be two names
+        parts = parts or [label for label in known if len(label.references) == 2]
         example = quoted(", ".join(parts[0].references)) if parts else ""
         remedy = f"if all are meant, write one text, as in {example}"
-        column.say(parts, "are several, and each is accepted alone", certain=NEVER, remedy=remedy)
+        column.say(
+            parts, "are several, and each is accepted alone", certain=NEVER, suspicious=suspicious, remedy=remedy
+        )
     several = [label for label in known if len(label.references) > 2 and len(_values(label)) != 1]
     counts = Counter(len(label.references) for label in several)
     same = counts.most_common(1)[0][1] if counts else 0

@@ -46,31 +46,24 @@ def probe_rewards(config: RewardConfig, label: Any, prompt: str = "") -> Probe:
     responses = {"right": form % answers[0] if answers else "", "wrong": form % wrong, "empty": ""}
     if answers:
         responses["alone"] = answers[0]
-        responses["dressed"] = DRESSED % form % (f"1{answers[0]}9" if answers[0].isdigit() else wrong)
+        responses["dressed"] = DRESSED % form % wrong
     requests = [GradeRequest.about(label, text, num_tokens=NUM_TOKENS, prompt=prompt) for text in responses.values()]
     rewards, findings = [], []
-    for who, one in _each(config).items():
+    wait, key = min(config.deadline_s, MAX_WAIT_S), "reward.function" if config.function else "reward.functions"
+    whole = ", called with the whole group" if config.reads_groups else ""
+    asked = {
+        f"reward server {without_secrets(url)}": replace(config, urls=[url], deadline_s=wait) for url in config.urls
+    } or {f"{key} {', '.join(config.all_functions)}{whole}": config}
+    for who, one in asked.items():
         grades = dict(zip(responses, grades_of(one, in_group(requests)), strict=True))
         alone = grades.pop("alone", grades["right"])
         if alone.verdict is Verdict.CORRECT and grades["right"].verdict is not Verdict.CORRECT:
             grades["right"] = alone
         shown = {name: grade for name, grade in grades.items() if name != "dressed"}
         rewards.append(f"{who}: " + "; ".join(f"{name}: {_words(grade)}" for name, grade in shown.items()))
-        if finding := _finding(who, grades, references=answers) or _by_form(who, one, grades):
+        if finding := _by_form(who, one, grades) or _finding(who, grades, references=answers):
             findings.append(finding)
     return Probe(rewards, findings)
-
-
-def _each(config: RewardConfig) -> dict[str, RewardConfig]:
-    if config.urls:
-        wait = min(config.deadline_s, MAX_WAIT_S)
-        return {
-            f"reward server {without_secrets(url)}": replace(config, urls=[url], deadline_s=wait)
-            for url in config.urls
-        }
-    key = "reward.function" if config.function else "reward.functions"
-    whole = ", called with the whole group" if config.reads_groups else ""
-    return {f"{key} {', '.join(config.all_functions)}{whole}": config}
 
 
 def grades_of(config: RewardConfig, requests: Sequence[GradeRequest]) -> list[Grade]:
@@ -107,13 +100,12 @@ def _finding(who: str, grades: dict[str, Grade], *, references: tuple[str, ...])
     for name, grade in (("a wrong answer", wrong), ("an empty response", empty)):
         if grade.verdict is Verdict.CORRECT:
             return Finding(f"{who} calls {name} correct; look at it before the run")
-    for name, grade in (("a wrong answer", wrong), ("an empty response", empty)):
         if references and right.reward is not None and grade.reward is None and grade.reason not in _LATER:
             return Finding(
                 f"{who} says nothing to {name} ({grade.reason}), which is then ungraded and leaves its group; let it return 0"
             )
     if "dressed" in grades and grades["dressed"].verdict is Verdict.CORRECT:
-        what = f"a wrong answer in the form of a right one correct, like {quoted(DRESSED)}, or one with more digits"
+        what = f"a wrong answer in the form of a right one correct, like {quoted(DRESSED)}"
         return Finding(f"{who} calls {what}; look at it before the run")
     if references and right.verdict is not Verdict.CORRECT:
         shown = references[0][:80]

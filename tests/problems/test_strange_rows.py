@@ -19,7 +19,7 @@ ROWS = [
     {"problem": f"Ida has {n} keys and finds {n * n}. How many has she?", "answer": str(n + n * n)}
     for n in range(3, 43)
 ]
-WRAPPINGS = ("<b>%s</b>", "<p><span class='a'>%s</span></p>", "np.int64(%s)", "np.float64(%s)", "Decimal('%s')", "tensor(%s)",
+WRAPPINGS = ("jnp.array(%s)", "mpf('%s')", "%s pens (total)", "%s [in all]", "%s (see figure 2)", "<b>%s</b>", "<p><span class='a'>%s</span></p>", "np.int64(%s)", "np.float64(%s)", "Decimal('%s')", "tensor(%s)",
              "array(%s, dtype=int64)", "**%s**", "`%s`", "%s (apples)", "%s (one hundred)", "%s&nbsp;")  # fmt: skip
 MATHS = ("3 (mod 5)", "2 (x + y)", "f(3)", r"\sin(2)", "1<b>2", "a<b and c>d", "(3, 5)", "0.30000000000000004", "3.14159265358979",
          "0.0009765625", "3.00000000000000000001", "A&B", r"\{x < 3\}")  # fmt: skip
@@ -30,7 +30,7 @@ def test_a_reference_is_freed_of_what_a_program_put_around_it(digits, places):
     number = f"{digits / 10**places:.{places}f}"
     assert float(as_meant(repr(float(np.float32(number))))) == float(number)
     for wrapping in WRAPPINGS:
-        assert as_meant(wrapping % number).strip() == number, wrapping
+        assert as_meant(wrapping % number).strip().removesuffix(" pens") == number, wrapping
 
 
 @pytest.mark.parametrize("text", MATHS)
@@ -47,10 +47,35 @@ def typed(row, n):
     return f"{row['problem']}\\nanswer shortly"
 
 
+def asked(n, *more, **fields):
+    """Messages with the problem of row n."""
+    return [
+        *([{"role": "system", "content": "S"}] * bool(fields.pop("system", 0))),
+        {"role": "user", "content": ROWS[n]["problem"], **fields},
+        *more,
+    ]
+
+
 SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said)
     "a passage": (with_each(passage=lambda row, n: f"{n} apples are in a basket."), {}, "data.prompt_template='{passage} {problem}'"),
     "a story of many questions": (with_each(meta=lambda row, n: {"story": f"{n // 8} apples are in a big basket."}), {}, "{meta.story} {problem}"),
     "numbers to use": (with_each(nums=lambda row, n: [n, n + 1]), {}, "{nums} {problem}"),
+    "a passage of some": (with_each(passage=lambda row, n: f"{n} apples are in it." * (n % 3 == 0)), {}, "data.prompt_template='{passage} {problem}'"),
+    "a turn to go on with": (with_each(problem=lambda row, n: asked(n, {"role": "assistant", "content": "Let me add."})), {}, "a turn after the problem, 'Let me add.'"),
+    "an answer after it": (with_each(problem=lambda row, n: asked(n, {"role": "assistant", "content": f"So {row['answer']}."})), {}, ""),
+    "calls of tools": (with_each(problem=lambda row, n: asked(n, tool_calls=[{"id": 1}])), {}, "40 of the first 40 rows have tool_calls in their messages"),
+    "functions": (with_each(functions=lambda row, n: [{"name": "f", "parameters": {}}]), {}, "functions for a chat template"),
+    "an address of no kind": (with_each(image_url=lambda row, n: f"https://x.org/{n}"), {}, "the column image_url of 40"),
+    "breaks in an example": (ROWS, {"few_shot": [{"problem": "1 + 1", "response": "So.\\n2"}]}, "data.few_shot holds"),
+    "breaks of a program": (with_each(problem=lambda row, n: f"print('\\n' * {n}) {row['problem']}"), {}, ""),
+    "codes of letters": (with_each(problem=lambda row, n: f"\\u00e9 {row['problem']}"), {}, "letters as codes"),
+    "half of them leak": (with_each(problem=lambda row, n: row["problem"] + f" Answer: {row['answer']}" * (n % 2)), {}, "20 of 40 problems say their answer"),
+    "copies but for signs": (sum(([{"problem": f"$\\frac{{{n}}}{{7}}$ – “{n}”?", "answer": str(n * n)}, {"problem": f"\\(\\dfrac{{{n}}}{{7}}\\) - \"{n}\"?", "answer": str(n * n)}] for n in range(3, 9)), []), {}, "6 of 12 problems differ"),
+    "numbered splits": (with_each(part=lambda row, n: "test_1" if n % 4 else "train"), {}, "30 of the first 40 rows call themselves test_1"),
+    "quotes after letters": (with_each(problem=lambda row, n: f"« café\xa0» „groß“ {row['problem']}"), {}, ""),
+    "spellings of one number": (with_each(answer=lambda row, n: [row["answer"], f"{row['answer']}.0", f"{row['answer']} keys"]), {}, ""),
+    "lists among numbers": (with_each(answer=lambda row, n: [n * n, n + 1] if n % 9 == 0 else n * n + 2), {}, "5 of 40 answers (answer) are several, and each is accepted alone"),
+    "judgements": (with_each(answer=lambda row, n: ["Yes", "no", "maybe"][n % 3]), {}, ""),
     "a placeholder": (with_each(problem=lambda row, n: f"<image> {row['problem']}"), {}, "name an image"),
     "an address of an image": (with_each(pic=lambda row, n: f"https://x.org/{n}.jpg?size=2"), {}, "the column pic of 40"),
     "an image in base64": (with_each(pic=lambda row, n: f"iVBORw0KGgo{n}"), {}, "the column pic of 40"),
@@ -68,7 +93,7 @@ SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said
     "images": (with_each(pictures=lambda row, n: [f"a/{n}.png"]), {}, "the column pictures of 40 of the first 40 rows holds images"),
     "tools": (with_each(tools=lambda row, n: [{"name": "f"}]), {}, "tools for a chat template"),
     "another split": (with_each(info=lambda row, n: {"split": "test" if n % 4 else "train"}), {}, "30 of the first 40 rows call themselves test"),
-    "a system turn": (with_each(problem=lambda row, n: [{"role": "system", "content": "S"}, {"role": "user", "content": row["problem"]}]),
+    "a system turn": (with_each(problem=lambda row, n: asked(n, system=1)),
                       {"system_prompt": "T"}, "40 of 40 problems have a system turn, which data.system_prompt replaces"),
     "near copies": (ROWS + with_each(problem=lambda row, n: row["problem"].upper().replace(" ", r"\, ")), {}, "40 of 80 problems differ"),
     "a leak": (with_each(problem=lambda row, n: f"{row['problem']} [solution: {row['answer']}]"), {}, "40 of 40 problems say their answer"),
@@ -80,6 +105,9 @@ SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said
 REFUSED = {  # kind -> (rows, a part of the sentence)
     "places": (with_each(problem=lambda row, n: f"{row['problem']}\n(A) {n}x\n(B) {n}y\n(C) {n}z", answer=lambda row, n: n % 3), "places of options"),
     "rates": (with_each(answer=lambda row, n: f"{n % 17}/16"), "count successes in 16 tries"),
+    "successes in words": (with_each(answer=lambda row, n: f"pass: {n % 9}/8 runs"), "count successes in 8 tries"),
+    "questions on passages": (with_each(problem=lambda row, n: f"How many are in box {n // 8}?", passage=lambda row, n: f"Of {n} pens some are red."), "can be used, so repair them or name other columns; texts of passage are not in the prompt"),
+    "marks in brackets": (with_each(problem=lambda row, n: f"[|user|]{row['problem']}\n[|assistant|]"), "in a chat template already ([|user|])"),
     "a template": (with_each(problem=lambda row, n: f"<|im_start|>user\n{row['problem']}<|im_end|>"), "in a chat template already (<|im_start|>)"),
     "another template": (with_each(problem=lambda row, n: f"USER: {row['problem']} ASSISTANT:"), "in a chat template already"),
 }  # fmt: skip

@@ -21,6 +21,8 @@ def asserts(response, reference):
     assert reference in response
     return 1.0
 def last_word(response, reference): return response.split()[-1] == reference
+def tags(response): return float("<answer>" in response)
+def both(response, reference): return float(reference in response) + float("<think>" in response)
 def tagged(response, reference): return f"<answer>{reference}</answer>" in response
 """
 
@@ -40,6 +42,7 @@ def probe(task="math", **settings):
         ("asserts", "says nothing to a wrong answer (raised AssertionError)", False),
         ("last_word", "says nothing to an empty response (raised IndexError)", False),
         ("needs", "grades nothing (raised KeyError, needs: KeyError: 'tests' (my_rewards.py, line 4))", True),
+        ("both", "calls a wrong answer in the form of a right one correct", False),
         ("always", "calls a wrong answer correct", False),
         ("tagged", "does not call the reference '72' correct, alone or in a box, but wrong, reward 0", False),
     ],
@@ -50,6 +53,18 @@ def test_a_function(name, words, refuses, tmp_path):
     assert len(result.findings) == (words is not None)
     for finding in result.findings:
         assert words in finding.sentence and finding.refuses == refuses
+
+
+@pytest.mark.parametrize(
+    ("others", "settings", "refuses"),
+    [(["tags"], {}, [True]), (["tags"], {"weights": [1, 0.5]}, []), (["tags", "data.task"], {}, [])],
+)
+def test_functions_of_form_do_not_make_errors_correct(others, settings, refuses, tmp_path):
+    (tmp_path / "my_rewards.py").write_text(MODULE)
+    names = [name if "." in name else f"{tmp_path}/my_rewards.py:{name}" for name in ("is_right", *others)]
+    findings = probe(functions=names, **settings).findings
+    assert [finding.refuses for finding in findings] == refuses
+    assert all("and alone can reach reward.correct_from" in finding.sentence for finding in findings)
 
 
 def test_every_server():
