@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,31 +108,13 @@ def verify(store: Path) -> dict[str, Any]:
     return {"ok": not result.findings, **result._asdict()}
 
 
-def _lines(result: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Lines of a dictionary of values, dictionaries, sentences, and rows with the same keys."""
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each value, row and sentence."""
     for name, value in result.items():
-        below = f"{indent}  "
-        if not isinstance(value, dict | list):
-            yield f"{indent}{name}: {_cell(value)}"
+        if not isinstance(value, list):
+            yield f"{name}: {json.dumps(value, ensure_ascii=False)}"
             continue
-        yield f"{indent}{name}{'' if value else ': none'}"
-        if isinstance(value, dict):
-            yield from _lines(value, below)
-        elif value and isinstance(value[0], dict):
-            yield from (below + line for line in _table(value))
-        else:
-            yield from map(below.__add__, value)
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    columns = [name for name in rows[0] if name not in LEFT_OUT]
-    cells = [columns, *([_cell(row[name]) for name in columns] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool | None | str):
-        return "-" if value is None else str(value)
-    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}"
+        yield f"{name}: {len(value)}"
+        for row in value:
+            shown = {key: row[key] for key in row if key not in LEFT_OUT} if isinstance(row, dict) else row
+            yield f"  {shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)}"
