@@ -93,7 +93,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self._training = False
         self._cut_short = False  # did the budget end the last epoch before its time?
         self.tokens = 0  # response tokens sampled for training so far, whatever became of them
-        self.collected_tokens = 0  # of these, by `collect`
+        self.collected_tokens = 0  # of these, before step 1
         self._occasion = "held out"  # of sampling that is not for training
         self._counts: Counter[str] = Counter()  # since the last step
 
@@ -180,19 +180,18 @@ class R3SamplesGenerator(SamplesGenerator):
         size = settings.batch_size * settings.n_samples_per_prompt
         number = start = 0
         asked = [uid for uid in self._problems if uid not in found]
-        while asked and self.collected_tokens < most:
+        while asked and self.tokens < most:
             self._occasion = f"collect {number}"  # with seeds each round has its own
             batch = [self._problems[uid] for uid in asked[start : start + size]]
             rollouts = self.generate_held_out(*map(list, zip(*batch, strict=True)), **generate_kwargs)
-            spent = sum(one.num_sampled_tokens for one in rollouts)
-            self.collected_tokens, self.tokens = self.collected_tokens + spent, self.tokens + spent
+            self.tokens += sum(one.num_sampled_tokens for one in rollouts)
             right = [one for one in rollouts if one.verdict is Verdict.CORRECT]
             found.update(one.uid for one in right)
             collected += [dataclasses.replace(one, context=Context.IMPORTED, origin="collected") for one in right]
             start += size
             if start >= len(asked):
                 asked, start, number = [uid for uid in asked if uid not in found], 0, number + 1
-        self._occasion = "held out"
+        self._occasion, self.collected_tokens = "held out", self.tokens
         return collected
 
     def take_counts(self) -> dict[str, float]:
