@@ -85,6 +85,7 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
         "step": step,
         "uid": rollout.uid,
         "context": rollout.context.value,
+        "origin": rollout.origin or None,
         "verdict": rollout.verdict.value,
         "reason": rollout.reason,
         "outcome_reward": rollout.reward,
