@@ -61,7 +61,7 @@ class StepPrompt:
     Attributes:
         problem: as it was passed in; place: its index there, those of `states` after the problems.
         context: why it is asked: PLAIN, REFLECTION (with a stored error), PREFIX (from a stored
-            state).
+            state, or from the first part of an imported success).
         prompt: what `PromptMaker` made of it.
         prefix: the tokens that a response begins with; PREFIX only."""
 
@@ -77,7 +77,7 @@ class StepPrompts:
     """The prompts of a step (iterate over it), and what became of every problem.
 
     Attributes:
-        prompts: plain prompts in order, then those from a state, then those with an error.
+        prompts: plain prompts in order, those with an error or a hint, those from a prefix.
         reflection: one fate per problem.
         state_metrics: of exploration.rrl, stored states by fate, their values and outcomes.
     """

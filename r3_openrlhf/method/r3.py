@@ -28,8 +28,9 @@ from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import ABSENT, RecallFate, opposite_verdict
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
-from r3_openrlhf.method.core.states import CUTS, by_value, choose_states, state_of
+from r3_openrlhf.method.core.states import CUTS, by_value, choose_states, next_prefix, state_of
 from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.method.history.codec import state_digest
 from r3_openrlhf.method.history.records import RecallRequest
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import ChosenStates, Prefix, PromptMaker, ReflectionFate, StepPrompt, StepPrompts
@@ -159,6 +160,8 @@ class R3:
                 fates[i] = ReflectionFate.WITHOUT_ROOM
             else:
                 asked.append(StepPrompt(problems[i], i, Context.HINT if hint else Context.REFLECTION, prompt))
+        for i, prefix in self._parts_of_successes(uids, step=step):
+            asked.append(StepPrompt(problems[i], i, Context.PREFIX, render.plain(problems[i]), prefix))
         chosen = states or ChosenStates([], {})
         for i, (problem, prefix) in enumerate(zip(of_states, chosen.prefixes, strict=True), start=len(problems)):
             asked.append(StepPrompt(problem, i, Context.PREFIX, render.plain(problem), prefix))
@@ -183,6 +186,29 @@ class R3:
         for i in drawn:
             fates[i] = ReflectionFate.ASKED
         return fates, drawn
+
+    def _parts_of_successes(self, uids: Sequence[str], *, step: int) -> list[tuple[int, Prefix]]:
+        """Choose by lot problems that were asked and never solved, and of each the first part of an
+        imported success (replay.imported.use=prefix). Returns (place in `uids`, part)."""
+        imported = self.settings.replay.imported
+        if imported.use not in ("prefix", "all") or self.history is None:
+            return []
+        rates, known = self.history.means(HardBy.SUCCESS_RATE), self.history.continuations()
+        unsolved = [i for i, uid in enumerate(uids) if rates.get(uid) == 0]
+        random.Random(f"{self.seed}/prefix/{step}").shuffle(unsolved)
+        found: list[tuple[int, Prefix]] = []
+
+        def tried(success: Rollout, length: int) -> tuple[int, int]:
+            return known.get((success.uid, state_digest(success.response_ids[:length])), (0, 0))
+
+        for i in unsolved:  # the same success at every visit
+            request = {"k": 1, "step": step, "max_policy_lag": step, "order": "newest"}
+            stored = self.history.recall(uids[i], Verdict.CORRECT, contexts=(Context.IMPORTED,), **request)
+            for success in (one.rollout for one in stored):
+                if (length := next_prefix(success.num_tokens, partial(tried, success))) is not None:
+                    logprobs = success.response_logprobs if success.has_logprobs else np.zeros(length, np.float32)
+                    found.append((i, Prefix(success.response_ids[:length], logprobs[:length])))
+        return sorted(found[: max(1, round(imported.prefix_share * len(uids)))], key=lambda one: one[0])
 
     def _stored_error(self, uid: str, *, step: int) -> Rollout | None:
         """Draw a wrong answer at random; None: the store has none."""
@@ -293,7 +319,7 @@ class R3:
 
     def _contexts_to(self, use: str) -> tuple[Context, ...]:
         """Return the contexts of successes to "recall" or "rehearse", by replay.imported.use."""
-        imported = (Context.IMPORTED,) if self.settings.replay.imported.use in (use, "both") else ()
+        imported = (Context.IMPORTED,) if self.settings.replay.imported.use in (use, "both", "all") else ()
         return (Context.PLAIN, *imported, *((Context.HINT,) if self.settings.reflection.hint else ()))
 
     def _explain(self, batch: MixedBatch, *, step: int) -> None:

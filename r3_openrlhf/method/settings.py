@@ -67,8 +67,11 @@ class ImportedSettings(Section, prefix="replay.imported."):
     """Successes that history.start brings. They count in no rate and have no age limit."""
 
     # recall: into all-wrong groups, as replay.enabled does; rehearse: as replay.rehearse does, where
-    # the policy's own rate is low or there is none; both
-    use: str = word("both", ("recall", "rehearse", "both"))
+    # the policy's own rate is low or there is none; both; prefix: a problem that was never solved gets one
+    # more group, which begins with the first part of a success; all
+    use: str = word("both", ("recall", "rehearse", "prefix", "both", "all"))
+    # groups that begin with a part of a success, at most, as a share of the step's problems
+    prefix_share: float = number(0.25, above=0, max=1)
     # clip: their ratio is against the first policy's log-probs, so that eps_clip bounds the update; ratio1;
     # shaped: ratio 1, and a token's advantage is multiplied by c p / (p + c)^2, c = 0.1 (LUFFY); or
     # package.module:function of p (method/core/losses.py)

@@ -129,3 +129,35 @@ def test_a_hint_shows_the_reference_to_hard_problems_alone(byte_tokenizer):
     assert [len(list(r3.prompts(problems, step=1, epoch=epoch, render=render))) for epoch in (1, 2)] == [2, 3]
     render.max_prompt_tokens = 40
     assert r3.prompts(problems, step=1, epoch=2, render=render).metrics()["r3/reflection/without_room"] == 2.0
+
+
+def test_a_group_that_begins_with_a_success_is_given_less_once_it_solves_it():
+    """Eight tokens: 6, then 4 when a quarter of the continuations are right, then 2, then none. Nobody else gets one: problem b has no
+    success, c was solved, d was never asked."""
+    success = replace(imported(), response_ids=np.arange(50, 58, dtype=np.int32))
+    history = begun(success, replace(success, uid="c"), replace(success, uid="d"))
+    r3 = R3(
+        settings_of(replay__imported__use="prefix", reflection__enabled=False, replay__imported__prefix_share=1.0),
+        history=history,
+    )
+    problems = [SimpleNamespace(uid=uid) for uid in "abcd"]
+    lengths = []
+    for step in range(1, 8):
+        sampled = [rollout(W, uid="a"), rollout(W, uid="b"), rollout(C if step == 1 else W, uid="c")]
+        prompts = r3.prompts(problems, step=step, epoch=1, render=SimpleNamespace(plain=lambda problem: problem.uid))
+        extra = [one for one in prompts if one.context is Context.PREFIX]
+        assert [(one.prompt, one.place) for one in extra] == ([] if step in (1, 6, 7) else [("a", 0)])
+        for one in extra:
+            lengths.append(len(one.prefix.ids))
+            assert one.prefix.ids.tolist() == list(range(50, 50 + lengths[-1])) and not one.prefix.logprobs.any()
+            for verdict in (C if step > 2 else W, W):  # step 2 has no success, later ones have one of two
+                ids = np.array([*one.prefix.ids, 7, int(verdict is C)], np.int32)
+                given = {
+                    "response_ids": ids,
+                    "response_logprobs": np.zeros(len(ids), np.float32),
+                    "given": ((0, lengths[-1]),),
+                }
+                sampled.append(replace(rollout(verdict, uid="a", context=Context.PREFIX), **given))
+        r3.remember(sampled, step=step, epoch=1)
+    assert lengths == [6, 6, 4, 2]  # 0 of 2, then 1 of 4
+    assert r3.stored("a", C, step=8) == []  # nothing else is asked of the import
