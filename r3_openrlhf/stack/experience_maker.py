@@ -376,13 +376,10 @@ class R3ExperienceMaker(StockExperienceMaker):
             advantage_B = torch.tensor([values[i] for i in of_rows] + fillers, dtype=torch.float32)
             experience.rewards = torch.tensor([rewards[i] for i in of_rows] + fillers, dtype=torch.float32)
             experience.info["reward"] = experience.rewards.clone()
-            reward_BA = compute_reward(
-                advantage_B,
-                self.kl_ctl.value,
-                experience.kl,
-                action_mask=experience.action_mask,
-            )  # no reward_clip_range: these are advantages
-            experience.returns = returns_to_go(reward_BA, experience.action_mask)
+            mask_BA = experience.action_mask
+            # no reward_clip_range: these are advantages
+            reward_BA = compute_reward(advantage_B, self.kl_ctl.value, experience.kl, action_mask=mask_BA)
+            experience.returns = returns_to_go(reward_BA, mask_BA)
             experience.advantages = experience.returns.clone()
             if (weight := IMPORTED_WEIGHTS[self.config.replay.imported.weight]) is not None:
                 for position, index in enumerate(experience.index):
@@ -417,9 +414,8 @@ def complete_ungraded(rollout_samples: list[Experience]) -> None:
             sample.rewards, sample.scores = torch.tensor(siblings, dtype=torch.float32).mean(dim=0).split(1)
             sample.info["reward"], sample.info["score"] = sample.rewards, sample.scores
             sample.action_mask = torch.zeros_like(sample.action_mask)
-            sample.response_length = torch.zeros_like(
-                sample.response_length
-            )  # an overlong penalty would move the mean
+            # an overlong penalty would move the mean
+            sample.response_length = torch.zeros_like(sample.response_length)
 
 
 def count_graded_alone(

@@ -59,11 +59,8 @@ def convert(run: RunDirectory) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env={
-            **os.environ,
-            **safe_pickles.ENVIRONMENT,
-            "CUDA_VISIBLE_DEVICES": "",
-        },  # it computes nothing, and the GPUs are the run's
+        # no GPU: it computes nothing, and they are the run's
+        env={**os.environ, **safe_pickles.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": ""},
     )
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]

@@ -358,9 +358,8 @@ class MixedBatch:
                     off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
                 )
             values = amplify_successes(values, correct, factor=success_scale)
-            if (
-                group.ranking is RankingFate.RANKED
-            ):  # alpha, the weight or an estimator may value a success below its reward
+            # alpha, the weight or an estimator may value a success below its reward
+            if group.ranking is RankingFate.RANKED:
                 values = below_successes(values, [row.ranked for row in rows], correct)
             for row, value in zip(rows, values, strict=True):
                 row.advantage = value

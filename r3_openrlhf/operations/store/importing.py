@@ -109,9 +109,8 @@ def _of_evaluation(samples: Path) -> Solutions:
     with samples.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                one = (
-                    json.loads(line) if line.endswith(b"\n") else {"responses": []}
-                )  # killed before it wrote the line
+                # a line without an end: killed while it was written
+                one = json.loads(line) if line.endswith(b"\n") else {"responses": []}
                 for response in one["responses"]:
                     yield str(one["uid"]), response["text"] if response["finish_reason"] == "stop" else None
             except (ValueError, KeyError, TypeError) as error:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.history.drafts import VERDICT_CODES
 from r3_openrlhf.method.history.eviction import Candidate, richest_first, rows_over
-from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.settings import ExplorationSettings, HistorySettings, R3Settings, StateReplaySettings
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, PromisingState, Verdict
 from r3_openrlhf.operations.store.verification import verify
 
@@ -177,21 +176,3 @@ def test_no_state_is_lost_before_its_problem_is_visited_again():
             (f"p{n}", size) for n in range(200) for size in (1, 2)
         }
         assert max(kept(store, f"p{problem}") for problem in range(200)) == 7  # a state is one more
-
-
-def test_early_states_stay_and_are_chosen_at_the_end_of_a_run():
-    """240 steps of 8 of 630 problems, a fifth of them failed as a whole: three visits of a problem, an epoch of 79 steps."""
-    settings_ = R3Settings(exploration=ExplorationSettings(rrl=StateReplaySettings(ratio=0.5)))
-    with HistoryStore.open(":memory:", limits=HistorySettings(max_per_problem_and_verdict=4)) as store:
-        for step in range(240):
-            rollouts = [
-                make_rollout(f"p{(step * 8 + place) % 630}", ids=[row, step, 5, 6], policy_step=step)
-                for place in range(8)
-                for row in range(6)
-            ]
-            for one in rollouts[::6]:
-                one.state = PromisingState(num_tokens=2, value=float(rng.random()))
-            store.commit_step(step + 1, 1 + step * 8 // 630, rollouts)
-        assert len(store.states(step=240)) == 240 * 8
-        ages = [p.state.age for p in R3(settings_, history=store).states(count=64, step=240).prefixes]
-        assert len(ages) == 32 and sum(age > 120 for age in ages) >= 8
