@@ -61,7 +61,6 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/replay/starts_elsewhere": count(g.replay is RecallFate.STARTS_ELSEWHERE for g in groups),
         "r3/replay/mean_lag": mean_or_zero(lags),
         "r3/replay/max_lag": float(max(lags, default=0)),
-        "r3/replay/row_share": len(recalled) / max(1, count(row.trained for row in rows)),
         "r3/reflection/groups": count(g.context is Context.REFLECTION for g in groups),
         "r3/reflection/accuracy": accuracy(graded, Context.REFLECTION, reflection_uids),
         "r3/reflection/plain_accuracy": accuracy(graded, Context.PLAIN, reflection_uids),

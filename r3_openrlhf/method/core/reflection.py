@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from r3_openrlhf.method.core.checks import whole_number
 from r3_openrlhf.method.errors import quoted
 
 # The paper names the parts of the exemplar (problem, failed attempt, structured guidance) and not
@@ -63,11 +62,7 @@ def fit_attempt(
     text returned, so it fits even where counts do not fall with every character.
 
     A shortened attempt keeps its beginning and end, half of the characters each, with CUT between.
-    The problem is never cut: if MIN_VISIBLE_CHARACTERS of the attempt do not fit, none is made.
-
-    ValueError: a limit below 1."""
-    max_prompt_tokens = whole_number("max_prompt_tokens", max_prompt_tokens, minimum=1)
-    max_attempt_tokens = whole_number("max_attempt_tokens", max_attempt_tokens, minimum=1)
+    The problem is never cut: if MIN_VISIBLE_CHARACTERS of the attempt do not fit, none is made."""
     visible = len(attempt)
     fewest = min(visible, MIN_VISIBLE_CHARACTERS)
     text = attempt

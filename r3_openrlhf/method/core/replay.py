@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from r3_openrlhf.method.core.checks import whole_number
 from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.method.open_table import Name, OpenTable, tried
 
@@ -38,10 +37,8 @@ def choose(candidates: Sequence[Candidate], *, k: int, order: Name, rng: random.
     The order sees the candidates sorted by falling policy_step, then by key, so that the result
     depends on which rollouts there are and on `rng`, never on how they were stored.
 
-    ValueError: k below 1, or an order of a user that gives something else than up to k of the
-    candidates. ConfigError: an order that does not exist.
-    """
-    k = whole_number("k", k, minimum=1)
+    ValueError: an order of a user that gives something else than up to k of the candidates.
+    ConfigError: an order that does not exist."""
     newest_first = sorted(candidates, key=lambda candidate: (-candidate.policy_step, candidate.key))
     return _checked(RECALL_ORDERS[order], newest_first, k, rng, name=order)
 

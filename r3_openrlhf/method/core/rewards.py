@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from r3_openrlhf.method.core.checks import finite_value, whole_number
+from r3_openrlhf.method.core.checks import finite_value
 
 
 def length_reward(num_tokens: int, *, max_tokens: int) -> float:
     """r_len = max(0, 1 - l / L_max): what a correct response of l = num_tokens tokens earns for
-    being short.
-
-    ValueError: num_tokens below 0, max_tokens below 1."""
-    num_tokens = whole_number("num_tokens", num_tokens, minimum=0)
-    max_tokens = whole_number("max_tokens", max_tokens, minimum=1)
+    being short."""
     return max(0.0, 1.0 - num_tokens / max_tokens)
 
 
@@ -22,9 +18,7 @@ def outcome_reward(score: float, num_tokens: int, *, max_tokens: int | None) -> 
     stays in the score. As a reward it would give groups without any correct answer a spread that
     eq. 3 scales up to full size. A rollout that could not be graded has no score and no reward.
 
-    Raises:
-        ValueError: score outside [0, 1] or None, num_tokens below 0, max_tokens below 1.
-    """
+    ValueError: score outside [0, 1] or None."""
     score = finite_value("score", score, min=0, max=1)
     bonus = 0.0 if max_tokens is None else length_reward(num_tokens, max_tokens=max_tokens)
     return 0.0 if score < 1 else 1.0 + bonus

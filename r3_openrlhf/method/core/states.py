@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from r3_openrlhf.method.core.checks import finite_values, whole_number
+from r3_openrlhf.method.core.checks import finite_values
 from r3_openrlhf.method.open_table import OpenTable, tried
 from r3_openrlhf.method.types import PromisingState
 
@@ -41,11 +41,6 @@ class StoredState:
     age: int
     tries: int = 0
     successes: int = 0
-
-    @property
-    def failures(self) -> int:
-        """Continuations of a state that never led to a success; 0 of one that did."""
-        return 0 if self.successes else self.tries
 
 
 # ── where a response is cut ──
@@ -95,10 +90,10 @@ def state_of(cut: Cut, values: Values, places: Sequence[int], rng: random.Random
 
 
 def next_cuts(states: Sequence[StoredState]) -> list[StoredState]:
-    """Choose of the states of each response the one to continue next: that with the fewest failures, the
-    longest of equal ones. So failures move the cut earlier, and a success keeps it."""
+    """Choose of the states of each response the one to continue next: that with the fewest failures (none
+    where a continuation was right), the longest of equal ones. So failures move the cut earlier, and a success keeps it."""
     cuts: dict[tuple[str, int], StoredState] = {}
-    for state in sorted(states, key=lambda one: (one.failures, -one.num_tokens)):
+    for state in sorted(states, key=lambda one: (0 if one.successes else one.tries, -one.num_tokens)):
         cuts.setdefault((state.uid, state.row), state)
     return [state for state in states if cuts[state.uid, state.row] is state]
 
@@ -124,11 +119,11 @@ def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredS
 
 def choose_states(states: Sequence[StoredState], *, count: int, rng: random.Random) -> list[StoredState]:
     """Up to `count` states to continue: the first of each problem as `promising` orders the next
-    cuts. ValueError: a count below 0."""
+    cuts."""
     chosen: dict[str, StoredState] = {}
     for state in promising(next_cuts(states), rng):
         chosen.setdefault(state.uid, state)
-    return list(chosen.values())[: whole_number("count", count, minimum=0)]
+    return list(chosen.values())[:count]
 
 
 # ── where a stored success is cut ──

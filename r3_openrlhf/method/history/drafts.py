@@ -65,8 +65,6 @@ def _read(rollout: Rollout) -> Draft:
 
 
 def _merge(drafts: Sequence[Draft]) -> Draft:
-    if len(drafts) == 1:
-        return drafts[0]
     kept = max(drafts, key=_preference)
     # any sample's state is the response's; the largest, so that arrival does not matter
     states = [draft.state for draft in drafts if draft.state is not None]

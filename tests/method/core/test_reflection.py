@@ -93,10 +93,3 @@ def test_few_renderings_as_a_rule_and_bounded_for_any_tokenizer():
         calls.clear()
         assert fit("x" * 50_000, max_prompt_tokens=100, count=hostile, calls=calls) in (None, "x" * 50_000)
         assert len(calls) <= 120
-
-
-@pytest.mark.parametrize("name", ["max_prompt_tokens", "max_attempt_tokens"])
-def test_refuses_a_limit_below_one(name):
-    limits = {"max_prompt_tokens": 10, "max_attempt_tokens": 10, name: 0}
-    with pytest.raises(ValueError, match=f"{name} is 0"):
-        fit("attempt", **limits)
