@@ -7,6 +7,7 @@ import re
 import pytest
 import zstandard
 from click.testing import CliRunner
+from msgspec import structs
 
 from r3_openrlhf.comparison.arms import compare
 from r3_openrlhf.comparison.runs import read_run
@@ -237,6 +238,17 @@ def test_what_the_all_wrong_groups_cost_by_hand(tmp_path):
     assert tokens_without_all_wrong([]) is None
     del runs[1].metrics[2]["r3/tokens/none_correct"]
     assert tokens_without_all_wrong(runs) is None  # one step does not say
+
+
+def test_arms_with_other_solutions_are_compared_and_other_problems_are_not(tmp_path):
+    """Solutions belong to an arm; the world belongs to the problems."""
+    file, key = tmp_path / "x.jsonl.zst", "data.reasoning_gym"
+    solutions = {"grpo": {}, "r3": {"solved": 0.25, "style": "own"}, "r3_earned": {"solved": 1.0, "warm_up": 1e-3}}
+    for arm in solutions:
+        keep(file, arm=arm, seed=1)
+    for drawn in (lambda arm: {"world": "walk"} | solutions[arm], lambda arm: {"world": arm}):
+        write(file, [structs.replace(one, settings=one.settings | {key: drawn(one.arm)}) for one in read(file)])
+        assert ("cannot be compared" in call(file).output) == (drawn("r3") == {"world": "r3"})
 
 
 def keep(file, **options):
