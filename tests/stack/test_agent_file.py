@@ -1,7 +1,6 @@
 """An agent file of OpenRLHF (openrlhf.train.agent_func_path): its row is one response with given tokens, by upstream's own loop."""
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -126,7 +125,6 @@ def test_a_file_that_is_none_is_refused_before_a_start():
     config = load_config("cpu_smoke", ["run_dir=unused", "openrlhf.train.agent_func_path=nowhere.py"])
     with pytest.raises(ConfigError, match="'nowhere.py', which is no Python file"):
         work_of(config).check(config)
-    path = Path(__file__)
     for other in ("agents.tools=[python]", "reward.urls=[http://localhost:9]"):
         with pytest.raises(ConfigError, match="is set and .*, but that file's agent .* use one of the two"):
-            load_config("cpu_smoke", ["run_dir=unused", f"openrlhf.train.agent_func_path={path}", other])
+            load_config("cpu_smoke", ["run_dir=unused", f"openrlhf.train.agent_func_path={__file__}", other])

@@ -111,17 +111,17 @@ def test_calls_out_of_turn_are_refused(begun):
         episode.next_prompt(count=words, max_tokens=100)
 
 
-@given(st.integers(0, 6), st.integers(0, 8), st.integers(0, 60))
-def test_a_prompt_shows_the_newest_turns_that_fit(turns, num_earlier, max_tokens):
+@given(st.integers(0, 6), st.integers(0, 8), st.integers(0, 60), st.sampled_from(["", "it failed like this"]))
+def test_a_prompt_shows_the_attempt_and_the_newest_turns_that_fit(turns, num_earlier, max_tokens, attempt):
     earlier = [f"place {i} -> act {i}" for i in range(num_earlier)]
     here = Observation(text="here", goal="win", valid_actions=("a", "b"))
 
-    def prompt_of(shown):
-        return memory_prompt(here, earlier, turns=shown, count=words, max_tokens=10**6)
+    def prompt_of(shown, room, attempt):
+        return memory_prompt(here, earlier, turns=shown, count=words, max_tokens=room, attempt=attempt)
 
-    fitting = [n for n in range(min(turns, num_earlier) + 1) if words(prompt_of(n)) <= max_tokens]
-    found = memory_prompt(here, earlier, turns=turns, count=words, max_tokens=max_tokens)
-    assert found == (prompt_of(max(fitting)) if fitting else None)
+    numbers = range(min(turns, num_earlier), -1, -1)
+    whole = [prompt_of(n, 10**6, one) for one in dict.fromkeys((attempt, "")) for n in numbers]
+    assert prompt_of(turns, max_tokens, attempt) == next((one for one in whole if words(one) <= max_tokens), None)
 
 
 RESPONSES = {"go red": "go red", "\n  go red \nbecause": "go red", "<action>go": "", "": "", " \n": "",
@@ -133,19 +133,9 @@ def test_the_action_in_a_response(response, action):
     assert find_action(response) == action
 
 
-def test_an_earlier_attempt_stands_behind_the_goal_while_the_state_fits_beside_it():
-    """In words: the goal 5, the attempt 4, a remembered turn 4 and once "Before:", the state 4."""
-    observation = Observation(text="place 9 now", goal="open the last gate")
-    earlier = ["place 8 -> go"]
-
-    def prompt(max_tokens):
-        budget = {"count": words, "max_tokens": max_tokens, "attempt": "it failed like this"}
-        found = memory_prompt(observation, earlier, turns=3, **budget)
-        return found and found.splitlines()
-
-    goal, attempt, now = "Goal: open the last gate", "it failed like this", "Now: place 9 now"
-    memory = ["Before:", "place 8 -> go"]
-    assert prompt(18) == [goal, attempt, *memory, now]
-    assert prompt(17) == [goal, attempt, now] == prompt(13)
-    assert prompt(12) == [goal, now] == prompt(9)
-    assert prompt(8) is None
+def test_an_earlier_attempt_stands_behind_the_goal():
+    here = Observation(text="place 9 now", goal="open the last gate")
+    shown = memory_prompt(here, ["place 8 -> go"], turns=3, count=words, max_tokens=18, attempt="it failed like this")
+    assert shown.splitlines() == [
+        "Goal: open the last gate", "it failed like this", "Before:", "place 8 -> go", "Now: place 9 now"
+    ]  # fmt: skip
