@@ -24,7 +24,8 @@ class CodeConfig:
     seconds: float = number(60.0, above=0)
     # memory of one test
     memory_mb: int = number(1024, min=64)
-    # address of a server with SandboxFusion's /run_code, which runs the programs instead; null: processes of this machine
+    # address of a server with SandboxFusion's /run_code, which runs the programs instead, or several with commas between them;
+    # null: processes of this machine
     url: str | None = None
     # score of a program: all (1 or 0; the first test that fails is the last) or share (of its tests that passed); null: share if
     # reward.functions has data.task
@@ -39,7 +40,7 @@ class CodeConfig:
                 raise ConfigError(
                     f"reward.code.languages.{language} is {quoted(path)}; use package.module:name or file.py:name"
                 )
-        if self.url is not None and not _is_address(self.url):
+        if self.url is not None and not all(_is_address(url.strip()) for url in self.url.split(",")):
             raise ConfigError(f"reward.code.url is {quoted(self.url)}; an address starts with http:// or https://")
 
 

@@ -1,7 +1,8 @@
-"""Programs on a server of SandboxFusion's HTTP form (POST /run_code); expected values stay here."""
+"""Programs on servers of SandboxFusion's HTTP form (POST /run_code); expected values stay here."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import time
@@ -18,6 +19,7 @@ from r3_openrlhf.rewards.code.run import Call, Limits, Outcome
 AT_ONCE = 8  # tests of one program
 ATTEMPTS = 3
 MAX_ANSWER_BYTES = 2**26
+_turns = itertools.count()
 _CALL = Path(__file__).with_name("call_function.txt").read_text("utf-8")
 
 
@@ -41,7 +43,7 @@ def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) 
         "run_timeout": limits.seconds_per_test,
         "memory_limit_MB": limits.memory_mb,
     }
-    answer = _ask(f"{url.rstrip('/')}/run_code", body, limits.seconds_per_test)
+    answer = _ask(url, body, limits.seconds_per_test)
     result = answer.get("run_result") or {}
     compiled = answer.get("compile_result") or {}
     if answer.get("status") not in ("Success", "Failed") or not isinstance(result, dict):
@@ -69,11 +71,13 @@ def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) 
 
 
 def _ask(url: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """Ask the server, and return its answer; {} where there is none."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    for attempt in range(ATTEMPTS):
-        if attempt:
+    """Ask the servers in turn, and return the first answer of one that works; {} where there is none."""
+    servers, start = url.split(","), next(_turns)
+    for attempt in range(max(ATTEMPTS, len(servers))):
+        if attempt >= len(servers):
             time.sleep(0.2 * 2**attempt)
+        address = f"{servers[(start + attempt) % len(servers)].strip().rstrip('/')}/run_code"
+        request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=10 * limit_s + 30) as answer:
                 content = json.loads(answer.read(MAX_ANSWER_BYTES))

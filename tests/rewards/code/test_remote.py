@@ -77,6 +77,14 @@ def test_a_server_that_fails_is_nobody_s_mistake(answer, monkeypatch):
     assert judged(Item("code", fenced("print(3)"), (ADD,), False))[:3] == ("ungraded", "unavailable", None)
 
 
+def test_several_servers_share_the_tests_and_stand_in_for_one_that_fails():
+    with served(executed) as (good, bodies), served(executed) as (other, more), served(lambda _: None) as (bad, _):
+        judged = grader(SETTINGS | {"url": f"{bad}, {good}/,{other}", "seconds_per_test": 3.0})
+        program = fenced("a, b = map(int, input().split())\nprint(a + b)")
+        assert judged(Item("code", program, (ADD,), False))[:2] == ("correct", "correct")
+    assert len(bodies) + len(more) == len(json.loads(ADD)["inputs"]) and bodies and more
+
+
 def test_asserts_need_processes_of_this_machine():
     tests = json.dumps({"asserts": ["assert add(1, 2) == 3"]})
     judged = grader(SETTINGS | {"url": "http://127.0.0.1:9/"})
