@@ -34,12 +34,6 @@ def test_the_table_is_all_that_goes_to_stdout(lab):
     assert len({line.count("|") for line in result.stdout.splitlines() if line.startswith("|")}) == 1
 
 
-def test_a_directory_its_content_and_single_runs_are_the_same_comparison(lab):
-    expected = call(lab).stdout
-    assert call(*lab.iterdir()).stdout == expected
-    assert call(lab / "r3_2", lab / "grpo_1", lab, lab / "r3_2").stdout == expected
-
-
 def test_every_number_as_json(lab, tmp_path):
     result = call(lab, "--json")
     assert (result.exit_code, result.stderr) == (0, "")

@@ -81,14 +81,8 @@ def test_the_notebook_runs(path, monkeypatch, capsys):
 def test_the_comparison_is_that_of_r3_compare(tmp_path):
     paths = [
         write_run(tmp_path / f"{arm}_{seed}", arm=arm, seed=seed, accuracies=(0.1, last))
-        for arm, seed, last in (
-            ("grpo", 1, 0.3),
-            ("grpo", 2, 0.4),
-            ("grpo", 3, 0.35),
-            ("r3", 1, 0.5),
-            ("r3", 2, 0.7),
-            ("r3", 3, 0.6),
-        )
+        for arm, finals in (("grpo", (0.3, 0.4, 0.35)), ("r3", (0.5, 0.7, 0.6)))
+        for seed, last in enumerate(finals, start=1)
     ]
     assert [str(run.path) for run in Run.below(tmp_path)] == sorted(map(str, paths))
     assert list(compare(paths, unfinished=True).seeds) == [3, 3]
