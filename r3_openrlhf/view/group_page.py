@@ -92,7 +92,8 @@ def tokens_of_group(
     run, config = opened.run, opened.run.config
     places = range(len(opened.rows)) if only is None else only
     for place in places:
-        opened.check(place)
+        if not 0 <= place < len(opened.rows):
+            raise NotThere(f"this group has responses 0 to {len(opened.rows) - 1}, and no {place}")
     columns = of_group(run, step, opened.group, run.token_columns(step, uid))
     rows, of_rows = ([values[place] for place in places] for values in (opened.rows, columns))
     texts, why_no_texts = texts_of(run)

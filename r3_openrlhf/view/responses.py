@@ -12,7 +12,7 @@ from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.problem_files import Problem
 from r3_openrlhf.runs.step_groups import Row, StepGroup
 from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.run_reader import NotThere, RunReader
+from r3_openrlhf.view.run_reader import RunReader
 
 Value = TypeVar("Value")
 _NAMES = {Verdict.CORRECT: "right", Verdict.WRONG: "wrong", Verdict.UNGRADED: "ungraded"}
@@ -60,11 +60,6 @@ class Opened:
             extras=_extras_in(row),
             age=None if row["recalled_from"] is None else self.step - row["recalled_from"],
         )
-
-    def check(self, place: int) -> None:
-        """Raise NotThere where the group has no such row."""
-        if not 0 <= place < len(self.rows):
-            raise NotThere(f"this group has responses 0 to {len(self.rows) - 1}, and no {place}")
 
 
 def open_group(library: Library, name: str, step: int, context: str, uid: str) -> Opened:
