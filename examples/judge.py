@@ -4,9 +4,11 @@
     JUDGE_URL=http://127.0.0.1:8000/v1 r3 train experiment=... reward.function=examples/judge.py:agrees \
         reward.num_workers=32 reward.timeout_s=60
 
-Each worker asks for one response at a time, so reward.num_workers is how many are asked for at once.
+Each worker asks for one response at a time, so reward.num_workers is how many are asked for at once. A busy server
+(429, 503) is asked again. The word after a judge's own thinking counts; JUDGE_TOKENS gives it more to think with.
 """
 
+import asyncio
 import os
 
 import aiohttp
@@ -32,12 +34,18 @@ async def agrees(response, reference, problem):
         "model": os.environ.get("JUDGE_MODEL", "judge"),
         "messages": [{"role": "user", "content": question}],
         "temperature": 0,
-        "max_tokens": 5,
+        "max_tokens": int(os.environ.get("JUDGE_TOKENS", "5")),
     }
     url = os.environ.get("JUDGE_URL", "http://127.0.0.1:8000/v1")
-    async with session.post(f"{url}/chat/completions", json=body) as answered:
-        answered.raise_for_status()  # an error is no verdict: the response is ungraded, and the log says why
-        said = (await answered.json())["choices"][0]["message"]["content"].strip().lower()
-    if not said.startswith(("yes", "no")):
+    for attempt in range(6):
+        async with session.post(f"{url}/chat/completions", json=body) as answered:
+            if answered.status in (429, 503) and attempt < 5:
+                await asyncio.sleep(float(answered.headers.get("Retry-After", 0.5 * 2**attempt)))
+                continue
+            answered.raise_for_status()  # an error is no verdict: the response is ungraded, and the log says why
+            content = (await answered.json())["choices"][0]["message"]["content"] or ""
+            break
+    said = content.rpartition("</think>")[2].strip().lower()  # "": it still thinks, and has said nothing
+    if "<think>" in said or not said.startswith(("yes", "no")):
         return None  # it cannot be said
     return {"reward": float(said.startswith("yes")), "judge": said}

@@ -61,7 +61,7 @@ def evaluate(
 
     MODEL: a Hugging Face directory, a run directory (final_model, --step), smollm2, tiny, or a hub
     name. Benchmarks: aime24, aime25, aime26, hmmt25, brumo25, math500, amc23, amc23_40, minerva,
-    olympiadbench, gsm8k, mmlu-pro, arc-c, livecodebench, a JSONL file, hub data set (org/name), reasoning_gym:TASK. KEY=VALUE:
+    olympiadbench, gsm8k, gpqa, mmlu-pro, arc-c, livecodebench, a JSONL file, hub data set (org/name), reasoning_gym:TASK. KEY=VALUE:
     keys of data, reward, cluster as in `r3 train`.
 
     The same command continues. The directory has results.json, results.md, samples.jsonl.

@@ -159,7 +159,8 @@ def check_rows(
         if len(texts) > 1 and all(label.references and label.references[0] in places for _, label in rows):
             what = f"{where}: the answers are places of {column}, like {quoted(rows[0][1].references[0])}, which the problem does not hold"
             remedy = "make a column of problems that lists those, and one of letters"
-            findings += [Finding(f"{what}; {remedy}", refuses=True)] * (texts[0] not in rows[0][1].problem)
+            is_listed = all(text in rows[0][1].problem for text in texts)
+            findings += [] if is_listed else [Finding(f"{what}; {remedy}", refuses=True)]
     for column, found in cells.items():
         media = sum(_is_medium(cell, column) for cell, _ in found)
         if media or column in _READ_BY_TEMPLATES and found or found and all(_is_tool(cell) for cell, _ in found):

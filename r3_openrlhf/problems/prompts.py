@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -84,8 +85,10 @@ def render(
             f"The tokenizer of {tokenizer.name_or_path} has no chat template; use data.chat_template=false"
         )
     values = {"tokenize": False, "add_generation_prompt": True, **template_values(data)}
+    prompt = ""
     try:
-        prompt = tokenizer.apply_chat_template(messages, **values)
+        with contextlib.suppress(TemplateError):
+            prompt = tokenizer.apply_chat_template(messages, **values)
         if not _holds(prompt, user_text):  # some read contents of parts alone (LLaVA-NeXT, Idefics3)
             parts = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
             prompt = tokenizer.apply_chat_template(parts, **values)

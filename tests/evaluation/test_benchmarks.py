@@ -39,6 +39,7 @@ MATHARENA = {"problem_idx": 1, "answer": "103", "problem": "P", "problem_type": 
 HUB_ROWS |= {name: (MATHARENA, ["103"]) for name in ("aime26", "hmmt25", "brumo25")}
 HUB_ROWS["mmlu-pro"] = ({"question": "P", "options": ["x", "y"], "answer": "B", "answer_index": 1}, ["B"])
 HUB_ROWS["arc-c"] = ({"question": "P", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": "B"}, ["B"])
+HUB_ROWS["gpqa"] = ({"question": "P", "answer": "B"}, ["B"])
 HUB_ROWS["amc23_40"] = ({"id": 0, "question": "P", "answer": "27.0", "url": ""}, ["27.0"])
 
 
@@ -55,7 +56,11 @@ def test_the_hubs_columns_are_read(name, tmp_path, monkeypatch):
         (copy / "README.md").write_text(card)
     monkeypatch.chdir(tmp_path)
     found = load_problem_set(name, ANYTHING)
-    asked = ("P\n(A) x\n(B) y", references, "choice") if benchmark.prompt_template else ("P", references, "math")
+    asked = (
+        ("P\n(A) x\n(B) y", references, "choice")
+        if benchmark.prompt_template
+        else ("P", references, benchmark.task or "math")
+    )
     assert [(label.problem, label.references, label.task) for label in found.labels] == [asked]
     assert found.source == benchmark.hub
 

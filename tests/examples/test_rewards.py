@@ -39,8 +39,14 @@ def test_the_functions(name, rewards):
 
 @pytest.fixture
 def judge(monkeypatch):
+    tried = []
+
     def answer(path, body):
         question = body["messages"][0]["content"]
+        tried.append(question)
+        if "busy" in question:
+            said = "<think>No, or is it no? 23 it is.</think>\n\nYes"
+            return 429 if tried.count(question) < 2 else 200, json.dumps({"choices": [{"message": {"content": said}}]})
         said = "Perhaps" if "about" in question else "Yes" if "it is 23" in question else "No."
         return 500 if "broken" in question else 200, json.dumps({"choices": [{"message": {"content": said}}]})
 
@@ -50,11 +56,11 @@ def judge(monkeypatch):
 
 
 def test_a_judge(judge):
-    responses = ["it is 23", "it is 24", "about 23", "broken"]
-    right, wrong, unsure, broken = grades(responses, function=f"{EXAMPLES}/judge.py:agrees")
+    responses = ["it is 23", "it is 24", "about 23", "broken", "busy"]
+    right, wrong, unsure, broken, busy = grades(responses, function=f"{EXAMPLES}/judge.py:agrees")
     assert (right.reward, right.extras) == (1.0, {"judge": "yes"})
     assert (wrong.reward, wrong.verdict) == (0.0, "wrong")
-    assert unsure.reason == "no_score"
+    assert unsure.reason == "no_score" and busy.extras == {"judge": "yes"}
     assert broken.reason == "raised ClientResponseError" and "Internal Server Error" in broken.extras["error"]
 
 
