@@ -68,11 +68,11 @@ def openrlhf_arguments(
     flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume, universal=universal)
     set_here = {*flags, *ALSO_SET, *_critic_flags(config, "")} - MAY_BE_SET
     given = given_flags(config)
+    given.pop("train.agent_func_path", None)  # our executor loads it
     arguments: list[str] = []
     for name, value in flags.items():
         if not (name in MAY_BE_SET and name in given):
             arguments += _flag(name, value)
-    given.pop("train.agent_func_path", None)  # our executor loads it
     for name, value in given.items():
         if name in set_here:
             raise ConfigError(f"openrlhf.{name} is set by R³ itself; {origin(name)}")
