@@ -79,7 +79,7 @@ def evaluate(
     try:
         if suite is not None and suite not in SUITES:
             raise ConfigError(f"--suite is {quoted(suite)}; {nearest(suite, tuple(SUITES))}")
-        benchmarks += SUITES.get(suite, ())
+        benchmarks += SUITES[suite] if suite else ()
         if not benchmarks:
             raise ConfigError("r3 eval needs --benchmark NAME or --suite NAME; r3 eval --help lists them")
         options = BenchmarkConfig(**{field.name: values.pop(field.name) for field in fields(BenchmarkConfig)})

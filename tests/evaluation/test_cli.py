@@ -62,6 +62,8 @@ def a_run(tmp_path):
 
 MISTAKES = {
     "no benchmark": (["tiny"], "r3 eval needs --benchmark NAME"),
+    "unknown suite": (["tiny", "--suite", "papr"], "--suite is 'papr'; did you mean paper?"),
+    "suite": (["tiny", "--suite", "paper", "--data-dir", "/no"], "--data-dir is /no, which has no aime24.jsonl"),
     "unknown benchmark": (["tiny", "--benchmark", "math50"], "did you mean math500?"),
     "unknown model": (["/nowhere", "--benchmark", "aime24"], "model.path is '/nowhere', which does not exist"),
     "no directory": (["tiny", "--benchmark", "aime24", "--data-dir", "/no"], "--data-dir is /no, which has no aime24.jsonl"),
