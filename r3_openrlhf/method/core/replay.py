@@ -26,6 +26,8 @@ class Candidate:
     reward: float  # of its outcome
     num_tokens: int  # of the response
     key: bytes  # digest of its content: equal contents have equal keys, in every store
+    entropy: float | None = None  # mean token entropy, nats; None: not measured
+    logprob: float | None = None  # mean of its sampled tokens when it was sampled, nats; None: not known
 
 
 RecallOrder = Callable[[Sequence[Candidate], int, random.Random], Sequence[Candidate]]
@@ -59,6 +61,13 @@ def newest(candidates: Sequence[Candidate], k: int, _rng: random.Random) -> list
     return list(candidates[:k])
 
 
+def lowest_entropy(candidates: Sequence[Candidate], k: int, _rng: random.Random) -> list[Candidate]:
+    """Keep the most certain rollouts: the largest mean log-prob, whose negative estimates the entropy.
+
+    ExGRPO (arXiv 2510.02245) takes the entropy under the current policy; here it is that of its sampling."""
+    return sorted(candidates, key=lambda one: (one.logprob is None, -(one.logprob or 0.0)))[:k]
+
+
 def uniform(candidates: Sequence[Candidate], k: int, rng: random.Random) -> list[Candidate]:
     """Drawn without replacement, each alike."""
     return rng.sample(list(candidates), min(k, len(candidates)))
@@ -66,7 +75,7 @@ def uniform(candidates: Sequence[Candidate], k: int, rng: random.Random) -> list
 
 def _order_of_user(path: str, function: Any) -> RecallOrder:
     """ConfigError: no function of (candidates, k, rng), or it fails on three made-up ones."""
-    candidates = [Candidate(step, step, 1.0 + step / 10, 5 - step, bytes([step])) for step in range(3)]
+    candidates = [Candidate(step, step, 1.0 + step / 10, 5 - step, bytes([step]), 0.5, -0.5) for step in range(3)]
     call = partial(_checked, function, candidates, 2, random.Random(0), name=path)
     tried("replay.order", path, call, on="three made-up candidates")
     return function
@@ -74,6 +83,6 @@ def _order_of_user(path: str, function: Any) -> RecallOrder:
 
 RECALL_ORDERS: OpenTable[RecallOrder] = OpenTable(
     "replay.order",
-    {"uniform": uniform, "newest": newest},
+    {"uniform": uniform, "newest": newest, "lowest_entropy": lowest_entropy},
     of_user=_order_of_user,
 )

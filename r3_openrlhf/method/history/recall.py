@@ -34,7 +34,7 @@ _ROW = (
 )
 
 
-def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int) -> list[int]:
+def choose(connection: sqlite3.Connection, codec: Codec, request: RecallRequest, *, seed: int) -> list[int]:
     """Ids of the rows that answer a request, at most k, each with another response.
 
     Of rows with one response (and, in an environment, one way through its turns), from several
@@ -42,13 +42,18 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
     of_request, values = _matching(request)
     oldest = max(0, int(request.step) - int(request.max_policy_lag))  # however far the lag reaches
     rows = connection.execute(
-        "SELECT r.response, t.digest, r.id, r.policy_step, r.reward, r.num_tokens, r.content FROM rollouts r "
-        "LEFT JOIN trajectories t ON t.rollout = r.id "
+        "SELECT r.response, t.digest, l.data, l.given, r.id, r.policy_step, r.reward, r.num_tokens, r.content, "
+        "r.entropy_global FROM rollouts r "
+        "JOIN logprobs l ON l.rollout = r.id LEFT JOIN trajectories t ON t.rollout = r.id "
         f"WHERE {of_request} AND r.evicted_at IS NULL AND {_AGE} >= ? "
         "ORDER BY r.context DESC, r.policy_step, r.content",  # the last of equal ones stays
         (*values, oldest),
     )
-    candidates = list({(response, turns): replay.Candidate(*row) for response, turns, *row in rows}.values())
+    newest = {(response, turns): row for response, turns, *row in rows}
+    candidates = [
+        replay.Candidate(*row, _mean_logprob(codec, data, given, length=row[3]))
+        for data, given, *row in newest.values()
+    ]
     choice = digest(
         str(seed).encode(), str(int(request.step)).encode(), request.uid.encode(), request.verdict.value.encode()
     )
@@ -63,6 +68,16 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
             f"{type(error).__name__}: {error}"
         ) from error
     return [candidate.row for candidate in chosen]
+
+
+def _mean_logprob(codec: Codec, data: bytes | None, given: str | None, *, length: int) -> float | None:
+    """Compute the mean over the sampled tokens; None where no log-probs are known."""
+    if data is None:
+        return None
+    sampled_T = np.ones(length, bool)
+    for begin, end in json.loads(given) if given else ():
+        sampled_T[begin:end] = False
+    return float(codec.unpack(data, np.float32, length=length)[sampled_T].mean(dtype=np.float64))
 
 
 def _matching(request: RecallRequest) -> tuple[str, tuple[Any, ...]]:
