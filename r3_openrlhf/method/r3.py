@@ -260,6 +260,7 @@ class R3:
                 mode=replay.mode,
                 rng=random.Random(f"{self.seed}/replace/{step}"),
                 failures=replay.recall_failures,
+                every=replay.groups == "all",
             )
             self._explain(batch, step=step)
         if self.settings.replay.rehearse.share and batch.rows:
@@ -326,7 +327,7 @@ class R3:
         """Count why nothing was recalled for groups, and what the store could have given."""
         assert self.history is not None
         for group in batch.groups:
-            verdict = opposite_verdict(group.state)
+            verdict = Verdict.CORRECT if self.settings.replay.groups == "all" else opposite_verdict(group.state)
             if not group.wanted or verdict is None:
                 continue
             group.absence = self.history.absence(self._request(group.uid, verdict, step=step))

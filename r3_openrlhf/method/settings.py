@@ -86,11 +86,13 @@ class ReplaySettings(Section, prefix="replay."):
     """CCR: a collapsed group is joined by the problem's past rollouts of the opposite verdict."""
 
     enabled: bool = True
-    # rows recalled per collapsed group, at most
+    # groups that recall: collapsed, the opposite verdict [P]; all, a success (RLEP, LUFFY, ExGRPO)
+    groups: str = word("collapsed", ("collapsed", "all"))
+    # rows recalled per group, at most
     k: int = number(2, min=1, max=MAX_RECALLED, instead=f"use 1 to {MAX_RECALLED}, or replay.enabled=false")
     # age in optimizer steps up to which rollouts are recalled
     max_policy_lag: int = number(1000, min=1, instead="use 1 or more, or replay.enabled=false")
-    # order of recall: uniform, newest, or package.module:function (method/core/replay.py)
+    # order of recall: uniform, newest, lowest_entropy, or package.module:function (method/core/replay.py)
     order: Name = word("uniform", RECALL_ORDERS)
     # add: the group has G + k rows [P]; replace: recalled rows replace k of the group's rows, constant cost
     mode: str = word("add", ReplayMode)

@@ -15,6 +15,8 @@ import torch  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 
 from r3_openrlhf.config import R3Config  # noqa: E402
+from r3_openrlhf.config.loading import load_config  # noqa: E402
+from r3_openrlhf.method.core.losses import LossSettings  # noqa: E402
 from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
@@ -189,6 +191,45 @@ def test_the_weight_of_an_imported_success_by_hand(weight, old, factor, rehearse
     *fresh, last = by_row(experiences, "advantages")
     assert last.tolist() == pytest.approx([factor * (1.0 if rehearsed else 1.788854)] * 2, abs=1e-5)
     assert all(row.tolist() == pytest.approx([0.0 if rehearsed else -0.447214] * len(row), abs=1e-5) for row in fresh)
+
+
+@pytest.mark.parametrize(
+    ("preset", "joined", "advantage", "gradient"),
+    [
+        # rewards 1 0 0 0 1 1: mean .5, std .547723; the gradient of a token's loss is -A at ratio 1
+        ("rlep", 2, 0.912871, -0.912871),
+        # rewards 1 0 0 0 1: mean .4; p = e^-.85 = .427415, and -.6 * .1 p / (p + .1)^2 = -.6 * .153657
+        ("luffy", 1, 0.6, -0.092194),
+        # r = e^.05 = 1.051271, and -.6 * .1 r / (r + .1)^2 = -.6 * .079315
+        ("exgrpo", 1, 0.6, -0.047589),
+    ],
+)
+def test_a_mixed_group_of_each_preset_by_hand(preset, joined, advantage, gradient):
+    """Of three stored successes exgrpo takes the likeliest, which has -.9 nats a token."""
+    stored = [sample(C, tokens=(9, 9 + i), reward=1.0, step=0).r3_rollout for i in range(3)]
+    for one in stored:
+        one.context, one.origin = Context.IMPORTED, "pool P"
+    config = load_config("quickstart", [f"algo={preset}"])
+    made = maker(Ours, history=history_with(*stored), config=config)
+    made.gap = 0.05
+    fresh = [sample(verdict, tokens=(3, 4 + i), reward=float(verdict is C)) for i, verdict in enumerate((C, W, W, W))]
+    experiences = made.make_experience_batch(fresh)
+    assert made.metrics["r3/replay/recalled"] == joined
+    now, old, adv = (
+        by_row(experiences, name)[4][:1] for name in ("action_log_probs", "action_log_probs", "advantages")
+    )
+    assert adv.item() == pytest.approx(advantage, abs=1e-5)
+    now = torch.tensor([[-0.85]], requires_grad=True)  # the actor's of token 9
+    loss, _ = config.loss.of(
+        now,
+        old[None],
+        adv[None],
+        torch.ones(1, 1),
+        settings=LossSettings(),
+        recalled=torch.ones(1, 1, dtype=torch.bool),
+    )
+    loss.sum().backward()
+    assert now.grad.item() == pytest.approx(gradient, abs=1e-5)
 
 
 def test_a_rehearsed_success_of_another_problem_is_counted_apart_and_has_no_record():

@@ -108,12 +108,13 @@ class Group:
     ranking: RankingFate = RankingFate.OFF
     entropy_source: str | None = None
     recalled: list[int] = field(default_factory=list)
+    repaired: bool = False  # it collapsed, and something with the other verdict was recalled
     # why the history had nothing of the opposite verdict; None: it had, or was not asked
     absence: RecallFate | None = None
 
     @property
     def wanted(self) -> bool:
-        """True if it collapsed and replay asked for the opposite verdict."""
+        """True if replay asked the history for it."""
         return self.replay not in UNASKED
 
     @property
@@ -124,7 +125,7 @@ class Group:
     @property
     def collapsed_after(self) -> bool:
         """True if it collapsed and nothing with the other verdict was recalled."""
-        return self.collapsed_before and not self.recalled
+        return self.collapsed_before and not self.repaired
 
 
 UNASKED = (RecallFate.NOT_COLLAPSED, RecallFate.OFF, RecallFate.FAILURES_OFF, RecallFate.STARTS_ELSEWHERE)
@@ -209,13 +210,20 @@ class MixedBatch:
     # ── CCR ──
 
     def recall(
-        self, recall: RecallFunction, *, mode: ReplayMode | str, rng: random.Random, failures: bool = True
+        self,
+        recall: RecallFunction,
+        *,
+        mode: ReplayMode | str,
+        rng: random.Random,
+        failures: bool = True,
+        every: bool = False,
     ) -> None:
         """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4),
-        or with failures=False only to all-wrong groups. A group that starts from a state gets none,
-        because stored rollouts do not start there. Neither does a group of trajectories that saw an
-        earlier attempt, because stored ones keep their own prompts. An all-right reflection group
-        gets no failure: it has no log-probs after that prompt, so nothing would bound its update.
+        or with failures=False only to all-wrong groups; with every=True successes to every group. A
+        group that starts from a state gets none, because stored rollouts do not start there. Neither
+        does a group of trajectories that saw an earlier attempt, because stored ones keep their own
+        prompts. An all-right reflection group gets no failure: it has no log-probs after that prompt,
+        so nothing would bound its update.
 
         With `mode` "replace", as many fresh rows leave the ranking and the update as were recalled,
         never all of them. They stay in the group's statistics with their outcome reward.
@@ -226,7 +234,8 @@ class MixedBatch:
             ValueError: the mode does not exist."""
         mode = ReplayMode.checked("mode", mode)
         for index, group in enumerate(self.groups):
-            verdict = opposite_verdict(group.state)
+            opposite = opposite_verdict(group.state)
+            verdict = Verdict.CORRECT if every else opposite
             if verdict is None:
                 group.replay = RecallFate.NOT_COLLAPSED
             elif verdict is Verdict.WRONG and not failures:
@@ -237,6 +246,7 @@ class MixedBatch:
                 fresh = list(group.rows)
                 group.recalled = [self._add(group, index, rollout).index for rollout in recall(group.uid, verdict)]
                 group.replay = RecallFate.RECALLED if group.recalled else RecallFate.NOT_CHOSEN
+                group.repaired = bool(group.recalled) and verdict is opposite
                 leave = min(len(group.recalled), len(fresh) - 1) if mode is ReplayMode.REPLACE else 0
                 for row in rng.sample(fresh, leave):
                     self.rows[row].trained = False
