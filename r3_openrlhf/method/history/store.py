@@ -162,9 +162,8 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
     def answer(self, request: RecallRequest) -> list[StoredRollout]:
         """Return the stored rollouts of one request; see `recall`."""
         with self._reading() as connection, snapshot(connection):
-            return recall.read(
-                connection, self._codec, recall.choose(connection, self._codec, request, seed=self.seed)
-            )
+            chosen = recall.choose(connection, self._codec, request, seed=self.seed)
+            return recall.read(connection, self._codec, chosen)
 
     def absence(self, request: RecallRequest) -> RecallFate | None:
         """Return why a request for at least one rollout gets none, or None if it gets some."""
