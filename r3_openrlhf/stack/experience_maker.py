@@ -190,9 +190,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
 
         Where rollouts are sampled ahead, older weights explain a difference: the sync shows in rows
         of the current ones alone, and is not reported of a step that has none."""
-        fresh = {
-            index: self.step - rollout.policy_step for index, rollout in enumerate(rollouts) if rollout is not None
-        }
+        fresh = {i: self.step - one.policy_step for i, one in enumerate(rollouts) if one is not None}
         clip = self.args.actor.eps_clip_low_high
         current = {index for index, lag in fresh.items() if lag == 0} if self.config.is_async else set(fresh)
         found: dict[str, float] = {}
@@ -330,18 +328,15 @@ class R3ExperienceMaker(StockExperienceMaker):
             row = rows[index]
             mask = experience.action_mask[position].bool()
             if batch.has_own_prompt(row) and not row.rehearsed and row.rollout.has_logprobs:
-                stored = experience.rollout_log_probs[position][mask].float()
-                gaps.append(experience.action_log_probs[position][mask].float() - stored)
+                once = experience.rollout_log_probs[position][mask].float()
+                gaps.append(experience.action_log_probs[position][mask].float() - once)
                 if row.rollout.verdict is Verdict.CORRECT:
                     smallest.append(gaps[-1].min().clamp(-20, 20).exp().item())
+            now, stored = experience.action_log_probs, experience.rollout_log_probs
             if row.old_logprobs is not None:
-                experience.action_log_probs[position] = experience.rollout_log_probs[position].to(
-                    experience.action_log_probs.dtype
-                )
+                now[position] = stored[position].to(now.dtype)
             else:  # importance sampling of stale engines must not see a stored policy
-                experience.rollout_log_probs[position] = experience.action_log_probs[position].to(
-                    experience.rollout_log_probs.dtype
-                )
+                stored[position] = now[position].to(stored.dtype)
         gap_T = torch.cat(gaps) if gaps else torch.zeros(0)
         ratio_T, gap = gap_T.clamp(-20, 20).exp(), gap_of_tokens(gap_T, clip=self.args.actor.eps_clip_low_high)
         return {

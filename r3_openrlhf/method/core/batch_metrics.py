@@ -56,7 +56,6 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/replay/rehearsed": count(row.rehearsed for row in rows),
         "r3/replay/hits": count(bool(g.recalled) for g in wanted),
         "r3/replay/hits_correct": count(bool(g.recalled) and g.state is GroupState.NONE_CORRECT for g in wanted),
-        "r3/replay/hits_wrong": count(g.repaired and g.state is GroupState.ALL_CORRECT for g in wanted),
         "r3/replay/misses": count(not g.recalled for g in wanted),
         "r3/replay/starts_elsewhere": count(g.replay is RecallFate.STARTS_ELSEWHERE for g in groups),
         "r3/replay/mean_lag": mean_or_zero(lags),

@@ -132,7 +132,8 @@ SOLVED = 0.25  # share of right continuations from which the next group is given
 
 def next_prefix(num_tokens: int, tried: Callable[[int], tuple[int, int]]) -> int | None:
     """Count the first tokens of a stored success, of num_tokens, to begin with: the largest of SHARES
-    whose continuations are not SOLVED yet. None: all are, and only the plain prompt is left. A reverse curriculum, as in PrefixRL (arXiv 2601.18795) and BREAD (2506.17211), with our shares.
+    whose continuations are not SOLVED yet; None: all are. A reverse curriculum, as in PrefixRL (arXiv
+    2601.18795) and BREAD (2506.17211), with our shares.
 
     tried: number of first tokens -> continuations so far, and the right ones among them."""
     for share in SHARES:
