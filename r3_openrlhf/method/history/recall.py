@@ -51,7 +51,7 @@ def choose(connection: sqlite3.Connection, codec: Codec, request: RecallRequest,
     )
     newest = {(response, turns): row for response, turns, *row in rows}
     candidates = [
-        replay.Candidate(*row, logprob=_mean_logprob(codec, data, given, length=row[3]))
+        replay.Candidate(*[*row, _mean_logprob(codec, data, given, length=row[3])])
         for data, given, *row in newest.values()
     ]
     choice = digest(
