@@ -190,7 +190,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     \b
     algo=NAME picks a preset of configs/algo:
     stock OpenRLHF    ppo, grpo, dapo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline
-    this project      r3, r3_paper, r3_earned, rrl
+    this project      r3, r3_paper, r3_earned, rrl; prefix, rlep, luffy, exgrpo (with history.start)
     trajectories      hgpo, gigpo, agent_grpo (for experiments with agents.environment)
 
     `r3 config` lists every key with its default and unit.

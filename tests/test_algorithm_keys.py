@@ -32,7 +32,7 @@ def another_value(key):
     if field.default is None and "bounds" not in field.metadata:
         return "folder"
     bounds = field.metadata["bounds"]
-    candidates = (1.5, 3, 0.25, 3_000_000, -1.5)
+    candidates = (1.5, 3, 0.25, 0.5, 3_000_000, -1.5)
     return next(v for v in candidates if bounds.allow(v) and v != field.default and isinstance(v, type(field.default)))
 
 

@@ -38,6 +38,8 @@ def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path, monk
     written = (REPOSITORY / "configs/experiment" / f"{experiment}.yaml").read_text()
     if "path: examples/" in written:  # its problems are files of the repository
         monkeypatch.chdir(REPOSITORY)
+    if "environment: alfworld" in written:
+        pytest.importorskip("textworld", reason="alfworld is not installed: docs/agents.md")
     result = call("train", f"experiment={experiment}", "--dry-run", "-v")
     assert result.exit_code == 0, result.output
     config = load_config(experiment, [])
@@ -142,7 +144,7 @@ def test_a_gpu_experiment_without_a_gpu_says_so():
 
 SMALLEST = """
 import sys
-allowed = {*sys.stdlib_module_names, "r3_openrlhf", "click", "filelock", "msgspec", "numpy", "zstandard"}
+allowed = {*sys.stdlib_module_names, "r3_openrlhf", "click", "filelock", "msgspec", "numpy", "psutil", "zstandard"}
 
 class Nothing:
     def find_spec(self, name, path=None, target=None):

@@ -23,8 +23,10 @@ def test_every_key_is_there_with_what_is_known_of_it():
     by_key = {one.key: one for one in settings()}
     assert sorted(by_key) == sorted(fields_of())
     order, k = by_key["replay.order"], by_key["replay.k"]
-    assert order.allowed == ("uniform", "newest", "package.module:name") and order.default == "uniform"
-    assert (k.default, k.kind, k.meaning) == ("2", "int", "rows recalled per collapsed group, at most")
+    assert (
+        order.allowed == ("uniform", "newest", "lowest_entropy", "package.module:name") and order.default == "uniform"
+    )
+    assert (k.default, k.kind, k.meaning) == ("2", "int", "rows recalled per group, at most")
     assert by_key["algo"].allowed[:2] == ("r3", "grpo") and by_key["ranking.guard"].allowed[0] == "none"
     assert by_key["reward.timeout_s"].unit == "seconds" and by_key["run_dir"].default == "(must be given)"
     unexplained = [one.key for one in settings() if not one.meaning]

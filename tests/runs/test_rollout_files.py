@@ -35,7 +35,7 @@ STATES = dict.fromkeys(("prefix_state", "cut_tokens", "cut_value", "cut_state"))
 def rollout(step=1, **changes):
     """A row with every column."""
     return {
-        "step": step, "uid": "p", "context": "plain", "group": 0, "group_replay": None, "group_ranking": None,
+        "step": step, "uid": "p", "context": "plain", "origin": None, "group": 0, "group_replay": None, "group_ranking": None,
         "verdict": "wrong", "reason": "wrong", "outcome_reward": 0.0, "ranking_reward": None, "reward": 0.25, "ranked": True, "advantage": -0.5, "recalled_from": None,
         "truncated": True, "num_tokens": 3, "entropy_peak": 1.5, "entropy_global": 0.4, "entropy_source": "exact",
         "entropy_peak_lower": 1.0, "entropy_peak_upper": 2.0, "entropy_global_lower": 0.3, "entropy_global_upper": 0.5,
@@ -44,7 +44,16 @@ def rollout(step=1, **changes):
     }  # fmt: skip
 
 
-MISSING = {"answer": None, "extras": None, "prompt": None, "prefix_tokens": None, "given": None, **STATES, **PLACE}
+MISSING = {
+    "origin": None,
+    "answer": None,
+    "extras": None,
+    "prompt": None,
+    "prefix_tokens": None,
+    "given": None,
+    **STATES,
+    **PLACE,
+}
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 rows = st.builds(
     rollout, uid=st.text(max_size=5), group=st.none() | st.integers(0, 200), advantage=numbers, reward=numbers,

@@ -162,8 +162,7 @@ OURS = re.compile(
             r"held-out problems after step \d: .*",
             r"run: 3 steps",
             r"[┌│├└].*[┐│┤┘]",
-            r"In /.*/run:",
-            r"metrics\.jsonl, rollouts, .*train\.log",
+            r"In /.*/run",
             r"Next:|r3 (view|show|eval|train|compare) .*",
             # the first page
             r"held out: all problems of .*|Problems +\d+ rows read, .*|Algorithm +grpo: estimator .*|(on|off): .*|problem: question, answer: answer|Steps +\d|Example \d|(prompt|reference|grader) +\S.*",
@@ -236,7 +235,7 @@ def test_json_is_one_object_and_the_same_later(smoke):
     run_dir, done = smoke
     result = json.loads(done.stdout)
     assert result["run_dir"] == str(run_dir) and result["steps"] == 5 and result["finished"] is True
-    assert result["generated_tokens_total"] > 0 and result["files"]["final_model"] == str(run_dir / "final_model")
+    assert result["generated_tokens_total"] > 0
     for again in ([*SMOKE[1:], "--json"], ["show", "run", "--json"]):
         later = r3(*again, cwd=run_dir.parent)
         assert json.loads(later.stdout) == result

@@ -41,7 +41,7 @@ class AgentExecutor(SamplingExecutor):
         self.environments = environment_pool(str(agents.environment), agents.options, timeout_s=agents.timeout_s)
         self._numbers = itertools.count()
 
-    async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, **_images):
+    async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):  # noqa: ARG002
         """One trajectory: the responses of its turns, in order, of which the first has the trajectory.
         Without any (lost, or no prompt fits) one of two padding tokens and no action.
 
