@@ -15,12 +15,8 @@ SIZES = {"vocab_size": 448, "hidden_size": 64, "intermediate_size": 128, "num_hi
 SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": False, "initializer_range": 0.05}
 PATCHES = {"PYTHONPATH": f"{ROOT / 'tests' / 'stack' / 'engine_patches'}:{ROOT}"}
 HEADS = {"head_dim": 128, "num_hidden_layers": 4}  # three layers that carry a state and one of attention
-HEADS |= {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 2,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-}
+HEADS |= dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2)
+HEADS |= dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 128)
 ZERO_3 = ("train.zero_stage=3", "cluster.gpus_per_node=2")
 EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2}
 
