@@ -15,19 +15,32 @@ import multiprocessing
 import sys
 from pathlib import Path
 
+ASKED = {"task", "problem", "truncated"}
 FILES = ("vectors", "outputs_gsm8k_openai", "outputs_rho_math500", "field_cases")
 
 
-def rows_of(path: Path) -> list[tuple[str, str, str, bool]]:
-    """(id, reference, response, verdict) of every row."""
+def rows_of(path: Path) -> list[tuple[str, str, str, bool, dict]]:
+    """(id, first reference, response, verdict, further fields of our request) of every row."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if "references" in rows[0]:
         return [
-            (f"{i}: {row['kind']}", row["references"][0], row["response"], row["verdict"] == "correct")
+            (
+                f"{i}: {row.get('kind') or row['family']}",
+                row["references"][0],
+                row["response"],
+                row["verdict"] == "correct",
+                {"references": tuple(row["references"]), **{key: row[key] for key in ASKED & row.keys()}},
+            )
             for i, row in enumerate(rows)
         ]
     return [
-        (row["id"], row["gold"], row.get("prediction", row.get("response")), row.get("expected", row.get("correct")))
+        (
+            row["id"],
+            row["gold"],
+            row.get("prediction", row.get("response")),
+            row.get("expected", row.get("correct")),
+            {},
+        )
         for row in rows
     ]
 
@@ -38,12 +51,11 @@ async def grade_ours(rows: list) -> list:
     from r3_openrlhf.rewards.client import make_grader
 
     grader = make_grader(RewardConfig(timeout_s=20.0))
-    grades = await asyncio.gather(
-        *(
-            grader.grade(GradeRequest(response=text, references=(gold,), task="math", num_tokens=0, truncated=False))
-            for _, gold, text, _ in rows
-        )
-    )
+    requests = [
+        GradeRequest(**{"references": (gold,), "task": "math", "truncated": False} | more, response=text, num_tokens=0)
+        for _, gold, text, _, more in rows
+    ]
+    grades = await asyncio.gather(*map(grader.grade, requests))
     grader.close()
     return grades
 
@@ -52,7 +64,7 @@ def with_math_verify_bare(row: tuple) -> bool:
     """Its reference as it stands."""
     from math_verify import parse, verify
 
-    _, gold, text, _ = row
+    _, gold, text, *_ = row
     return verify(parse(gold), parse(text))
 
 
@@ -60,7 +72,7 @@ def with_math_verify_wrapped(row: tuple) -> bool:
     """As $reference$, where there is no mathematics in it yet: its best form."""
     from math_verify import parse, verify
 
-    _, gold, text, _ = row
+    _, gold, text, *_ = row
     has_mathematics = any(sign in gold.replace("\\$", "") for sign in ("$", "\\boxed", "\\(", "\\["))
     return verify(parse(gold if has_mathematics else f"${gold}$"), parse(text))
 
@@ -68,7 +80,7 @@ def with_math_verify_wrapped(row: tuple) -> bool:
 def with_openrlhf(row: tuple) -> bool:
     from openrlhf.utils.math_utils import extract_boxed_answer, grade_answer
 
-    _, gold, text, _ = row
+    _, gold, text, *_ = row
     return bool(grade_answer(extract_boxed_answer(text) or text, extract_boxed_answer(gold) or gold))
 
 
@@ -100,7 +112,7 @@ def main() -> None:
             f"{name:24} {len(rows):5} {share(ours, rows):8.2%} {ours.count(None):9} {others[0]:12.2%} {others[1]:12.2%} {others[2]:13.2%}"
         )
         if options.list:
-            for (key, gold, text, verdict), grade in zip(rows, grades, strict=True):
+            for (key, gold, text, verdict, _), grade in zip(rows, grades, strict=True):
                 if (grade.verdict.value == "correct") != verdict or grade.score is None:
                     print(
                         f"  {key}: they say {'correct' if verdict else 'wrong'}, we {grade.verdict.value}"
