@@ -1,4 +1,4 @@
-"""What `r3 plan` says of runs whose time others have published. docs/cluster.md has the table.
+"""Plan runs whose time others have published. docs/cluster.md has the table.
 
 python benchmarks/planner.py
 python benchmarks/planner.py --architectures     # each causal language model of Transformers, by its default configuration

@@ -196,19 +196,21 @@ class R3:
         rates, known = self.history.means(HardBy.SUCCESS_RATE), self.history.continuations()
         unsolved = [i for i, uid in enumerate(uids) if rates.get(uid) == 0]
         random.Random(f"{self.seed}/prefix/{step}").shuffle(unsolved)
-        found: list[tuple[int, Prefix]] = []
+        most, found = max(1, round(imported.prefix_share * len(uids))), list[tuple[int, Prefix]]()
 
         def tried(success: Rollout, length: int) -> tuple[int, int]:
             return known.get((success.uid, state_digest(success.response_ids[:length])), (0, 0))
 
         for i in unsolved:  # the same success at every visit
+            if len(found) == most:
+                break
             request = {"k": 1, "step": step, "max_policy_lag": step, "order": "newest"}
             stored = self.history.recall(uids[i], Verdict.CORRECT, contexts=(Context.IMPORTED,), **request)
             for success in (one.rollout for one in stored):
                 if (length := next_prefix(success.num_tokens, partial(tried, success))) is not None:
                     logprobs = success.response_logprobs if success.has_logprobs else np.zeros(length, np.float32)
                     found.append((i, Prefix(success.response_ids[:length], logprobs[:length])))
-        return sorted(found[: max(1, round(imported.prefix_share * len(uids)))], key=lambda one: one[0])
+        return sorted(found, key=lambda one: one[0])
 
     def _stored_error(self, uid: str, *, step: int) -> Rollout | None:
         """Draw a wrong answer at random; None: the store has none."""

@@ -1,4 +1,4 @@
-"""Runs an agent that was written for OpenRLHF (openrlhf.train.agent_func_path) and keeps what R³ needs
+"""Run an agent that was written for OpenRLHF (openrlhf.train.agent_func_path), and keep what R³ needs
 of its row: one response, of which some runs of tokens were sampled and the others given.
 
 OpenRLHF loads this file by path (trainer/ray/vllm_engine.py:_load_agent_executor), and this file the

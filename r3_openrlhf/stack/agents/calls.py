@@ -1,4 +1,4 @@
-"""How a call of a tool looks in a response, and what stands around its answer (agents.tool_form)."""
+"""Read calls of tools in a response, and write what stands around their answers (agents.tool_form)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM needs of a GPU machine and a CPU lacks, for every process of a run, the engine's own included.
+"""Let vLLM on a CPU do what it does on GPUs alone, in every process of a run, the engine's own included.
 
 Python imports this module at its start from a folder of PYTHONPATH; Ray's hook for its workers does not reach the engine.
 """
