@@ -145,14 +145,6 @@ class RunDirectory:
         """Raise ConfigError where no run can be: a part of the path is a file or not writable, or in
         the directory are links or files of others. The directory itself may be a link."""
         place = next(path for path in (self.path, *self.path.parents) if os.path.lexists(path))
-        if not place.is_dir():
-            raise ConfigError(
-                f"run_dir {self.path} cannot be written: Not a directory: {place}; choose another run_dir"
-            )
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise ConfigError(
-                f"run_dir {self.path} cannot be written: {place} is not ours to write; choose another run_dir"
-            )
         try:  # permissions do not tell of places such as /proc, least of all root
             trial = tempfile.mkdtemp(prefix=".r3-", dir=place)
             uid = os.lstat(trial).st_uid  # which a server may have mapped

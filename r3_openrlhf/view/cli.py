@@ -36,7 +36,6 @@ TOKEN = "R3_VIEW_TOKEN"
     "--root-path", default="", metavar="/PATH", help="Where a proxy has the pages, as Open OnDemand or Jupyter's."
 )
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
-@click.option("--export", hidden=True)
 def view(
     paths: tuple[str, ...],
     port: int,
@@ -44,7 +43,6 @@ def view(
     token_file: str | None,
     root_path: str,
     no_browser: bool,
-    export: str | None,
 ) -> None:
     """Look at runs and evaluations in a browser: curves, groups, responses, tokens.
 
@@ -59,11 +57,6 @@ def view(
     """
     from r3_openrlhf.view.library import Library
 
-    if export is not None:
-        raise R3Error(
-            "--export no longer exists: `r3 report RUN --out report.html` writes one page to share; to share all of a run, "
-            "copy its directory, which r3 view opens anywhere"
-        )
     library = Library(paths)
     token = read_token(token_file, TOKEN)
     check_access(host, token, variable=TOKEN, name="token")

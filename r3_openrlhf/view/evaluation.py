@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
@@ -79,8 +81,6 @@ class EvaluatedProblem:
     verdicts: tuple[str, ...]
     cut: tuple[bool, ...]
     mean_tokens: float
-    place: int  # first byte of its line
-    number: int  # of its line, from 1
 
     @property
     def num_correct(self) -> int:
@@ -110,49 +110,39 @@ class EvaluationReader(Reader):
     def problems(self) -> dict[tuple[str, str], EvaluatedProblem]:
         """(benchmark, uid) -> problem, in the order of finishing. R3Error: a damaged line."""
         file = self.path / "samples.jsonl"
-        try:
-            return self.fresh("problems", stamp_of(file), lambda: _problems_in(file))
-        except OSError as error:
-            raise R3Error(f"{file} cannot be read: {error.strerror}") from error
+        return self.fresh("problems", stamp_of(file), lambda: _problems_in(file))
 
     def responses(self, benchmark: str, uid: str) -> list[Response]:
-        """Return the samples of one problem. NotThere: it was not asked. R3Error: its line is damaged."""
-        problem = self.problems().get((benchmark, uid))
-        if problem is None:
-            raise NotThere(f"{self.name} was not asked a problem {uid} of {benchmark}")
-        file = self.path / "samples.jsonl"
-        with open_regular(file) as lines:
-            lines.seek(problem.place)
-            return _decoded(lines.readline(), file, problem.number).responses
+        """Return the samples of one problem. NotThere: it was not asked. R3Error: a damaged line."""
+        for line in _lines_in(self.path / "samples.jsonl"):
+            if (line.benchmark, line.uid) == (benchmark, uid):
+                return line.responses
+        raise NotThere(f"{self.name} was not asked a problem {uid} of {benchmark}")
 
 
 def _problems_in(file: Path) -> dict[tuple[str, str], EvaluatedProblem]:
-    """R3Error: a damaged line. OSError."""
-    problems: dict[tuple[str, str], EvaluatedProblem] = {}
-    place = 0
-    with open_regular(file) as lines:
-        for number, line in enumerate(lines_of(lines), start=1):
-            if not line.endswith(b"\n"):
-                break
-            whole = _decoded(line, file, number)
-            tokens = [response.num_tokens for response in whole.responses]
-            problems[whole.benchmark, whole.uid] = EvaluatedProblem(
-                benchmark=whole.benchmark,
-                uid=whole.uid,
-                verdicts=tuple(response.verdict for response in whole.responses),
-                cut=tuple(response.finish_reason == "length" for response in whole.responses),
-                mean_tokens=sum(tokens) / len(tokens) if tokens else 0.0,
-                place=place,
-                number=number,
-            )
-            place += len(line)
-    return problems
+    return {
+        (line.benchmark, line.uid): EvaluatedProblem(
+            benchmark=line.benchmark,
+            uid=line.uid,
+            verdicts=tuple(response.verdict for response in line.responses),
+            cut=tuple(response.finish_reason == "length" for response in line.responses),
+            mean_tokens=fmean([response.num_tokens for response in line.responses] or [0.0]),
+        )
+        for line in _lines_in(file)
+    }
 
 
-def _decoded(line: bytes, file: Path, number: int) -> _Line:
-    """Parse with Python: models write lone surrogates. R3Error: it is no line of ours."""
+def _lines_in(file: Path) -> Iterator[_Line]:
+    """Yield the finished problems. Python parses: models write lone surrogates. R3Error: damaged."""
     try:
-        return msgspec.convert(json.loads(line), _Line)
+        with open_regular(file) as lines:
+            for number, line in enumerate(lines_of(lines), start=1):
+                if not line.endswith(b"\n"):
+                    return
+                yield msgspec.convert(json.loads(line), _Line)
+    except OSError as error:
+        raise R3Error(f"{file} cannot be read: {error.strerror}") from error
     except UNREADABLE as error:
         raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
 

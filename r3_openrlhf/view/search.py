@@ -6,7 +6,7 @@ import glob
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -36,8 +36,6 @@ NOTHING = ", ".join(
     for name, kind in rollout_files.COLUMNS.items()
 )
 MIXED = f"(SELECT {NOTHING} WHERE false UNION ALL BY NAME SELECT *, {OF_FILE} FROM {READ}, union_by_name = true))"
-# Why a file is not for DuckDB: no run wrote it, or it would fill the memory. None: it is.
-_FAULTS: dict[tuple[Path, Stamp], str | None] = {}
 
 
 def search_page(library: Library, form: Mapping[str, str]) -> str:
@@ -155,18 +153,13 @@ def select(
     `where` may hold an order and a limit; else rows come in file order. R3Error: too slow.
     """
     stamps = {file: stamp_of(file) for file in files}
-    for file, stamp in stamps.items():
-        if (file, stamp) not in _FAULTS:
-            _FAULTS[file, stamp] = _sentence_of(file, whole=False)
     error: Exception | None = None
-    for rollouts, looks in ((SAME, False), (MIXED, False), (MIXED, True)):
-        for file, stamp in stamps.items():
-            if looks and _FAULTS[file, stamp] is None:  # DuckDB does not say which one is damaged
-                _FAULTS[file, stamp] = _sentence_of(file, whole=True)
-        left = [file for file, stamp in stamps.items() if _FAULTS[file, stamp] is None]
+    for rollouts, whole in ((SAME, False), (MIXED, False), (MIXED, True)):  # DuckDB names no damaged file
+        faults = {file: _fault_of(file, stamp, whole) for file, stamp in stamps.items()}
+        left = [file for file, fault in faults.items() if fault is None]
         try:
             rows = _rows(f"SELECT {columns} FROM {rollouts} WHERE {where}", left, values) if left else []
-            return rows, [fault for key in stamps.items() if (fault := _FAULTS[key])]
+            return rows, [fault for fault in faults.values() if fault]
         except duckdb.InterruptException as interrupt:
             raise R3Error(f"the answer took more than {PAGE_S:.0f} s; ask for fewer steps") from interrupt
         except (duckdb.Error, R3Error) as failure:
@@ -174,8 +167,10 @@ def select(
     raise R3Error(f"the rollouts cannot be searched: {' '.join(str(error).split())[:200]}") from error
 
 
-def _sentence_of(file: Path, *, whole: bool) -> str | None:
-    """Return why a file cannot be searched; None: it can be, as far as its head says, or its rows."""
+@lru_cache(2**16)
+def _fault_of(file: Path, _stamp: Stamp, whole: bool) -> str | None:
+    """Return why a file cannot be searched: no run wrote it, or it would fill the memory. None: it
+    can be, as far as its head says, or its rows."""
     try:
         if whole:
             read_rows(file)

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -168,32 +167,6 @@ def test_a_store_runs_nothing_of_its_author(tmp_path, statement):
         HistoryError, match=r"is no history store \(the (view|table|trigger) (steps|steps_idx|t) is of another kind\)"
     ):
         HistoryStore.open(path, seed=0, writer=False)
-
-
-def test_a_page_that_takes_long_holds_up_no_other_run(run, tmp_path):
-    other = RunDirectory(tmp_path / "other")
-    other.create(load_config("cpu_smoke", [f"run_dir={other.path}"]))
-    other.append_metrics({"step": 1})
-    library = Library([tmp_path])
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slow():
-        begun.set()
-        assert go_on.wait(LIMIT_S)
-
-    slow_run = library.runs["run"]
-    with TestClient(create_app(library), base_url="http://localhost") as client:
-        holding = threading.Thread(target=slow_run.fresh, args=("slow", 1, slow))
-        holding.start()
-        assert begun.wait(LIMIT_S)
-        waiting = threading.Thread(target=client.get, args=("/run",))
-        waiting.start()
-        try:
-            assert client.get("/other").status_code == 200
-        finally:
-            go_on.set()
-            waiting.join()
-            holding.join()
 
 
 def test_every_key_that_is_imported_is_known():
