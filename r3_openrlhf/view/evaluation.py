@@ -140,11 +140,12 @@ def _lines_in(file: Path) -> Iterator[_Line]:
             for number, line in enumerate(lines_of(lines), start=1):
                 if not line.endswith(b"\n"):
                     return
-                yield msgspec.convert(json.loads(line), _Line)
+                try:
+                    yield msgspec.convert(json.loads(line), _Line)
+                except UNREADABLE as error:
+                    raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
     except OSError as error:
         raise R3Error(f"{file} cannot be read: {error.strerror}") from error
-    except UNREADABLE as error:
-        raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
 
 
 class Pair(NamedTuple):
