@@ -32,10 +32,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Adds api.md, and a page for each file outside docs/ that a page links to."""
+    """Adds index.md, which is README.md, api.md, and a page for each file outside docs/ that a page links to."""
     if "api.md" in str(config.nav):
         files.append(File.generated(config, "api.md", content=api_page.page()))
     repository = Path(config.config_file_path).parent
+    if not files.get_file_from_path("index.md"):
+        files.append(File.generated(config, "index.md", content=front_page(repository)))
     linked = {match[1] for file in files.documentation_pages() for match in LINK.finditer(file.content_string)}
     for path in sorted(linked):
         if (repository / path).is_file():  # a link to nothing stays as it is, and --strict refuses it
@@ -52,6 +54,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         markdown,
     )
     return NOT_EXECUTED.sub(r"\1*\2*{ .not-executed }\n", markdown)
+
+
+def front_page(repository: Path) -> str:
+    """README.md as a page of docs/."""
+    text = (repository / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"\]\((?!https?:|#)(docs/)?", lambda match: "](" if match[1] else "](../", text)
 
 
 def source_page(path: str) -> str:

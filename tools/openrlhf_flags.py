@@ -1,6 +1,6 @@
-"""Prints docs/openrlhf-flags.md: how R³ treats every flag of the installed OpenRLHF.
+"""Prints the last section of docs/algorithms.md: how R³ treats every flag of the installed OpenRLHF.
 
-python tools/openrlhf_flags.py > docs/openrlhf-flags.md
+python tools/openrlhf_flags.py
 """
 
 from __future__ import annotations

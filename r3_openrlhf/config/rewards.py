@@ -30,7 +30,7 @@ class CodeConfig:
     # score of a program: all (1 or 0; the first test that fails is the last) or share (of its tests that passed); null: share if
     # reward.functions has data.task
     credit: str | None = word(None, ("all", "share"))
-    # languages in addition to python: the word that a problem's tests have -> the import path of its Language (docs/code.md)
+    # languages in addition to python: the word that a problem's tests have -> the import path of its Language (docs/rewards.md)
     languages: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -63,7 +63,7 @@ def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Sh
     if known is None:
         raise DataError(
             f"data.path {path} has no column that is known to hold the tests of programs; its columns are {', '.join(columns)}; "
-            "name it with data.answer_key=COLUMN (docs/code.md says what it may hold)"
+            "name it with data.answer_key=COLUMN (docs/rewards.md says what it may hold)"
         )
     return known
 

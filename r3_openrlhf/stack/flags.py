@@ -1,6 +1,6 @@
 """Decide for every flag of the installed OpenRLHF that is given as `openrlhf.FLAG=VALUE`.
 
-    python tools/openrlhf_flags.py        prints docs/openrlhf-flags.md
+    python tools/openrlhf_flags.py        prints the table of docs/algorithms.md
 
 A flag is set from our configuration, passed through to OpenRLHF, whose parser and checks judge its
 value, or refused with a reason: it would be ignored, or break the run later. The lists are in
@@ -189,14 +189,14 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
 
 
 def table(flags: list[str], own: frozenset[str]) -> str:
-    """docs/openrlhf-flags.md."""
+    """The last section of docs/algorithms.md."""
     alike: dict[tuple[str, str], list[str]] = {}
     for name in sorted(flags):
         alike.setdefault(fate(name, own), []).append(f"`--{name}`")
     rows = [f"| {' '.join(names)} | {what} | {why} |" for (what, why), names in alike.items()]
     head = (
-        "# OpenRLHF's flags\n\nHow R³ treats each flag of OpenRLHF 0.11.2 that is given as `openrlhf.FLAG=VALUE`. `python tools/openrlhf_flags.py`\n"
-        "prints this page; a test compares it with the installed parser.\n\n"
+        "## OpenRLHF's flags\n\nHow R³ treats each flag of OpenRLHF 0.11.2 that is given as `openrlhf.FLAG=VALUE`. `python tools/openrlhf_flags.py`\n"
+        "prints this section; a test compares it with the installed parser.\n\n"
         "| Flags | Treatment | Why |\n|---|---|---|\n"
     )
     return head + "\n".join(rows) + "\n"

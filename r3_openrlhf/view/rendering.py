@@ -149,14 +149,14 @@ def words_of(group: StepGroup) -> str:
     return ", ".join([f"{group.num_correct} right", f"{group.num_wrong} wrong", *others])
 
 
-# ── meanings of keys and words: docs/metrics.md and docs/glossary.md, linked in this folder ──
+# ── meanings of keys and words: docs/metrics.md, linked in this folder ──
 
 
 @cache
 def meanings() -> dict[str, str]:
     """Key of metrics.jsonl -> its meaning. A name without a "/" has the path of the last one."""
     meaning_of = {}
-    for row in _rows("metrics.md"):
+    for row in _rows(0):
         path = ""
         for name in _NAME.findall(row["first"]):
             key = name if "/" in name else path + name
@@ -169,12 +169,12 @@ def meanings() -> dict[str, str]:
 def glossary() -> dict[str, str]:
     """Word -> what it means here."""
     return {
-        word.strip(): _plain(row["second"]) for row in _rows("glossary.md") for word in _plain(row["first"]).split(",")
+        word.strip(): _plain(row["second"]) for row in _rows(1) for word in _plain(row["first"]).split(",")
     }
 
 
-def _rows(name: str) -> list[re.Match[str]]:
-    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+def _rows(part: int) -> list[re.Match[str]]:
+    text = Path(__file__).with_name("metrics.md").read_text(encoding="utf-8").split("\n## Glossary\n")[part]
     return [row for row in _ROW.finditer(text) if not row["first"].startswith(("---", "Key", "Word"))]
 
 

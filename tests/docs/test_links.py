@@ -14,7 +14,6 @@ KEYS = set(flatten(load_config("cpu_smoke", [])))
 SECTIONS = sorted({key.partition(".")[0] for key in KEYS if "." in key})
 FILE = re.compile(r"[\w./-]+\.(?:py|sh|md|yaml|toml|txt|svg|png)|(?:[\w-]+/)+")
 KEY = re.compile(rf"((?:{'|'.join(SECTIONS)})\.[a-z_]+)(=.*)?")
-FLAGS = "openrlhf-flags.md"  # its names are OpenRLHF's, and a test of its own compares them with the installed parser
 # Files that a run or a build makes, and placeholders; anything else that looks like a file is one of the repository.
 MADE_BY_A_RUN = re.compile(
     r"(?:RUN|OUT|runs|rollouts|held_out|data|evaluations|checkpoints|tensorboard|final_model|build|\.venv)/.*|(?:train|eval/held_out)/"
@@ -66,7 +65,7 @@ def unknown_names(page) -> list[str]:
             if FILE.fullmatch(name):
                 if not any((place / name).exists() for place in (REPOSITORY, PACKAGE, DOCS)):
                     found.append(f"{page.name}:{line}: there is no file {name}")
-            elif page.name != FLAGS and (key := KEY.fullmatch(word)) and key[1] not in KEYS:
+            elif (key := KEY.fullmatch(word)) and key[1] not in KEYS:
                 found.append(f"{page.name}:{line}: there is no key {key[1]}")
             elif word.startswith("algo=") and word[5:] not in {*presets(), "NAME"}:
                 found.append(f"{page.name}:{line}: there is no preset {word[5:]}")

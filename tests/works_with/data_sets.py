@@ -91,7 +91,7 @@ their published names, or named with `data.problem_key` and `data.answer_key`; d
 (`reward_model.ground_truth`). An answer is cut at the `####` of a last line, taken from a JSON text or what Python prints, after a last "The
 answer is", or from the last `\\boxed{{}}`. A row with two boxes side by side, and one without an answer (`proof`, `notfound`), is left out. In
 messages the last turn of the user is the problem; only earlier turns are kept. A grader of your own gets the cell as it is. With
-`data.task=code` the answer is the tests of a program ([code](code.md)).
+`data.task=code` the answer is the tests of a program ([code](rewards.md#training-on-code-and-isolation)).
 
 | data set | with {NUM_ROWS} rows in its schema |
 |---|---|

@@ -333,7 +333,7 @@ def running_programs() -> list[Line]:
     except OSError as error:
         return [Line(line[0], f"task code is refused: {error}", line[1], NOTE, "other tasks do not need it")]
     missing = " and ".join(name for name, holds in runner.barriers.items() if not holds)
-    remedy = missing and f"no {missing}: a program meets fewer barriers (docs/code.md)"
+    remedy = missing and f"no {missing}: a program meets fewer barriers (docs/rewards.md)"
     holding = ", ".join(name for name, holds in runner.barriers.items() if holds)
     return [judged(not remedy, line[0], holding or "nothing", line[1], remedy, otherwise=NOTE)]
 

@@ -33,7 +33,7 @@ def grade(
         response: What the model wrote, without the prompt. Hostile text: nothing of it is run.
         references: Accepted answers; any of them counts.
         problem: The text of the problem, if known: a formula copied from it is no answer.
-        task: "math", "exact", "reasoning_gym" or "code", whose reference is tests (docs/code.md).
+        task: "math", "exact", "reasoning_gym" or "code", whose reference is tests (docs/rewards.md).
         truncated: The response ended at the token limit: only a marked answer counts.
         thinking_open: The prompt ends with an open <think>: what comes before its end is no answer.
         metadata: reasoning_gym only: the entry of the data set.

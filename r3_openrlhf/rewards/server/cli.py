@@ -48,7 +48,7 @@ def _option(name: str, field: str, text: str, *, of: Any = ServerSettings, type:
     "languages",
     multiple=True,
     metavar="WORD=IMPORT_PATH",
-    help="Programs: a language (docs/code.md); may be repeated.",
+    help="Programs: a language (docs/rewards.md); may be repeated.",
 )
 @click.option(
     "--token-file",
