@@ -189,7 +189,7 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
 
 
 def table(flags: list[str], own: frozenset[str]) -> str:
-    """The last section of docs/algorithms.md."""
+    """Format the last section of docs/algorithms.md."""
     alike: dict[tuple[str, str], list[str]] = {}
     for name in sorted(flags):
         alike.setdefault(fate(name, own), []).append(f"`--{name}`")

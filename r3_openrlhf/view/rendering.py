@@ -168,9 +168,7 @@ def meanings() -> dict[str, str]:
 @cache
 def glossary() -> dict[str, str]:
     """Word -> what it means here."""
-    return {
-        word.strip(): _plain(row["second"]) for row in _rows(1) for word in _plain(row["first"]).split(",")
-    }
+    return {word.strip(): _plain(row["second"]) for row in _rows(1) for word in _plain(row["first"]).split(",")}
 
 
 def _rows(part: int) -> list[re.Match[str]]:
