@@ -80,11 +80,11 @@ _HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", flags=re.
 _PLAIN = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?|[a-zA-Z]+")
 _FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}")
 _FORMS = {name: _compiled(text) for name, text in _TABLE["forms"].items()}
+_BESIDE = [(_compiled(text), _compiled(other), new) for text, other, new in _TABLE["beside"]]
 UNEVALUATED = _FORMS["unevaluated"]
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _VALUE_OF = re.compile(r"\s*([a-zA-Z])\s*=([^=]*)")
 
-_LOGICAL_OR = re.compile(r"\\(?:lor|vee)(?![a-zA-Z])")
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
 _A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _MEANINGS = {meaning: sign for sign, meanings in _TABLE["words"].items() for meaning in meanings.split(", ")}
@@ -93,8 +93,6 @@ MIN_WRITTEN_OUT = 3  # digits of a period that is written out
 _TUPLE = re.compile(r"\s*(?:\\left)?\((?!\s*\\begin)")
 _IN_DOLLARS = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\((.+?)\\\)")
 _A_WORD = re.compile(r"(?<![\\a-zA-Z])(?!(?:or|and)\b)[a-zA-Z]{2,}")
-
-_NATURAL = re.compile(r"\\log(?![a-zA-Z]|\s*_)")  # with \ln in the other text, the natural one
 
 
 def unify(answer: str) -> str:
@@ -224,54 +222,30 @@ def _renamed(text: str, other: str) -> str:
     return re.sub(rf"(?<![\\a-zA-Z]){own[2]}(?![a-zA-Z])", wanted[2], text)
 
 
-def _in_signs_of(text: str, other: str) -> str:
-    """Rewrite a text with the functions and the order of signs that the other uses for the same thing."""
-    if "\\ln" in other and "\\log" not in other:
-        text = _NATURAL.sub(r"\\ln", text)
-    if "\\binom" in other:
-        text = _FORMS["choose"].sub(lambda said: rf"\binom{{{'}{'.join(filter(None, said.groups()))}}}", text)
+def _beside(text: str, other: str) -> str:
+    text = _renamed(_words_beside(text, other), other)
+    for pattern, is_beside, replacement in _BESIDE:
+        if is_beside.search(other):
+            text = pattern.sub(replacement, text, count=1).strip() or text
     if "," in other and len(_PLUS_MINUS.findall(text)) == 1 and "," not in text:
         text = f"{_PLUS_MINUS.sub('+', text)}, {_PLUS_MINUS.sub('-', text)}"
     if other[:1] == "(" and (coordinates := _coordinates(text)):
         return coordinates
     if "\\ldots" in other and (steps := _progression(text)) and steps == _progression(other):
         return "{},{},\\ldots,{}".format(*steps)
-    return text
-
-
-def _beside(text: str, other: str) -> str:
-    text = _in_signs_of(text, other)
-    text = _as_column(_as_period(_renamed(_words_beside(text, other), other), other), other)
-    if (labelled := _FORMS["labelled"].match(text)) and not _FORMS["a_label"].search(labelled[2]):
-        return text if _FORMS["labelled"].match(other) else labelled[2]
-    text = _LOGICAL_OR.sub(" or ", text) if "=" in text else text  # "x=1 \\lor x=2"
+    text = _as_column(_as_period(text, other), other)
     if condition(other) == other:
         text = condition(text)
-    if (
-        _FORMS["function_value"].match(text)
-        and _Y_VALUE.match(other)
-        or _Y_VALUE.match(text)
-        and _FORMS["function_value"].match(other)
-    ):
-        return text.partition("=")[2].strip()  # "f(x) = 2x" against "y = 2x"
-    if other.isdecimal() and (remainder := _FORMS["remainder"].fullmatch(text.strip())):
-        return remainder[1]
     if other.startswith("\\mathbb"):
         text = without_head(text)
-    is_derivative = _FORMS["derivative"].match(other) and not re.search(r"''|\^", text + other)
-    if ("=" not in other or is_derivative) and (derivative := _FORMS["derivative"].match(text)):
-        return text[derivative.end() :].strip()
+    if (derivative := _FORMS["derivative"].match(text)) and "=" in other:
+        is_derivative = _FORMS["derivative"].match(other) and not re.search(r"''|\^", text + other)
+        return text[derivative.end() :].strip() if is_derivative else text
     parts = text.split(",")
     values = [match for part in parts if (match := _VALUE_OF.fullmatch(part))]
-    if len(parts) == len(values) == len({value[1] for value in values}) > 1 and other.strip().startswith(
-        ("(", "\\left(")
-    ):
+    if len(parts) == len(values) == len({value[1] for value in values}) > 1 and _TUPLE.match(other):
         return "(" + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1])) + ")"
-    if "\\in" not in other and "\\forall" not in other:
-        text = _FORMS["for_all"].sub("", _FORMS["any_integer"].sub("", text)) or text
-    if not re.search(r"[,<>]|\\g", other) and (begun := _FORMS["from_on"].match(text)) and begun[2] in begun[1]:
-        text = begun[1]
-    return text if "\\text" in other or "\\ne" in other else _FORMS["domain"].sub("", text)
+    return text
 
 
 def _coordinates(text: str) -> str | None:
