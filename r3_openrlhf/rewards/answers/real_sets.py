@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from math_verify.parser import parse_latex_cached
-from sympy import Complement, Expr, FiniteSet, Intersection, Interval, Rational, S, Set, Symbol, Union, imageset, oo
+from sympy import Abs, Complement, Expr, FiniteSet, Intersection, Interval, Rational, Rel, S, Set, Symbol, Union, oo
 
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.extraction import nesting_depth
@@ -28,6 +28,7 @@ _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\(?:lor|vee|cup)(?![a-zA-Z])|\bor\b")
 _AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b")
 _RELATION = re.compile(r"(\\(?:[lg]eq?(?:slant)?|neq?)(?![a-zA-Z])|<=|>=|[<>=])")
 _WITHOUT = re.compile(r"(.+?)(?:\\setminus(?![a-zA-Z])\s*(.+)|-\s*(\{[^{}]+\}))")
+_IN_SYMPY = {"=": "==", "\\le": "<=", "\\leq": "<=", "\\ge": ">=", "\\geq": ">=", "\\ne": "!=", "\\neq": "!="}
 _NAME = re.compile(r"[a-zA-Z](?:_\{?\w\}?)?|[a-z]\s*\([a-z]\)")
 _SIZE = re.compile(r"(?:\||\\lvert)\s*([a-zA-Z])\s*([-+]\s*[\d./]+)?\s*(?:\||\\rvert)")
 _DESCRIBED = re.compile(
@@ -97,30 +98,18 @@ def _piece(text: str, names: set[str]) -> Set:
 
 
 def _of_relations(sides: list[str], names: set[str]) -> Set:
-    """ "1 < x", "1 < x \\le 4", "x = 2" or "x \\ne 2": sides, and relations between them."""
+    """ "1 < x", "1 < x \\le 4", "|x-1| < 2" or "x \\ne 2": sides, and relations between them."""
     where = [i for i, side in enumerate(sides) if i % 2 == 0 and (_NAME.fullmatch(side) or _SIZE.fullmatch(side))]
     if len(sides) not in (3, 5) or len(where) != 1:
         raise _NoSet
-    if size := _SIZE.fullmatch(sides[where[0]]):
-        of_size = _of_relations([size[1] if i == where[0] else side for i, side in enumerate(sides)], names)
-        up, shift = Intersection(of_size, Interval(0, oo)), _end((size[2] or "0").replace(" ", ""))
-        return Union(imageset(_X, _X - shift, up), imageset(_X, -_X - shift, up))  # of |x-1|, around 1
-    names.add(sides[where[0]])
-    found = S.Reals
-    for i in (where[0] - 1, where[0] + 1):
-        if not 0 < i < len(sides):
-            continue
-        is_after = i > where[0]
-        value, relation = _end(sides[i + 1 if is_after else i - 1]), sides[i]
-        is_open = not (relation[-1] == "=" or relation.startswith(("\\le", "\\ge")))
-        if relation == "=" or relation.startswith("\\n"):
-            allowed = FiniteSet(value) if relation == "=" else S.Reals - FiniteSet(value)
-        elif (relation[0] == "<" or relation.startswith("\\l")) == is_after:
-            allowed = Interval(-oo, value, True, is_open)
-        else:
-            allowed = Interval(value, oo, is_open, True)
-        found = Intersection(found, allowed)
-    return found
+    name, unknown = sides[where[0]], _X
+    if size := _SIZE.fullmatch(name):
+        name, unknown = size[1], Abs(_X + _end((size[2] or "0").replace(" ", "")))
+    names.add(name)
+    ends = [unknown if i == where[0] else _end(side) for i, side in enumerate(sides) if i % 2 == 0]
+    relations = [relation.removesuffix("slant") for relation in sides[1::2]]
+    links = zip(ends, relations, ends[1:], strict=False)
+    return Intersection(S.Reals, *[Rel(a, b, _IN_SYMPY.get(sign, sign)).as_set() for a, sign, b in links])
 
 
 @lru_cache(maxsize=4096)
