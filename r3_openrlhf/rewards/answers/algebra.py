@@ -157,10 +157,6 @@ def agree(answer: str, gold: str) -> bool:
     decision = same_list(answer, gold, agree) if decision is None else decision
     if decision is not None:
         return decision
-    name, _, value = answer.partition("=")
-    wanted_name, _, wanted = gold.partition("=")
-    if value and wanted and name.strip() == wanted_name.strip() and name.strip().isalpha():
-        answer, gold = value.strip(), wanted.strip()  # of x = 1.7321 and x = \sqrt{3} the values
     if len(answer) > MAX_SYMBOLIC_CHARS or nesting_depth(answer) > MAX_DEPTH:
         return False
     golds, said = parse_reference(gold), _parse_bare(answer)

@@ -25,10 +25,9 @@ FLOAT_ERROR = Fraction(1, 10**11)  # which is off by less than this, relatively
 MIN_DIGITS_OF_SMALL = 3  # of a number such as 0.0909, with as many decimals as MIN_DIGITS
 
 _PLAIN_INTEGER = re.compile(r"[1-9][0-9]{0,14}")
-_MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 _FRAC_NAMES = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
-_COMMANDS = re.compile(r"\\(?:left|right|bigl?|bigr|displaystyle|quad|qquad)(?![a-zA-Z])|\\[,!;: ]|~")
+_COMMANDS = re.compile(r"\\(?:left|right|bigl?|bigr|displaystyle|quad|qquad)(?![a-zA-Z])|\\[,!;: ()\[\]]|~")
 _THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
 _CURRENCY = re.compile(r"\\\$|[€£¥₹]")
@@ -68,11 +67,6 @@ _ASSIGNMENT = re.compile(r"^\s*[a-zA-Z](?:_\{?\w+\}?)?\s*=(?!.*=)")
 def _tidy(answer: str) -> str:
     """Without delimiters, size commands and full stop; "32, 349" keeps its space."""
     text = answer.strip().strip("*").rstrip(".").strip()
-    for opening, closing in _MATH_DELIMITERS:
-        inner = text[len(opening) : -len(closing)]
-        if text.startswith(opening) and text.endswith(closing) and inner and "$" not in inner:
-            text = inner.strip()
-            break
     text = _CURRENCY.sub("", text).replace("$", "").replace("−", "-")
     text = _THOUSANDS.sub(",", text)
     text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", _FRAC_NAMES.sub(r"\\frac", text))

@@ -5,7 +5,7 @@ simplified or solved. Numbers have 50 digits; what is beyond 10^(10^12) has no v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import mpmath
@@ -267,40 +267,26 @@ def _letters(node: Any) -> str:
     return ""
 
 
-def _parts(node: Any) -> Sequence:
-    return getattr(node, "_unsorted_args", getattr(node, "args", ()))
-
-
-def _first(node: Any) -> Any:
-    return _first(_parts(node)[0]) if isinstance(node, And) and _parts(node) else node
-
-
-def _last(node: Any) -> Any:
-    return _last(_parts(node)[-1]) if isinstance(node, And) and _parts(node) else node
-
-
-def _is_equation(node: Any) -> bool:
-    if isinstance(node, And):
-        return bool(_parts(node)) and all(isinstance(part, sympy.Eq) for part in _parts(node))
-    return isinstance(node, sympy.Eq)
-
-
-def _is_assignment(node: Any) -> bool:
-    return _is_equation(node) and is_expr_of_only_symbols(_first(node).lhs)
+def _links(node: Any) -> list:
+    """Relations of a chain such as a = b = c, in the order in which they are written."""
+    if not isinstance(node, And):
+        return [node]
+    return [link for part in getattr(node, "_unsorted_args", node.args) for link in _links(part)]
 
 
 def _sides(gold: Any, said: Any) -> tuple[Any, Any]:
     """Return the values of both, where one says the name of a value and the other does not."""
-    named = _is_assignment(gold)
-    chains = [_is_assignment(gold), _is_assignment(said)]
+    chains = _links(gold), _links(said)
+    equations = [bool(chain) and all(isinstance(link, sympy.Eq) for link in chain) for chain in chains]
+    named = [is_one and is_expr_of_only_symbols(chain[0].lhs) for chain, is_one in zip(chains, equations, strict=True)]
+    if equations[1] and not equations[0]:
+        return gold, chains[1][-1].rhs
+    if named[0] and not equations[1]:
+        return chains[0][-1].rhs, said
     gold, said = (
-        sympy.Eq(_first(node).lhs, _last(node).rhs, evaluate=False) if chain and isinstance(node, And) else node
-        for node, chain in zip((gold, said), chains, strict=True)
+        sympy.Eq(chain[0].lhs, chain[-1].rhs, evaluate=False) if name and len(chain) > 1 else node
+        for node, chain, name in zip((gold, said), chains, named, strict=True)
     )
-    if _is_equation(said) and not _is_equation(gold):
-        said = _last(said).rhs
-    elif named and not _is_equation(said):
-        gold = _last(gold).rhs
     return gold, said
 
 
@@ -309,7 +295,8 @@ _TURNED = {sympy.Ge: sympy.Le, sympy.Le: sympy.Ge, sympy.Gt: sympy.Lt, sympy.Lt:
 
 def _same_relation(gold: Any, said: Any) -> bool:
     if isinstance(gold, And) and isinstance(said, And):
-        return len(_parts(gold)) == len(_parts(said)) and all(map(_same_relation, _parts(gold), _parts(said)))
+        links = _links(gold), _links(said)
+        return len(links[0]) == len(links[1]) and all(map(_same_relation, *links))
     if not isinstance(gold, Relational) or not isinstance(said, Relational):
         return False
     try:
