@@ -20,7 +20,7 @@ from latex2sympy2_extended.latex2sympy2 import (
 )
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 from math_verify.parser import parse_latex_cached
-from sympy import Basic, Expr, I, Symbol, factorial, factorial2
+from sympy import Basic, Eq, Expr, I, Symbol, factorial, factorial2
 
 from r3_openrlhf.rewards.answers import two_stage_parsing
 from r3_openrlhf.rewards.answers.arithmetic import stated_precision
@@ -168,6 +168,9 @@ def agree(answer: str, gold: str) -> bool:
 def equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: str) -> bool:
     """Tell whether a reading of a text is one of the reference, or a decimal to which it rounds."""
     gold, reading = _in_one_case(gold, reading)
+    if isinstance(gold, Eq) and isinstance(reading, Eq) and gold.lhs == reading.lhs and gold.lhs.is_Symbol:
+        gold, reading = gold.rhs, reading.rhs  # of x = 1.7321 and x = \sqrt{3} the values
+        gold_text, text = gold_text.partition("=")[2], text.partition("=")[2]
     if same(gold, reading):
         return True
     complex_gold, complex_reading = _with_imaginary_unit(gold), _with_imaginary_unit(reading)
