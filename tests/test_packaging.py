@@ -329,7 +329,7 @@ def test_view_is_enough_to_read_a_run(installed_with, tmp_path):
     place = installed_with("view")
     with tarfile.open(REPOSITORY / "tests" / "view" / "cpu_smoke.tar.xz") as archive:
         archive.extractall(tmp_path / "run", filter="data")
-    code = "from r3_openrlhf import Run; run = Run('run'); run.plot('reward_mean'); print(len(run.rollouts(step=3)))"
+    code = "from r3_openrlhf import Run; run = Run('run'); run.metrics.reward_mean.plot(); print(len(run.rollouts(step=3)))"
     assert int(run(installed_with("notebook") / "python", "-c", code, cwd=tmp_path, MPLBACKEND="Agg")) > 8
     heads, *groups = run(place / "r3", "show", "run", "--step", "3", cwd=tmp_path).splitlines()
     assert heads.startswith("uid\tcontext\t") and len(groups) == 8

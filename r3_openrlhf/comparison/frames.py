@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from r3_openrlhf.comparison import arms
 from r3_openrlhf.comparison.runs import find_runs, read_run
@@ -98,19 +97,6 @@ class Run:
     def effects(self) -> pd.DataFrame:
         """`effect` by step: groups, repairs, shares of the update (runs/effect.py, Totals)."""
         return _by_step([asdict(one) for one in self.effect().steps])
-
-    def plot(self, *keys: str, window: int = 1) -> Axes:
-        """Draw metrics against steps; without keys the held-out accuracy.
-
-        Args:
-            keys: of metrics.jsonl.
-            window: steps of a trailing mean.
-        """
-        lines, wanted = (self.metrics, list(keys)) if keys else (self.evaluations, ["pass_at_1"])
-        if missing := [key for key in wanted if key not in lines]:
-            what = f"metric {missing[0]}" if keys else "evaluations"
-            raise R3Error(f"{self.path} has no {what}; it has {', '.join(lines) or 'nothing'}")
-        return lines[wanted].rolling(window, min_periods=1).mean().plot(xlabel="step", title=self.path.name)
 
     def __fspath__(self) -> str:
         return str(self.path)

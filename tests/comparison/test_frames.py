@@ -4,7 +4,6 @@ import json
 import tarfile
 from pathlib import Path
 
-import matplotlib as mpl
 import pytest
 
 from r3_openrlhf import Run, compare
@@ -18,7 +17,6 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    mpl.use("Agg")
     directory = tmp_path_factory.mktemp("runs") / "quickstart"
     with tarfile.open(REPOSITORY / "tests" / "view" / "cpu_smoke.tar.xz") as archive:
         archive.extractall(directory, filter="data")
@@ -48,21 +46,12 @@ def test_what_is_not_there_is_a_sentence(path, tmp_path):
     run = Run(path)
     for sentence, call in {
         "has no rollouts of step 99": lambda: run.rollouts(step=99),
-        "has no metric acuracy; it has ": lambda: run.plot("acuracy"),
-        "has no evaluations": run.plot,
         "is not a run directory": lambda: Run(tmp_path),
     }.items():
         with pytest.raises(R3Error, match=sentence):
             call()
     (tmp_path / "config.yaml").write_text("algo: r3")
     assert ": 0 steps<table" in Run(tmp_path)._repr_html_()  # before the first step
-
-
-def test_a_trailing_mean_is_drawn(path):
-    run = Run(path)
-    (line,) = run.plot("accuracy", window=2).get_lines()
-    values = list(run.metrics["accuracy"])
-    assert list(line.get_ydata())[:2] == pytest.approx([values[0], (values[0] + values[1]) / 2])
 
 
 def test_the_notebook_runs(path, monkeypatch, capsys):

@@ -46,11 +46,8 @@ def submit() -> None:
 @click.option(
     "--template", help="A template of your own instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2."
 )
-@click.option("--lead", type=click.IntRange(1), help="Also signal the run so many seconds before the time limit.")
 @click.option("--dry-run", is_flag=True, help="Write and print the job script; submit nothing.")
-def slurm(
-    settings: tuple[str, ...], nodes: int | None, seeds: str | None, lead: int | None, dry_run: bool, **given
-) -> None:
+def slurm(settings: tuple[str, ...], nodes: int | None, seeds: str | None, dry_run: bool, **given) -> None:
     """Write a job script into the run directory and submit it. A preempted job continues by itself.
 
     \b
@@ -72,10 +69,8 @@ def slurm(
         settings=plain,
         seeds=wanted,
         after=given["after"],
-        earlier=submissions.still_queued(submissions.seed_directories(config.run_dir, wanted)),
         exclusive=given["exclusive"],
         sbatch_options=given["sbatch_options"],
-        lead_s=lead,
         environment=jobs.forwarded(os.environ),
         written_by=f"r3 {shlex.join(sys.argv[1:])}",
         **chosen,
@@ -160,7 +155,7 @@ def ray(
     """
     import asyncio
 
-    from r3_openrlhf.operations.cluster import ray_jobs, submissions
+    from r3_openrlhf.operations.cluster import ray_jobs
     from r3_openrlhf.operations.cluster.slurm import forwarded
 
     config, plain = checked(settings, nodes)
@@ -174,15 +169,11 @@ def ray(
     if not address:
         raise ConfigError("no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS")
     job = ray_jobs.submit(config, plain, address=address, environment=forwarded(os.environ), working_dir=working_dir)
-    try:
-        submissions.note(config.run_dir, {"ray_job": job, "address": address})
-    except OSError as error:
-        click.echo(f"Warning: r3 status will not know of this job: {config.run_dir}: {error.strerror}", err=True)
     click.echo(job)
     click.echo(
         f"Job {job} at {address}\n"
         f"  follow  ray job logs --address {address} --follow {job}\n"
-        f"  status  r3 status {config.run_dir}\n"
+        f"  status  ray job status --address {address} {job}\n"
         f"  stop    ray job stop --address {address} {job}     (after its step and a checkpoint)\n"
         f"  resume  the same command",
         err=True,

@@ -183,8 +183,7 @@ class Agent:
 
     def _meet(self) -> None:
         """Have every node's look, and end the job where one is unfit."""
-        options, memory = self.options, self.options.memory
-        look = {**node_checks.look(gpus=options.gpus, device=options.device, memory=memory), "node": self.node}
+        look = {**node_checks.look(gpus=self.options.gpus, device=self.options.device), "node": self.node}
         if self.rank:
             self.head = self._until(lambda: self._shared("head.json"), f"the first node's file in {self.shared}")
             self._share(f"{self.rank}.json", look)
@@ -204,8 +203,6 @@ class Agent:
         write_whole(self.run.cluster / "node_checks.json", json.dumps(checks, indent=1))
         if faults := {node: ", ".join(seen["faults"]) for node, seen in looks.items() if seen["faults"]}:
             self._refuse(faults)
-        if fault := next(filter(None, (node_checks.fault_of_job(seen, memory=memory) for seen in self.looks)), None):
-            raise Ended(FAILED, fault)
 
     def _refuse(self, faults: dict[str, str]) -> NoReturn:
         """End the job, with the bad nodes in a file for the script, which excludes them."""
@@ -358,7 +355,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--run-dir", required=True)
     parser.add_argument("--gpus", type=int, help="GPUs per node")
     parser.add_argument("--device", choices=[*map(str, Device)], default=str(Device.AUTO), help="cuda: nodes without GPUs are bad")  # fmt: skip
-    parser.add_argument("--memory", type=int, help="GiB that the run needs of a node")
     parser.add_argument("--ray-args", default="", help="further arguments of `ray start`")
     parser.add_argument("command", nargs="+", help="what task 0 runs, after --")
     return parser.parse_args(arguments)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -15,15 +13,12 @@ import psutil
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine.gpus import A_CONTEXT, GiB, gpus_of_this_machine
 
-PROC_CGROUP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-
 MIN_SHARED_MEMORY = 64 * 2**20  # bytes; Ray's object store and NCCL live there
 MIN_OPEN_FILES = 1024
 
 
-def look(*, gpus: int | None, device: str, memory: int | None) -> dict[str, Any]:
-    """Return what is on this node now, and what is wrong with it (`faults`). gpus, memory (GiB): that
-    the run needs here."""
+def look(*, gpus: int | None, device: str) -> dict[str, Any]:
+    """Return what is on this node now, and what is wrong with it (`faults`). gpus: that the run needs here."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # Ray opens many
     seen = {
@@ -32,12 +27,11 @@ def look(*, gpus: int | None, device: str, memory: int | None) -> dict[str, Any]
         "open_files": hard,
         "cpus": len(os.sched_getaffinity(0)),
         "memory": psutil.virtual_memory().total / GiB,
-        "memory_limit": memory_limit() / GiB,
     }
-    return {**seen, "faults": faults(seen, gpus=gpus, device=device, memory=memory)}
+    return {**seen, "faults": faults(seen, gpus=gpus, device=device)}
 
 
-def faults(seen: dict[str, Any], *, gpus: int | None, device: str, memory: int | None) -> list[str]:
+def faults(seen: dict[str, Any], *, gpus: int | None, device: str) -> list[str]:
     """Return what is wrong with a node of this look."""
     here, shared, files = seen["gpus"], seen["shared_memory_free"], seen["open_files"]
     reasons = []
@@ -50,37 +44,7 @@ def faults(seen: dict[str, Any], *, gpus: int | None, device: str, memory: int |
         reasons.append(f"/dev/shm has {shared >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed")
     if files < MIN_OPEN_FILES:
         reasons.append(f"ulimit -n is {files}, {MIN_OPEN_FILES} are needed")
-    if memory is not None and seen["memory"] < memory:
-        reasons.append(f"{seen['memory']:.0f} GiB of memory, {memory} are needed")
     return reasons
-
-
-def fault_of_job(seen: dict[str, Any], *, memory: int | None) -> str | None:
-    """Say that the job may use too little of a node that has enough: on another node it would be
-    the same."""
-    if memory is None or seen["memory_limit"] >= min(memory, seen["memory"]):
-        return None
-    return (
-        f"the job may use {seen['memory_limit']:.0f} GiB of memory on a node, and the plan needs {memory}; submit it with a "
-        "larger --mem (0: all of the node's)"
-    )
-
-
-def memory_limit(environment: Mapping[str, str] = os.environ) -> int:
-    """Bytes that this process and its children may use: the least of Slurm's grant and of its
-    control groups' limits (v2, v1), the machine's memory without any."""
-    limits = [psutil.virtual_memory().total]
-    if megabytes := int(environment.get("SLURM_MEM_PER_NODE", 0)):
-        limits.append(megabytes << 20)
-    for line in PROC_CGROUP.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        name = "memory.limit_in_bytes" if "memory" in controllers.split(",") else "memory.max"
-        root = CGROUPS / "memory" if name == "memory.limit_in_bytes" else CGROUPS
-        folder = root / path.lstrip("/")
-        for each in (folder, *folder.parents[: len(folder.parts) - len(root.parts)]):
-            if (each / name).is_file() and (text := (each / name).read_text().strip()).isdecimal():
-                limits.append(int(text))
-    return min(limits)
 
 
 def describe(node: str, seen: dict[str, Any]) -> str:
@@ -88,5 +52,5 @@ def describe(node: str, seen: dict[str, Any]) -> str:
     here = f"{len(seen['gpus'])} GPUs"
     if seen["gpus"]:
         here += f" ({seen['gpus'][0]['name']}, driver {seen['gpus'][0]['driver']})"
-    memory = f"{seen['memory_limit']:.0f} GiB of memory, {seen['shared_memory_free'] >> 20} MB free in /dev/shm"
+    memory = f"{seen['memory']:.0f} GiB of memory, {seen['shared_memory_free'] >> 20} MB free in /dev/shm"
     return f"{node}: {here}, {seen['cpus']} CPUs, {memory}, {seen['open_files']} open files"

@@ -64,14 +64,10 @@ def connect(address: str):
 
 async def follow(address: str, job: str) -> bool:
     """Print the job's output as it comes; True if it succeeded."""
-    async for text in connect(address).tail_job_logs(job):
+    client = connect(address)
+    async for text in client.tail_job_logs(job):
         click.echo(text, nl=False)
-    return state(address, job) == "SUCCEEDED"
-
-
-def state(address: str, job: str) -> str:
-    """Ray's word for what the job does: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED."""
-    return connect(address).get_job_status(job).value
+    return client.get_job_status(job).value == "SUCCEEDED"
 
 
 def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[str, str], **kubernetes: Any) -> str:

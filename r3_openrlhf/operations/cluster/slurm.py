@@ -46,10 +46,7 @@ class SlurmJob(Site):
     exclusive: bool = False
     seeds: Sequence[int] = ()
     after: str | None = None
-    earlier: Sequence[str] = ()  # jobs of the same runs that are still in the queue
     sbatch_options: Sequence[str] = ()
-    plan_gib: int | None = None  # of the first node's memory; a node with less is not started on
-    lead_s: int | None = None  # None: the run's own clock alone ends it in time
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
     written_by: str = "r3 submit slurm"
@@ -92,16 +89,13 @@ def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
     given = [option.partition("=")[0] for option in job.sbatch_options]
     if job.cpus_per_task is None and not job.exclusive and not any(each.startswith(CORES) for each in given):
         job.cpus_per_task = cores_of(config)
-    warning = None
-    try:
-        job.plan_gib = planned_gib(config)
-    except ConfigError as error:
-        warning = f"nothing asks for memory, because there is no plan: {error}; give --mem, as 200G of each node"
     if job.mem is not None or any(each.startswith("--mem") for each in given):
         return None
-    size = f"{math.ceil(job.plan_gib / TIGHT)}G" if job.plan_gib else None
-    job.mem = "0" if job.exclusive else size
-    return None if job.mem else warning
+    try:
+        job.mem = "0" if job.exclusive else f"{math.ceil(planned_gib(config) / TIGHT)}G"
+    except ConfigError as error:
+        return f"nothing asks for memory, because there is no plan: {error}; give --mem, as 200G of each node"
+    return None
 
 
 def render(job: SlurmJob, config: R3Config) -> str:
@@ -118,8 +112,6 @@ def render(job: SlurmJob, config: R3Config) -> str:
     python = f"{prefix}{shlex.quote(job.python) if bare else 'python'}"
     r3 = shlex.quote(str(Path(job.python).with_name("r3"))) if bare else "r3"
     agent_options = f" --gpus {config.cluster.gpus_per_node}" + (" --device cuda" if cuda else "")
-    if job.plan_gib is not None:
-        agent_options += f" --memory {job.plan_gib}"
     if job.ray_args:
         agent_options += f" --ray-args={shlex.quote(job.ray_args)}"
     try:
@@ -190,12 +182,8 @@ def sbatch(script: Path) -> str:
 
 
 def _dependency(job: SlurmJob) -> str | None:
-    """Keep two jobs of a run apart. Tasks of an array share a name but no run, so they name the
-    jobs that they wait for; without a dependency (job.sh submitted twice) the run's lock does."""
-    parts = [] if job.seeds else ["singleton"]
-    before = [*job.earlier, *([job.after] if job.after else [])]
-    if before:
-        parts.append(f"afterany:{':'.join(before)}")
+    """Keep two jobs of a run apart. Tasks of an array share a name but no run: the run's lock does."""
+    parts = [*([] if job.seeds else ["singleton"]), *([f"afterany:{job.after}"] if job.after else [])]
     return ",".join(parts) or None
 
 

@@ -11,12 +11,11 @@ from typing import NotRequired, TypedDict
 
 from r3_openrlhf.method.errors import R3Error, on_one_line
 from r3_openrlhf.method.history.lease import last_holder
-from r3_openrlhf.operations.cluster import ClusterError, ray_jobs
 from r3_openrlhf.operations.cluster.submissions import FILE, SlurmId, queue_entry, runs_of, submissions
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import duration, to_go_s
 from r3_openrlhf.runs.files import read_json, read_text
-from r3_openrlhf.runs.stop_request import GO_ON, StopRequest
+from r3_openrlhf.runs.stop_request import GO_ON
 
 
 class JobRecord(TypedDict):
@@ -64,18 +63,14 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
         raise R3Error(f"{path} is not a run directory: it has no config.yaml and no job script")
     record = _json(run.cluster / "state.json", JobRecord)
     newest = (submissions(path) or [{}])[-1]
-    if {"ray_job", "address"} <= newest.keys():
-        job, record, nodes = newest["ray_job"], {}, None
-        state, why = _ray_state(run, newest)
-    else:
-        job, waiting = newest.get("job") or record.get("job"), None
-        at_work = record.get("task") or record.get("job")
-        if job != at_work and (queue_entry(at_work)[0] or "PENDING").partition(" ")[0] != "PENDING":
-            job, waiting = at_work, job  # the newest waits for an earlier one
-        record = record if job in (record.get("job"), record.get("task")) else {}
-        queue, nodes = queue_entry(job)
-        state, why = _state(run, record, queue) if job else _without_a_sign(run, _last_error(run))
-        why = f"job {waiting} waits for it" if waiting else why
+    job, waiting = newest.get("job") or record.get("job"), None
+    at_work = record.get("task") or record.get("job")
+    if job != at_work and (queue_entry(at_work)[0] or "PENDING").partition(" ")[0] != "PENDING":
+        job, waiting = at_work, job  # the newest waits for an earlier one
+    record = record if job in (record.get("job"), record.get("task")) else {}
+    queue, nodes = queue_entry(job)
+    state, why = _state(run, record, queue) if job else _without_a_sign(run, _last_error(run))
+    why = f"job {waiting} waits for it" if waiting else why
     if run.finished.is_file():
         state, why = "finished", None
     metrics, evaluations = run.read_metrics(), run.read_evaluations()
@@ -116,21 +111,6 @@ def _state(run: RunDirectory, record: dict, queue: str | None) -> tuple[str, str
     if record:
         return "gone", "its job is not in the queue, and its end was not recorded: killed, or its first node was lost"
     return _without_a_sign(run, why)
-
-
-def _ray_state(run: RunDirectory, submission: dict) -> tuple[str, str | None]:
-    """Describe a job of Ray, by its dashboard, with the reason where there is one."""
-    try:
-        state = ray_jobs.state(submission["address"], submission["ray_job"])
-    except ClusterError as error:
-        return "unknown", str(error)
-    if state in ray_jobs.RUNNING:
-        return {"PENDING": "queued"}.get(state, state.lower()), None
-    if why := _last_error(run):
-        return "failed", why
-    if state != "SUCCEEDED" and StopRequest(run.stop_request).reason():
-        return "preempted, saved", _saved_at(run)
-    return "ended" if state == "SUCCEEDED" else state.lower(), None
 
 
 def _without_a_sign(run: RunDirectory, why: str | None) -> tuple[str, str | None]:

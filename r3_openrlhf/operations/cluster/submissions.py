@@ -1,8 +1,7 @@
 """The submissions of a run: submitted.jsonl in its folder cluster/, one line each.
 
-A line is {"job": Slurm's id, "12" or "12_3" for a task of an array}, or {"ray_job": Ray's id,
-"address": the dashboard's}. The directory above the runs of an array has {"job": "12", "seeds": [1,
-3]}."""
+A line is {"job": Slurm's id, "12" or "12_3" for a task of an array}. The directory above the runs of
+an array has {"job": "12", "seeds": [1, 3]}."""
 
 from __future__ import annotations
 
@@ -23,13 +22,10 @@ SlurmId = Annotated[str, Meta(pattern=r"\A\d+(_\d+)?\Z")]
 
 
 class Submission(TypedDict):
-    """A line of submitted.jsonl. For an address with another scheme Ray imports the module of that
-    name (ray/dashboard/modules/dashboard_sdk.py, `parse_cluster_info`)."""
+    """A line of submitted.jsonl."""
 
     job: NotRequired[SlurmId]
     seeds: NotRequired[list[Count]]
-    ray_job: NotRequired[Annotated[str, Meta(pattern=r"\A[\w.-]+\Z")]]
-    address: NotRequired[Annotated[str, Meta(pattern=r"\A(https?://)?(?!.*://)[!-~]+\Z")]]
 
 
 def seed_directories(run_dir: str | Path, seeds: Iterable[int]) -> list[Path]:
@@ -38,7 +34,7 @@ def seed_directories(run_dir: str | Path, seeds: Iterable[int]) -> list[Path]:
 
 
 def note(run_dir: str | Path, submission: dict[str, Any]) -> None:
-    """Write down a Submission; of an array of seeds also in each run. OSError: it is not visible here."""
+    """Write down a Submission; of an array of seeds also in each run."""
     folder = RunDirectory(run_dir).cluster
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / FILE, "a", opener=no_link) as file:
@@ -71,9 +67,3 @@ def queue_entry(job: str | None) -> tuple[str | None, str | None]:
         if number == job:
             return state.strip(), nodes.strip() or None
     return None, None
-
-
-def still_queued(run_dirs: Iterable[str | Path]) -> list[str]:
-    """Slurm's ids of earlier jobs of these runs that wait or run. None: no Slurm answers."""
-    ids = dict.fromkeys(line["job"] for run_dir in run_dirs for line in submissions(run_dir) if "job" in line)
-    return [job for job in ids if queue_entry(job)[0] is not None]

@@ -6,56 +6,29 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-import psutil
 import pytest
 
 from r3_openrlhf.machine.gpus import gpus_of_this_machine
-from r3_openrlhf.operations.cluster import node_checks
 from r3_openrlhf.operations.cluster.node_checks import faults
 
 
 def seen(kind: str = "H100", *, used_mb: int = 0, **others: Any) -> dict[str, Any]:
     gpu = {"index": "0", "uuid": "GPU-0", "name": kind, "total": 80 << 30, "used": used_mb << 20, "driver": "580"}
-    return {"gpus": [gpu], "shared_memory_free": 2**30, "open_files": 65536, "cpus": 8,
-            "memory": 200.0, "memory_limit": 200.0, **others}  # fmt: skip
+    return {"gpus": [gpu], "shared_memory_free": 2**30, "open_files": 65536, "cpus": 8, **others}  # fmt: skip
 
 
 def test_nothing_is_wrong_with_a_whole_node_and_on_cpus_nobody_looks_at_gpus():
-    assert faults(seen(), gpus=1, device="cuda", memory=None) == []
-    assert (
-        faults(seen(gpus=[]), gpus=4, device="cpu", memory=None)
-        == faults(seen(used_mb=2000), gpus=4, device="cpu", memory=None)
-        == []
-    )
+    assert faults(seen(), gpus=1, device="cuda") == []
+    assert faults(seen(gpus=[]), gpus=4, device="cpu") == faults(seen(used_mb=2000), gpus=4, device="cpu") == []
 
 
 def test_every_fault_of_a_node_is_named():
     bad = seen(used_mb=2000, shared_memory_free=2**20, open_files=5)
-    assert faults(seen(), gpus=2, device="cuda", memory=None) == ["1 GPUs, 2 are needed"]
-    assert faults(bad, gpus=2, device="cuda", memory=None) == [
+    assert faults(seen(), gpus=2, device="cuda") == ["1 GPUs, 2 are needed"]
+    assert faults(bad, gpus=2, device="cuda") == [
         "1 GPUs, 2 are needed", "2000 MB of GPU 0 are in use by somebody else", "/dev/shm has 1 MB free, 64 are needed",
         "ulimit -n is 5, 1024 are needed",
     ]  # fmt: skip
-
-
-def test_the_memory_of_a_job_is_the_least_of_what_bounds_it(tmp_path, monkeypatch):
-    """Groups of Slurm below a job's, of version 2 and 1; where nothing bounds it, the machine's."""
-    whole, (gib, lines) = psutil.virtual_memory().total, (2**30, ["0::/job/step", "4:cpu,memory:/job", "2:cpu:/"])
-    monkeypatch.setattr(node_checks, "CGROUPS", tmp_path)
-    monkeypatch.setattr(node_checks, "PROC_CGROUP", tmp_path / "cgroup")
-    (tmp_path / "cgroup").write_text("".join(f"{line}\n" for line in lines))
-    assert node_checks.memory_limit({}) == whole
-    for text, file, expected in (("max", "job/step/memory.max", whole), (3 * gib, "job/memory.max", 3 * gib),
-                                 (2**63 - 1, "memory/job/memory.limit_in_bytes", 3 * gib),
-                                 (2 * gib, "memory/memory.limit_in_bytes", 2 * gib)):  # fmt: skip
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(f"{text}\n")
-        assert node_checks.memory_limit({}) == expected, file
-    assert node_checks.memory_limit({"SLURM_MEM_PER_NODE": "1024"}) == gib
-    here = seen(memory_limit=1.0)
-    assert faults(here, gpus=1, device="cuda", memory=100) == []
-    assert "may use 1 GiB" in node_checks.fault_of_job(here, memory=100)
-    assert faults(here, gpus=1, device="cuda", memory=201) == ["200 GiB of memory, 201 are needed"]
 
 
 @pytest.fixture
@@ -88,7 +61,7 @@ def shared_node(tmp_path, monkeypatch):
     ],
 )
 def test_the_gpus_of_another_job_are_no_fault_of_the_node(shared_node, given):
-    assert faults(shared_node(**given), gpus=4, device="cuda", memory=None) == []
+    assert faults(shared_node(**given), gpus=4, device="cuda") == []
 
 
 def test_a_stranger_on_a_gpu_of_the_job_is_a_fault(shared_node):
@@ -97,5 +70,5 @@ def test_a_stranger_on_a_gpu_of_the_job_is_a_fault(shared_node):
         ("", "0 GPUs, 2 are needed"),
         ("0,9,1", "1 GPUs, 2 are needed"),
     ):
-        assert faults(shared_node(CUDA_VISIBLE_DEVICES=devices), gpus=2, device="cuda", memory=None) == [fault]
-    assert "GPU 7 are in use" in " ".join(faults(shared_node(), gpus=8, device="cuda", memory=None))
+        assert faults(shared_node(CUDA_VISIBLE_DEVICES=devices), gpus=2, device="cuda") == [fault]
+    assert "GPU 7 are in use" in " ".join(faults(shared_node(), gpus=8, device="cuda"))

@@ -20,7 +20,7 @@ def limited(slurm, tmp_path_factory):
     others."""
     folder = tmp_path_factory.mktemp("limited")
     run_dir = folder / "run"
-    arguments = ("--time=1", "--lead=5", "--sbatch=--nodelist=node1")
+    arguments = ("--time=1", "--sbatch=--signal=USR1@5", "--sbatch=--nodelist=node1")
     number = slurm.submit(run_dir, *arguments, template=template_in(folder, f"{STEPS} 8 0.1 --held"))
     return SimpleNamespace(run_dir=run_dir, number=number, log=lambda: log_of(run_dir, number))
 
@@ -147,33 +147,6 @@ def test_seeds_are_runs_of_their_own(slurm, run_dir, job_template):
         slurm.assert_nothing_left(slurm.wait(f"{job}_{seed}", "COMPLETED", "FAILED")["JobId"])
 
 
-def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
-    """The second array waits for the first, and what no dependency holds back (its script by hand) is refused."""
-    template = job_template(f"{STEPS} 8 0.5 --held")
-    first = slurm.submit(run_dir, "--seeds=1,2", template=template)
-    script = run_dir / "cluster" / "job.sh"
-    by_hand = script.with_name("first.sh")
-    by_hand.write_text(script.read_text())
-    second = slurm.submit(run_dir, "--seeds=1,2", template=template)
-    assert slurm.job(second)["Dependency"].startswith(f"afterany:{first}_1(")
-    runs = [run_dir / f"seed{seed}" for seed in (1, 2)]
-    until(lambda: all(steps_of(run) for run in runs), what=f"the first steps of {first}")
-    for line in (line for line in slurm.call("r3", "status", run_dir).splitlines() if "seed" in line):
-        assert re.search(rf"\t{first}_[12]\trunning\t.*\tnode[12](\t|$)", line), line
-    third = slurm.call("sbatch", "--parsable", "--array=1", str(by_hand))
-    until(lambda: slurm.ended(f"{third}_1"), what=f"the end of {third}")
-    assert slurm.state(f"{third}_1") == "FAILED"
-    said = log_of(run_dir, f"{third}_1")
-    assert re.search(rf"{runs[0]} is being written by process \d+ on .*; stop that run first", said), said
-    assert json.loads((runs[0] / "cluster" / "state.json").read_text())["state"] == "running"
-    for run in runs:
-        (run / "go").touch()
-    for task in (1, 2):
-        until(lambda task=task: slurm.ended(f"{second}_{task}"), what=f"task {task} of {second}")
-    for run in runs:
-        assert steps_of(run) == [*range(1, 9), *range(1, 9)]  # one after the other: these runs leave no checkpoint
-
-
 def test_two_jobs_of_one_run_follow_each_other(slurm, start, run_dir, job_template):
     def status():
         return " ".join(slurm.call("r3", "status", str(run_dir)).split()) + " "
@@ -201,7 +174,7 @@ def test_a_time_limit_is_no_end(slurm, limited):
     saved = len(re.findall(r"saved step \d+", limited.log()))
     assert saved >= 1  # more where half a minute was not enough for a start and half of the steps
     assert_finished_without_a_loss(slurm, limited, steps=8, saved=saved)
-    # Slurm may send the signal of --lead up to a minute early: whichever comes first
+    # Slurm may send the signal up to a minute early: whichever comes first
     assert re.search(r"saved step \d+: (\d+ s are left, a step takes \d+ s|signal SIGUSR1)", limited.log())
 
 

@@ -30,12 +30,12 @@ def header(text):
 
 
 def test_options_are_lines_of_the_script_that_is_written_and_printed(tmp_path):
-    result = dry_run(tmp_path, "--nodes=2", "--partition=gpu", "--account=me", "--time=2:00:00", "--after=12", "--lead=90",
+    result = dry_run(tmp_path, "--nodes=2", "--partition=gpu", "--account=me", "--time=2:00:00", "--after=12",
                      "--sbatch=--constraint=a b", "replay.k=3")  # fmt: skip
     assert result.exit_code == 0, result.output
     found = header(result.stdout)
-    assert {name: found[name] for name in ("nodes", "partition", "account", "time", "signal", "constraint")} == {
-        "nodes": "2", "partition": "gpu", "account": "me", "time": "2:00:00", "signal": "USR1@90", "constraint": "a b",
+    assert {name: found[name] for name in ("nodes", "partition", "account", "time", "constraint")} == {
+        "nodes": "2", "partition": "gpu", "account": "me", "time": "2:00:00", "constraint": "a b",
     }  # fmt: skip
     assert found["dependency"] == "singleton,afterany:12" and "requeue" in found and found["open-mode"] == "append"
     assert "replay.k=3 cluster.num_nodes=2 run_dir=" in result.stdout

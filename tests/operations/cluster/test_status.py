@@ -132,26 +132,17 @@ def test_a_run_that_fails_in_a_job_says_why(slurm, run_dir):
 HOSTILE = {
     "submitted.jsonl": [
         *('{"job": [1]}', '{"job": 5}', '{"seeds": 5}', '{"seeds": [{}]}', '{"job": "1\\n#SBATCH --comment=theirs"}'),
-        *('{"ray_job": 5, "address": []}', '{"ray_job": "x", "address": "theirs://x"}'),
     ],
     "state.json": ['{"state": "ended", "code": "x"}', '{"nodes": [1]}', '{"job": "--help"}', '{"why": {}}'],
 }
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in HOSTILE.items() for text in texts])
-def test_a_foreign_record_of_jobs_is_a_sentence_and_runs_no_code(run, tmp_path, monkeypatch, name, text):
-    """Ray imports the module that the scheme of a dashboard's address names."""
-    (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_foreign_record_of_jobs_is_a_sentence(run, name, text):
     run.cluster.mkdir()
     (run.cluster / name).write_text(text + "\n")
-    commands = [["status", run.path]]
-    if name == "submitted.jsonl" and "ray" not in text and "seeds" not in text:
-        commands.append(["submit", "slurm", "experiment=cpu_smoke", f"run_dir={run.path}", "--dry-run"])
-    for command in commands:
-        result = CliRunner().invoke(main, [*map(str, command)])
-        assert result.exit_code == 1 and f"{name}" in result.output and "is damaged" in result.output, result.output
-    assert not (tmp_path / "ran").exists()
+    result = CliRunner().invoke(main, ["status", str(run.path)])
+    assert result.exit_code == 1 and name in result.output and "is damaged" in result.output, result.output
 
 
 def test_an_incomplete_record_of_jobs_is_no_job(run):
