@@ -121,12 +121,6 @@ def test_the_mean_curve_is_asked_for_half_and_all_of_the_references_gain(runs):
     assert given.levels == [0.4] and [found.ratio for found in given.arms[1].crossings] == approx([250 / 400])
 
 
-def test_levels_are_means_of_the_last_quarter_of_the_steps(tmp_path):
-    """Eight steps: 17 and 18 tokens per response in the last two."""
-    run = read_run(write_run(tmp_path / "grpo", accuracies=(0.1, 0.2), every_steps=8))
-    assert estimate_of(compare([run]), "grpo", "response_length").mean == approx(17.5)
-
-
 def test_what_an_arm_does_not_log_is_missing_and_not_zero(tmp_path, runs):
     """No step of dapo knows its entropy, and its first step does not know its groups."""
     bare = [{"step": 1, "generated_tokens_total": 100}, {**metrics_of(2), "fresh/entropy": None}]

@@ -69,18 +69,6 @@ def test_what_all_seeds_share_cancels(values, shift):
 
 # ── curves ──
 
-CURVE = Curve((0, 100, 300), (0.1, 0.3, 0.2))
-
-
-def test_a_curve_is_straight_between_its_points_and_unknown_outside():
-    assert [CURVE.at(x) for x in (0, 50, 100, 200, 300)] == approx([0.1, 0.2, 0.3, 0.25, 0.2])
-
-
-def test_the_mean_height_by_hand():
-    """0 to 100: 20. 100 to 300: 50. Over 300: 70 / 300. From 50 to 200: 12.5 + 27.5 over 150."""
-    assert CURVE.mean_height(0, 300) == approx(70 / 300)
-    assert CURVE.mean_height(50, 200) == approx(40 / 150)
-
 
 @st.composite
 def curves(draw, min_size=2):
@@ -103,14 +91,6 @@ def test_mean_heights_add_up_and_agree_with_a_slow_sum(curve, share):
 # ── how many seeds ──
 
 
-def test_the_seeds_of_an_interval_by_hand():
-    """s = 0.1: with 10 seeds 2.262 * 0.1 / sqrt(10) = 0.0715, with 11 2.228 * 0.1 / sqrt(11) = 0.0672."""
-    found = estimate([0.3, 0.4, 0.5])
-    assert seeds_needed(found, half_width=0.0715) == 11 and seeds_needed(found, half_width=0.0716) == 10
-    assert seeds_needed(found, half_width=1e-4) is None  # millions
-    assert seeds_needed(estimate([0.3]), half_width=0.1) is seeds_needed(None, half_width=0.1) is None
-
-
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=12), st.floats(0.05, 1))
 def test_the_seeds_are_the_fewest_that_do(values, half_width):
     found, deviation = estimate(values), numpy.std(values, ddof=1)
@@ -125,20 +105,6 @@ def test_the_seeds_are_the_fewest_that_do(values, half_width):
 
 def curve(*points):
     return Curve(*zip(*points, strict=True))
-
-
-def test_the_crossing_of_a_mean_curve_by_hand():
-    """The reference ends at .4 and .6 after 100 and 300 tokens: level .5, denominator 200. The arm's mean is 0 at 0, .4 at
-    100 and .6 at 200: there at 150. Its run of seed 1 alone is never there, its run of seed 2 at 71.4: no mean of runs."""
-    reference = {1: curve((0, 0.0), (100, 0.4)), 2: curve((0, 0.0), (300, 0.6))}
-    arm = {1: curve((0, 0.0), (100, 0.1), (200, 0.4)), 2: curve((0, 0.0), (100, 0.7), (200, 0.8))}
-    found = crossing_of_mean(arm, reference)
-    assert (found.level, found.tokens, found.ratio, found.limit, found.num) == approx((0.5, 150, 0.75, 1.0, 2))
-    assert (found.low, found.high) == (None, None)  # two seeds
-    half = crossing_of_mean(arm, reference, share=0.5)
-    assert (half.level, half.tokens) == approx((0.25, 62.5))
-    asked = crossing_of_mean(arm, reference, level=0.3)
-    assert (asked.level, asked.tokens) == approx((0.3, 75))
 
 
 def test_a_curve_that_is_never_there_is_beyond_its_end():

@@ -41,14 +41,13 @@ from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.machine.ray_start import authentication
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.history.lease import Lease
-from r3_openrlhf.operations.cluster import all_reduce, node_checks, ray_on_nodes
+from r3_openrlhf.operations.cluster import node_checks, ray_on_nodes
 from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, ignore_signals_in_children
 
 FAILED, LOST, BAD_NODE = 1, 86, 87
 START_S = 600.0  # for all nodes to come together
-SUM_S = 120  # over all nodes; a shared torch imports slowly
 TIDY_S = 10.0  # for what was killed to be gone
 PACE_S = 0.2  # between two looks at what is waited for
 STARTS_WITHOUT_PROGRESS = 3
@@ -125,7 +124,6 @@ class Agent:
         environment = {"RAY_TMPDIR": str(self.temporary)}
         self._meet()
         if self.num_nodes > 1:
-            self._check_sums()
             environment = self._start_ray()
         if self.rank:
             self._until(lambda: False, "the end of the job", seconds=float("inf"), pace_s=2.0)
@@ -188,9 +186,7 @@ class Agent:
             self.head = self._until(lambda: self._shared("head.json"), f"the first node's file in {self.shared}")
             self._share(f"{self.rank}.json", look)
             return
-        # a port for the sum of all nodes, one for each pair with the head, and Ray's
-        ports = [free_port() for _ in range(self.num_nodes + 1)] if self.num_nodes > 1 else []
-        self.head = {"host": ray_on_nodes.node_address(self.node), "ports": ports, **authentication()}
+        self.head = {"host": ray_on_nodes.node_address(self.node), "port": free_port(), **authentication()}
         self._share("head.json", self.head)
         self.looks = [look]
         while len(self.looks) < self.num_nodes:
@@ -211,41 +207,9 @@ class Agent:
         write_whole(file, ",".join(sorted(before | set(faults))))
         raise Ended(BAD_NODE, "; ".join(f"{node}: {why}" for node, why in sorted(faults.items())))
 
-    def _check_sums(self) -> None:
-        """Run an all-reduce over all nodes. Where it fails, run one of the head with each node: a
-        pair that fails names its node; if every pair fails, it is the first node."""
-        if not self._sum(0, rank=self.rank, world=self.num_nodes):
-            return
-        faults = {}
-        for other in [self.rank] if self.rank else range(1, self.num_nodes):
-            if wrong := self._sum(other, rank=min(self.rank, 1), world=2):
-                faults[other] = f"with {self.node}, {wrong}"
-        if self.rank:
-            self._until(lambda: False, "the first node's verdict")
-        if len(faults) == self.num_nodes - 1 > 1:
-            faults = {0: faults.popitem()[1]}
-        if faults:
-            self._refuse({self.looks[rank]["node"]: why for rank, why in faults.items()})
-        # pairs that all work although all together do not: no one to exclude
-        raise Ended(LOST, "the all-reduce over all nodes failed, and works between the first node and each other")
-
-    def _sum(self, turn: int, *, rank: int, world: int) -> str:
-        """Take part in a sum (all_reduce.py). Returns what is wrong. The head's limit ends it."""
-        address = f"{self.head['host']}:{self.head['ports'][turn]}"
-        patience = SUM_S if rank == 0 else int(START_S) + turn * SUM_S
-        command = [sys.executable, "-m", all_reduce.__name__, address, str(rank), str(world), str(patience)]
-        process = self._spawn(command, output="sum")
-        self._until(lambda: process.poll() is not None, "a sum over all nodes", seconds=float("inf"))
-        if process.returncode == -signal.SIGALRM:
-            return f"the all-reduce took more than {patience} s"
-        if process.returncode:
-            return self._last_words("sum") or f"the all-reduce ended with {process.returncode}"
-        self.say(f"all-reduce over {world} nodes: {self._last_words('sum')} s")
-        return ""
-
     def _start_ray(self) -> dict[str, str]:
         """Start this node's Ray; the head waits for all. Returns the environment of its clients."""
-        host, port = self.head["host"], self.head["ports"][-1]
+        host, port = self.head["host"], self.head["port"]
         environment = {name: value for name, value in self.head.items() if name.startswith("RAY_")}
         if self.rank:
             self._until(lambda: _answers(host, port), "the first node's Ray")

@@ -41,8 +41,6 @@ def test_a_run_on_two_nodes_that_is_preempted_twice_is_the_undisturbed_run(netwo
     log = log_of(run_dir, number)
     assert (ended["JobState"], ended["Restarts"], ended["NumNodes"]) == ("COMPLETED", "2", "2"), log[-6000:]
     assert len(set(preempted_at)) == 2, preempted_at
-    for node in ("node1", "node2"):
-        assert len(re.findall(rf"{node}: all-reduce over 2 nodes: \d+\.\d s", log)) == 3
     assert story(run_dir) == recorded("r3")[1]["story"]
     assert counts(run_dir) == recorded_counts("r3")
     networked.assert_nothing_left(number)
