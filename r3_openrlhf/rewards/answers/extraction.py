@@ -52,6 +52,7 @@ _FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
 # what is before the last of several numbers
 _LISTED = re.compile(r"[\d})$]\s*(?:,\s|,\s+\$?-?\d+\$?,?\s+and\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$")
+_ASKS = re.compile(r"\d[^.!?\n]*\?[\s*_]*$")  # "Is the answer 7?"
 _MEASURED = re.compile(
     r"\$(?:[^$=\n]{0,80}=)?([^$=\n]{1,60}\\(?:text|mathrm)\{[^$=\n]{1,40})\$[.\s*]*$"
 )  # "$A = 8\text{ cm}$."
@@ -204,6 +205,8 @@ def _in_json(text: str) -> FinalAnswer | None:
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """Return the answer of the last statement, or the end of a text without one."""
     end = last_line(text) or ""
+    if _ASKS.search(statement or end):
+        return None
     if statement is None:
         lone = _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
         if lone or (lone := _MEASURED.search(end)):

@@ -1,27 +1,37 @@
-"""Answers of each class of attack and of each class of right spelling, as a person would judge them; none was copied from another test."""
+"""Answers that a person judged, by class: attacks, right spellings, and rows as other people write them; none was copied from another test."""
 
 import json
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-CASES = [
-    json.loads(line)
-    for line in Path(__file__).with_name("cases_of_classes.jsonl").read_text(encoding="utf-8").splitlines()
-]
-BY_CLASS = defaultdict(list)
-for _case in CASES:
-    BY_CLASS[_case["class"]].append(_case)
+from r3_openrlhf import grade
+
+FIELD = Path(__file__).parents[4] / "shared" / "data" / "grader"
 
 
-@pytest.mark.parametrize("name", BY_CLASS)
-def test_answers_of_a_class(grade_many, name):
-    cases = BY_CLASS[name]
-    grades = grade_many(
-        [(case["response"], case["reference"]) for case in cases],
-        problems=[case.get("problem", "") for case in cases],
-        task="exact" if name == "exact" else "math",
-    )
-    not_so = [case for case, grade in zip(cases, grades, strict=True) if grade.verdict.value != case["verdict"]]
-    assert not_so == []
+def rows(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+CASES = rows(Path(__file__).with_name("cases_of_classes.jsonl"))
+
+
+def misjudged(cases):
+    known = ("problem", "task", "truncated")
+    grades = [
+        grade(case["response"], case["references"], **{k: case[k] for k in known if k in case}) for case in cases
+    ]
+    return [(case, it.reason) for case, it in zip(cases, grades, strict=True) if it.verdict != case["verdict"]]
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(case["class"] for case in CASES))
+def test_answers_of_a_class(name):
+    assert misjudged([case for case in CASES if case["class"] == name]) == []
+
+
+@pytest.mark.parametrize(("name", "most"), [("field_cases", 5), ("field_cases_2", 0)])
+def test_the_cases_of_the_field(name, most):
+    if not (path := FIELD / f"{name}.jsonl").is_file():
+        pytest.skip("the field's cases are not here")
+    assert len(misjudged(rows(path))) <= most

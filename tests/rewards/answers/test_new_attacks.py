@@ -102,56 +102,11 @@ def marked_cases(rng, count):
     return made
 
 
-def table_cases(name, values):
-    """The rows of a table, with the values put in: (task, verdict, response, reference, problem)."""
-    rows = [[text.format(**values) for text in row] for row in TABLES[name]]
-    return [("math", verdict, rf"\boxed{{{answer}}}", *rest) for verdict, answer, *rest in rows]
-
-
-def spelled_cases(rng, count):
-    """Announcements, full-width digits, the imaginary unit, noise of floats, permutations."""
-    made = []
-    for _ in range(count):
-        n, m = rng.sample(range(11, 999), 2)
-        wide = str(n).translate({code: code + 0xFEE0 for code in range(48, 58)})
-        said = rng.choice(TABLES["said"])
-        p, q = rng.sample(range(2, 60), 2)
-        noise = f"{p / 7 + rng.choice([-1, 1]) * 1e-14:.15f}"
-        cycle = rng.sample("abcdefg", 4)
-        turned = cycle[1:] + cycle[:1]
-        made += table_cases("spelled", {
-            "n": n, "m": m, "said": said % n, "wide": wide, "p": p, "q": q, "next": p + 1, "noise": noise,
-            "cycle": " ".join(cycle), "turned": " ".join(turned), "backwards": " ".join(cycle[::-1]),
-        })  # fmt: skip
-    return made
-
-
-def computed_cases(rng, count):
-    """What is left to compute, and what is done; (task, verdict, response, reference, problem)."""
-    made = []
-    for _ in range(count):
-        a, b, k = rng.randint(11, 99), rng.randint(101, 999), rng.randint(13, 40)
-        p, q = rng.sample(range(2, 12), 2)
-        root = rng.choice([2, 3, 5, 6, 7])
-        top, bottom = rng.choice([(2, 3), (3, 4), (5, 7), (4, 9), (7, 8)])
-        power = rng.randint(4, 9)
-        values = {
-            "a": a, "b": b, "k": k, "p": p, "q": q, "root": root, "top": top, "bottom": bottom, "sum": a + b, "product": a * b,
-            "square": k * k, "subsets": 2**k, "p_and_q": p + q, "p_times_q": p * q, "under_root": k * k * root,
-            "top_twice": 2 * top, "bottom_twice": 2 * bottom, "top_times_k": top * k, "bottom_times_k": bottom * k,
-            "large": a * 10**power, "mantissa": f"{a // 10}.{a % 10}", "exponent": power + 1,
-            "noun": rng.choice(TABLES["nouns"]), "other": rng.choice(TABLES["other_amounts"]),
-        }  # fmt: skip
-        made += table_cases("computed", values)
-    return made
-
-
 def not_as_made(grade_many, cases):
     wrong = []
     for task in ("math", "exact"):
         own = [case for case in cases if case[0] == task]
-        problems = [case[4] if len(case) > 4 else "" for case in own]
-        grades = grade_many([case[2:4] for case in own], task=task, problems=problems)
+        grades = grade_many([case[2:4] for case in own], task=task)
         wrong += [
             (grade.reason, *case) for case, grade in zip(own, grades, strict=True) if grade.verdict.value != case[1]
         ]
@@ -161,8 +116,6 @@ def not_as_made(grade_many, cases):
 MADE = {  # what is asked of a grader, by seed and volume
     "attacks": lambda grade_many, seed, volume: not_as_they_should(grade_many, problems(random.Random(seed), volume)),
     "marked": lambda grade_many, seed, volume: not_as_made(grade_many, marked_cases(random.Random(seed), 10 * volume)),
-    "spelled": lambda grade_many, seed, volume: not_as_made(grade_many, spelled_cases(random.Random(seed), volume)),
-    "computed": lambda grade_many, seed, volume: not_as_made(grade_many, computed_cases(random.Random(seed), volume)),
 }
 
 
