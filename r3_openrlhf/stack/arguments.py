@@ -19,7 +19,7 @@ from r3_openrlhf.config.words import Device, LossAggregation
 from r3_openrlhf.machine import flash_attention
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, REFUSED, SAME, check_flag, check_together, origin
+from r3_openrlhf.stack.flags import ALSO_SET, ALWAYS, MAY_BE_SET, REFUSED, SAME, check_flag, check_together, origin
 from r3_openrlhf.stack.work import work_of
 
 CRITIC_RATE = 9  # learning rate of a critic's, in those of its policy
@@ -106,9 +106,8 @@ def _own_flags(
     packing = train.packing or train.dynamic_batch  # upstream packs whenever the batch is dynamic
     algorithm = config.algorithm
     flags = {flag: values[key] for flag, key in SAME.items() if flag not in REFUSED}
-    flags |= {
+    flags |= ALWAYS | {
         # where: everything shares the same GPUs
-        "train.colocate_all": True,
         "actor.num_gpus_per_node": config.policy_gpus_per_node,
         "ref.num_nodes": cluster.num_nodes,
         "ref.num_gpus_per_node": config.policy_gpus_per_node,
@@ -122,17 +121,10 @@ def _own_flags(
         "actor.model_name_or_path": str(model_dir),
         "ds.attn_implementation": "sdpa" if cpu and not packing else config.model.attn_implementation,
         "ds.packing_samples": packing,
-        # data: prompts are final texts, labels are ours
         "data.prompt_dataset": str(run.data),
-        "data.input_key": "input",
-        "data.label_key": "label",
         "train.agent_func_path": str(work_of(config).executor),
-        # below 1 vLLM renormalises and the ratio would be biased
-        "rollout.top_p": 1.0,
         "rollout.max_tokens_per_gpu": rollout.max_tokens_per_gpu or (train.max_tokens_per_gpu if packing else None),
         "train.batch_size": config.train_batch_size,
-        "actor.lr_scheduler": "constant_with_warmup",
-        "actor.lr_warmup_ratio": 0.0,
         "actor.eps_clip_low_high": [train.eps_clip_low, train.eps_clip_high],
         "actor.loss_agg_mode": LossAggregation.checked("train.loss_aggregation", train.loss_aggregation),
         "algo.advantage.estimator": algorithm.estimator,
@@ -143,13 +135,10 @@ def _own_flags(
         if algorithm.overlong_penalty
         else None,
         "reward.overlong_penalty_factor": DAPO_OVERLONG_FACTOR if algorithm.overlong_penalty else None,
-        # upstream's evaluation takes accuracy from rewards; R3Trainer has its own (config.held_out)
-        "eval.dataset": None,
-        "eval.steps": None,
+        "eval.dataset": None,  # R3Trainer has its own (config.held_out)
         # what is kept
         "ckpt.path": str(run.checkpoints),
         "ckpt.output_dir": str(run.final_model),
-        "ckpt.save_hf": True,
         "ckpt.load_enable": resume,
         "ds.use_universal_ckpt": universal,
         "logger.tensorboard_dir": str(run.tensorboard),

@@ -20,6 +20,7 @@ from r3_openrlhf.method.errors import ConfigError
 
 _TABLE = tomllib.loads(Path(__file__).with_name("flags.toml").read_text(encoding="utf-8"))
 ALSO_SET, MAY_BE_SET = frozenset(_TABLE["also_set"]), frozenset(_TABLE["may_be_set"])
+ALWAYS: dict[str, Any] = _TABLE["always"]  # flag -> its value in every run
 SAME: dict[str, str] = _TABLE["same"]  # flag -> the key that says the same
 REFUSED: dict[str, str] = {flag: group["why"] for group in _TABLE["refused"] for flag in group["flags"]}
 REFUSED_WITH_R3: dict[str, str] = _TABLE["refused_with_r3"]
@@ -40,12 +41,13 @@ def need_of(name: str) -> dict[str, Any] | None:
 
 def _is_met(need: dict[str, Any], config: R3Config) -> bool:
     """Have all its settings, keys of the configuration or flags of OpenRLHF, such a value?"""
-    for one in need["settings"]:
-        name = one["name"].removeprefix("openrlhf.")
-        is_flag = name != one["name"]
-        if not _holds(one, config.flag(name) if is_flag else functools.reduce(getattr, name.split("."), config)):
-            return False
-    return True
+    return all(_holds(one, _value(one, config)) for one in need["settings"])
+
+
+def _value(setting: dict[str, Any], config: R3Config) -> Any:
+    flag = setting["name"].removeprefix("openrlhf.")
+    is_key = flag == setting["name"]
+    return functools.reduce(getattr, flag.split("."), config) if is_key else config.flag(flag)
 
 
 def _holds(condition: dict[str, Any], value: Any) -> bool:
@@ -53,6 +55,8 @@ def _holds(condition: dict[str, Any], value: Any) -> bool:
         return value in condition["is"]
     if "is_not" in condition:
         return value not in condition["is_not"]
+    if "below" in condition:
+        return value is not None and value < condition["below"]
     return (value or 0) > condition["above"] if "above" in condition else bool(value)
 
 
@@ -67,8 +71,6 @@ def check_flag(name: str, value: Any, config: R3Config) -> None:
     passing, why = VALUES.get(name, ((value,), ""))
     if value not in passing:
         reason = f"{why}; use {' or '.join(passing)}"
-    if name == "train.enable_ema" and not config.train.dynamic_batch:
-        reason = "without train.dynamic_batch OpenRLHF averages after arbitrary micro-batches, and saves that average"
     if name == "ds.lora.target_modules" and "all-linear" in (value if isinstance(value, list) else [value]):
         reason = "that is what PEFT takes when it is left out, and it does not know the word in a list; leave it out"
     if reason:
@@ -88,62 +90,29 @@ def check_together(given: dict[str, Any], config: R3Config, *, platform: str) ->
         if value in (None, False, "off") or _is_one(value) or need is None or _is_met(need, config):
             continue
         raise ConfigError(f"openrlhf.{name} is {value}, but it does nothing without {need['what']}")
-    _check_adapter(given)
-    _check_correction(given)
-    _check_states(given, config, platform=platform)
-    size = given.get("train.async_queue_size")
-    if size is not None and not size >= 1:
-        raise ConfigError(f"openrlhf.train.async_queue_size is {size}; use 1 or more")
-    if (given.get("ds.tensor_parallel_size") or 1) > 1 and config.train.logits_chunk_tokens is not None:
-        raise ConfigError(
-            f"openrlhf.ds.tensor_parallel_size is {given['ds.tensor_parallel_size']} and train.logits_chunk_tokens is "
-            f"{config.train.logits_chunk_tokens}, but chunks are made of a whole last layer; use one of the two"
-        )
+    for conflict in _TABLE["conflicts"]:
+        if _is_met(conflict, config):
+            raise ConfigError(conflict["why"].format(*(_value(one, config) for one in conflict["settings"])))
+    _check_threshold(given)
+    _check_sleep(given, config, platform=platform)
 
 
-def _check_adapter(given: dict[str, Any]) -> None:
-    if not (given.get("ds.lora.rank") or 0) > 0:
-        return
-    if given.get("train.enable_ema"):
-        raise ConfigError(
-            "openrlhf.train.enable_ema is on with openrlhf.ds.lora.rank, but OpenRLHF's averaged copy has no adapter; use one of the two"
-        )
-    if (given.get("ds.tensor_parallel_size") or 1) > 1:
-        raise ConfigError(
-            f"openrlhf.ds.tensor_parallel_size is {given['ds.tensor_parallel_size']} with openrlhf.ds.lora.rank, but an adapter is "
-            "merged into whole weights; use ds.tensor_parallel_size=1"
-        )
-
-
-def _check_correction(given: dict[str, Any]) -> None:
-    """Refuse what models/loss.py:153-188 would ignore, or refuse once the model is loaded."""
-    correction = "openrlhf.algo.advantage.is_correction"
-    level, mode, gating, threshold = (
-        given.get(f"algo.advantage.is_correction_{name}") for name in ("level", "mode", "gating", "threshold")
-    )
-    is_divergence = gating not in (None, "ratio")
-    if mode == "clip" and (level == "seq" or is_divergence):
-        raise ConfigError(
-            f"{correction}_mode is clip, which bounds the ratio of a token; use {correction}_level=token and no other gating"
-        )
+def _check_threshold(given: dict[str, Any]) -> None:
+    """Refuse what models/loss.py:153-188 refuses once the model is loaded."""
+    correction = "algo.advantage.is_correction"
+    gating, threshold = given.get(f"{correction}_gating"), given.get(f"{correction}_threshold")
     bounds = threshold if isinstance(threshold, list) else [threshold]
-    if is_divergence and not (threshold is not None and len(bounds) == 1):
+    if gating not in (None, "ratio") and not (threshold is not None and len(bounds) == 1):
         raise ConfigError(
-            f"{correction}_gating is {gating}, which has only an upper bound; give {correction}_threshold one number"
+            f"openrlhf.{correction}_gating is {gating}, which has only an upper bound; give openrlhf.{correction}_threshold one number"
         )
 
 
-def _check_states(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
+def _check_sleep(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
     """Refuse what DeepSpeed's optimizers of ZeRO 0 and 1 cannot do
     (deepspeed/runtime/engine.py:2064-2107), found out by upstream when the model is loaded."""
     stage, sums = config.train.zero_stage, given.get("ds.grad_accum_dtype")
-    in_fp32 = sums in ("fp32", "float32")
-    if stage == 0 and in_fp32:
-        raise ConfigError(
-            f"openrlhf.ds.grad_accum_dtype is {sums}, but with train.zero_stage=0 DeepSpeed sums in the model's type; use "
-            "train.zero_stage=1 or more"
-        )
-    stays = not config.train.adam_offload and (stage == 0 or (stage == 1 and in_fp32))
+    stays = not config.train.adam_offload and (stage == 0 or (stage == 1 and sums in ("fp32", "float32")))
     if platform == "cuda" and config.cluster.enable_sleep and stays:
         raise ConfigError(
             f"cluster.enable_sleep is true, but DeepSpeed cannot move the states of train.zero_stage={stage}"
