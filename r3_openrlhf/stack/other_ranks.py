@@ -29,10 +29,9 @@ def must_convert(config: R3Config, run: RunDirectory) -> bool:
     and this run could not load it."""
     tag = _tag(run)
     saved = len(list((run.checkpoints / ACTOR / tag).glob(SHARDS))) if tag else 0
-    ds = config.openrlhf.get("ds") or {}
-    ranks = config.num_policy_ranks // (ds.get("tensor_parallel_size") or 1)
+    ranks = config.num_policy_ranks // (config.flag("ds.tensor_parallel_size") or 1)
     # ranks that share a sequence (ring attention) may have a shard each, or one together
-    if saved in (0, ranks, ranks // (ds.get("ring_attn_size") or 1)):
+    if saved in (0, ranks, ranks // (config.flag("ds.ring_attn_size") or 1)):
         return False
     reason = _hindrance(config)
     if reason:
@@ -86,16 +85,10 @@ def _tag(run: RunDirectory) -> str:
 
 def _hindrance(config: R3Config) -> str | None:
     """Return why a checkpoint of this run fits one number of ranks only, as far as tried."""
-    actor, ds = config.openrlhf.get("actor") or {}, config.openrlhf.get("ds") or {}
     if config.algorithm.has_critic:
         return "this is untested with a critic"
-    if config.is_async:
-        return "this is untested with openrlhf.train.async_enable"
-    if (ds.get("lora") or {}).get("rank"):
-        return "this is untested with openrlhf.ds.lora.rank"
-    for key in ("tensor_parallel_size", "ring_attn_size"):
-        if (ds.get(key) or 1) > 1:
-            return f"this is untested with openrlhf.ds.{key}"
-    if (actor.get("optim") or "adam") != "adam":
-        return f"DeepSpeed converts the state of Adam, not of openrlhf.actor.optim={actor['optim']}"
-    return None
+    off = {"train.async_enable": 0, "ds.lora.rank": 0, "ds.tensor_parallel_size": 1, "ds.ring_attn_size": 1}
+    for flag, most in off.items():
+        if (config.flag(flag) or 0) > most:
+            return f"this is untested with openrlhf.{flag}"
+    return None  # actor.optim is adam: flags.toml

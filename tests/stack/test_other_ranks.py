@@ -42,7 +42,6 @@ def test_a_checkpoint_of_as_many_ranks_is_loaded_as_it_is(tmp_path):
     ("overrides", "why"),
     [
         (["+openrlhf.ds.lora.rank=8"], "ds.lora.rank"),
-        (["+openrlhf.actor.optim=muon"], "actor.optim=muon"),
         (["+openrlhf.ds.ring_attn_size=4", "cluster.gpus_per_node=4"], "ds.ring_attn_size"),
     ],
 )
