@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from r3_openrlhf.method.history.codec import digest
@@ -28,8 +28,8 @@ class Draft:
     content: bytes
     samples: int
     reward_sum: float
-    turns: bytes | None = None  # of a whole trajectory
-    state: PromisingState | None = None
+    turns: bytes | None  # of a whole trajectory
+    state: PromisingState | None
 
 
 def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
@@ -39,45 +39,33 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     weights is kept; among equals a fixed order of their contents decides, so that the choice does
     not depend on arrival. The rollouts come from `read_rollouts` (method/values.py).
     """
-    same: dict[tuple[Any, ...], list[Draft]] = {}
+    same: dict[tuple[Any, ...], list[Rollout]] = {}
     for rollout in rollouts:
-        draft = _read(rollout)
-        same.setdefault((rollout.uid, rollout.verdict, rollout.context, draft.content), []).append(draft)
-    ordered = sorted(same, key=lambda key: (key[0], VERDICT_CODES[key[1]], CONTEXT_CODES[key[2]], key[3]))
-    return [_merge(same[key]) for key in ordered]
+        prompt, response = (digest(ids.tobytes()) for ids in (rollout.prompt_ids, rollout.response_ids))
+        turns = encoded_turns(rollout)
+        context, verdict = rollout.context.value.encode(), rollout.verdict.value.encode()
+        content = digest(context, prompt, response, verdict, *([turns] if turns else []))
+        order = rollout.uid, VERDICT_CODES[rollout.verdict], CONTEXT_CODES[rollout.context], content
+        same.setdefault((*order, prompt, response, turns), []).append(rollout)
+    return [_merged(same[key], *key[3:]) for key in sorted(same, key=lambda key: key[:4])]
 
 
-def _read(rollout: Rollout) -> Draft:
-    prompt_digest = digest(rollout.prompt_ids.tobytes())
-    response_digest = digest(rollout.response_ids.tobytes())
-    turns = encoded_turns(rollout)
-    context, verdict = rollout.context.value.encode(), rollout.verdict.value.encode()
-    return Draft(
-        rollout=rollout,
-        prompt_digest=prompt_digest,
-        response_digest=response_digest,
-        content=digest(context, prompt_digest, response_digest, verdict, *([turns] if turns else [])),
-        samples=1,
-        reward_sum=rollout.graded_reward,
-        turns=turns,
-        state=rollout.state,
-    )
-
-
-def _merge(drafts: Sequence[Draft]) -> Draft:
-    kept = max(drafts, key=_preference)
+def _merged(rollouts: Sequence[Rollout], content: bytes, prompt: bytes, response: bytes, turns: bytes | None) -> Draft:
     # any sample's state is the response's; the largest, so that arrival does not matter
-    states = [draft.state for draft in drafts if draft.state is not None]
-    return replace(
-        kept,
-        samples=len(drafts),
-        reward_sum=math.fsum(draft.reward_sum for draft in drafts),
+    states = [rollout.state for rollout in rollouts if rollout.state is not None]
+    return Draft(
+        rollout=max(rollouts, key=_preference),
+        prompt_digest=prompt,
+        response_digest=response,
+        content=content,
+        samples=len(rollouts),
+        reward_sum=math.fsum(rollout.graded_reward for rollout in rollouts),
+        turns=turns,
         state=max(states, key=lambda one: (one.value, one.num_tokens), default=None),
     )
 
 
-def _preference(draft: Draft) -> tuple[Any, ...]:
-    rollout = draft.rollout
+def _preference(rollout: Rollout) -> tuple[Any, ...]:
     entropy = rollout.entropy
     return (
         rollout.policy_step,

@@ -24,11 +24,11 @@ from r3_openrlhf.method.history.trajectories import read_turns
 from r3_openrlhf.method.types import EntropyStatistics, Rollout
 
 _AGE = "iif(r.context = 3, 9007199254740992, r.policy_step)"  # imported rows have no age limit
+_SAME = ("reward", "finish_reason", "reason", "epoch", "policy_step", "origin")  # in the store as in a Rollout
 _ROW = (
-    "SELECT r.id, r.step, r.copies, r.evicted_at, p.uid, r.reward, r.finish_reason, r.reason, r.epoch, r.policy_step, "
-    "r.origin, r.context, r.verdict, r.truncated, r.entropy_peak, r.entropy_global, r.entropy_source, r.num_tokens, a.ids, l.data, "
-    "l.given, "
-    "q.id, q.num_tokens, q.ids "
+    f"SELECT {', '.join(f'r.{name}' for name in _SAME)}, "
+    "r.id, r.step, r.copies, r.evicted_at, p.uid, r.context, r.verdict, r.truncated, r.entropy_peak, r.entropy_global, "
+    "r.entropy_source, r.num_tokens, a.ids, l.data, l.given, q.id, q.num_tokens, q.ids "
     "FROM rollouts r JOIN problems p ON p.id = r.problem JOIN responses a ON a.id = r.response "
     "JOIN prompts q ON q.id = r.prompt JOIN logprobs l ON l.rollout = r.id WHERE r.id = ?"
 )
@@ -110,29 +110,22 @@ def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> l
 def _stored(
     connection: sqlite3.Connection, codec: Codec, found: tuple[Any, ...], prompts: dict[int, np.ndarray]
 ) -> StoredRollout:
-    row, step, copies, evicted_at, uid, reward, finish_reason, reason, epoch, policy_step, origin = found[:11]
-    context, verdict, truncated, peak, global_, source, num_tokens, ids, logprobs, given = found[11:21]
-    prompt, prompt_tokens, prompt_ids = found[21:]
+    row, step, copies, evicted_at, uid, context, verdict, truncated, peak, global_ = found[len(_SAME) :][:10]
+    source, num_tokens, ids, logprobs, given, prompt, prompt_tokens, prompt_ids = found[len(_SAME) + 10 :]
     if prompt not in prompts:
         prompts[prompt] = codec.unpack(prompt_ids, np.int32, length=prompt_tokens)
+    known = logprobs is not None
     rollout = Rollout(
+        **dict(zip(_SAME, found, strict=False)),
         uid=uid,
         context=CONTEXTS[context],
         prompt_ids=prompts[prompt],
         response_ids=codec.unpack(ids, np.int32, length=num_tokens),
-        response_logprobs=np.zeros(0, np.float32)
-        if logprobs is None
-        else codec.unpack(logprobs, np.float32, length=num_tokens),
+        response_logprobs=codec.unpack(logprobs, np.float32, length=num_tokens) if known else np.zeros(0, np.float32),
         verdict=VERDICTS[verdict],
-        reward=reward,
         truncated=bool(truncated),
-        finish_reason=finish_reason,
-        policy_step=policy_step,
-        epoch=epoch,
         entropy=None if source is None else EntropyStatistics(peak=peak, global_=global_, source=source),
-        reason=reason,
         given=tuple(map(tuple, json.loads(given))) if given else (),
         turns=read_turns(connection, codec, row),
-        origin=origin,
     )
     return StoredRollout(row=row, step=step, copies=copies, evicted_at=evicted_at, rollout=rollout)

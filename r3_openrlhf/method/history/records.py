@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from r3_openrlhf.method.core.replay import RECALL_ORDERS
-from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.open_table import Name
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.method.values import read
@@ -35,10 +33,5 @@ class RecallRequest:
     contexts: tuple[Context, ...] = (Context.PLAIN,)
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise HistoryError(f"cannot recall k = {self.k} rollouts; use 1 or more")
-        if self.max_policy_lag < 0:
-            raise HistoryError(f"max_policy_lag is {self.max_policy_lag}; use 0 or more")
-        RECALL_ORDERS[self.order]
         for name, hint in (("verdict", Verdict), ("contexts", tuple[Context, ...])):
             object.__setattr__(self, name, read(name, hint, getattr(self, name)))
