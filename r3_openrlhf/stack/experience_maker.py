@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import math
 import time
 from collections.abc import Sequence
@@ -29,7 +28,6 @@ from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import EntropyStatistics, Rollout, Verdict
-from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_records import TokenPieces, records_of
 from r3_openrlhf.stack.batching import (
     balanced_batches,
@@ -49,12 +47,9 @@ from r3_openrlhf.stack.experience_values import (
     rows_of,
     values_of_responses,
 )
-from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.policy_update import RECALLED
 from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
 from r3_openrlhf.stack.step_warnings import early_warnings, ungraded_sentence
-
-logger = logging.getLogger(__name__)
 
 P99_FACTOR = 10  # limit on the 99th percentile of the gap, in limits on its mean
 SYNC_GAP, SYNC_P99 = "r3/sync/abs_logprob_gap", "r3/sync/p99_logprob_gap"
@@ -64,8 +59,8 @@ SYNC_CLIP = "r3/sync/outside_clip_share"
 class StockExperienceMaker(RemoteExperienceMaker):
     """Upstream's estimators untouched; keeps the records and metrics that every run reports.
 
-    After each call of `make_experience_batch`: `metrics`, and `records`, one dict per rollout for
-    the step's file. `step` (optimizer steps done so far) is set by the trainer.
+    After each call of `make_experience_batch`: `metrics`; `warnings`, kind -> sentence; `records`,
+    one dict per rollout for the step's file. `step` (optimizer steps done so far) is set by the trainer.
     """
 
     def __init__(self, *args, config: R3Config, r3: R3, **kwargs) -> None:
@@ -78,7 +73,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self.rollouts: list[Rollout] = []
         self._prompts: list[str] = []
         self._recall_s = 0.0
-        self._warned: set[str] = set()
+        self.warnings: dict[str, str] = {}
         self._recalled_prompts: dict[int, str] = {}  # recalled turn's index -> its prompt
         self._entropies: dict[int, EntropyStatistics] = {}  # row index -> measured in this step
         self._policy_logprobs: dict[int, np.ndarray] = {}  # row -> float32 [T], current policy
@@ -140,18 +135,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
         batch = self.r3.recall(self.rollouts, step=self.step, groups=groups, rows_of_recalled=self._rows_of_recalled)
         self._recall_s = time.perf_counter() - started
         self._check_ungraded(batch)
-        self._warn()
+        self.warnings = early_warnings(self.rollouts, step=self.step + 1)
         return batch
-
-    def _warn(self) -> None:
-        """Say what looks wrong in the first steps, each kind once."""
-        run = RunDirectory(self.config.run_dir)
-        for kind, sentence in early_warnings(self.rollouts, step=self.step + 1).items():
-            if kind not in self._warned:
-                self._warned.add(kind)
-                logger.warning("%s", sentence)
-                if run.path.is_dir():
-                    announce(run, Phase.REWARDS, step=self.step + 1, warning=sentence)
 
     def _rows_of_recalled(self, recalled: list[Rollout]) -> list[Rollout]:
         """Turn a group's recalled rollouts into rows of the batch."""

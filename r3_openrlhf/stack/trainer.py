@@ -200,6 +200,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         )
         status["r3/time/added_s"] = sum(value for key, value in status.items() if key.startswith("r3/time/"))
         self._at(global_step)
+        self._warn(maker.warnings)
         self._next_epoch = facts.next_epoch
         return status, global_step
 
