@@ -239,6 +239,9 @@ _CONDITIONS: dict[str, tuple[Condition, dict[str, Condition]]] = {
         "budget": lambda c: c.train.max_generated_tokens is None,
         "ahead": lambda c: c.is_async,
     }),
+    "warm_start": (lambda c: c.keeps_history and c.replay.imported.warm_start, {
+        "nothing": lambda c: not (c.history.start or c.rollout.collect.share),
+    }),
     "estimator": (lambda c: c.algorithm.own_advantages and not c.algorithm.environment, {
         "two": lambda c: c.algorithm.advantages is not None and c.advantage.function != "group_norm",
         "unread": lambda c: _first(_unread_by_estimator(c)),

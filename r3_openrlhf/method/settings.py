@@ -79,6 +79,12 @@ class ImportedSettings(Section, prefix="replay.imported."):
     # mean log-prob of a row under the first policy, nats a token, below which it is set aside: a foreign
     # style. null: none is
     min_logprob: float | None = number(-4.0, max=0)
+    # passes of supervised training over these rows, and those of rollout.collect, before step 1, at
+    # train.learning_rate and in the run's batches; 0: none
+    warm_start: int = number(0, min=0)
+    # a foreign style (below -4 nats a token, let in by min_logprob) may enter a warm start, or updates
+    # of ratio1, which nothing bounds
+    foreign: bool = False
 
 
 @dataclass

@@ -68,10 +68,10 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
         r3 = r3_of(self.config, None)
         self.samples_generator = AheadGenerator.instead_of(self.samples_generator, self.config, r3)
 
-    def start_at(self, step: int, epoch: int, tokens: int) -> None:
-        """Continue after `step`, in `epoch`, after so many sampled tokens. The store exists."""
+    def start_at(self, step: int, epoch: int, totals: dict[str, float]) -> None:
+        """Continue after `step`, in `epoch`, after so many tokens. The store exists."""
         generator = self.samples_generator
-        generator.step, generator.epoch, generator.tokens = step, epoch, tokens
+        generator.step, generator.epoch, generator.totals = step, epoch, totals
         if self.config.keeps_history:
             path = RunDirectory(self.config.run_dir).history
             generator.r3.history = HistoryStore.open(path, seed=self.config.train.seed, writer=False)
@@ -124,7 +124,7 @@ class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), Ve
         states = super().init_checkpoint_states()
         self.tell_engines()
         own = self.samples_generator
-        ray.get(self.generator.start_at.remote(own.step, own.epoch, own.tokens))
+        ray.get(self.generator.start_at.remote(own.step, own.epoch, own.totals))
         return states
 
     def _at(self, step: int) -> None:

@@ -19,6 +19,8 @@ from r3_openrlhf.problems.label import Label
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 
+FOREIGN = -4.0  # nats a token: another style, which can destroy a policy (docs/lab.md)
+
 
 def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str]:
     """Lines of the first page about the successes that the run begins, or began, with: their number and
@@ -26,17 +28,19 @@ def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str
 
     DataError: the directory is not what the import wrote, or not that with which the run began; its
     rows are of other prompts or another tokenizer than the run's."""
-    record, measured_then = _record(config), []
+    began: dict[str, Any] = {"digest": None, "sentences": []}
+    file = run.path / "imported.json"
+    if checkpoint_record.newest(run.checkpoints) is not None and file.is_file():
+        began = json.loads(file.read_text(encoding="utf-8"))
+    if config.history.start is None:
+        return list(began["sentences"])
+    record = _record(config)
     rows, prompts = rows_to_begin_with(config, run)
-    began = run.path / "imported.json"
-    if checkpoint_record.newest(run.checkpoints) is not None and began.is_file():
-        facts = json.loads(began.read_text(encoding="utf-8"))
-        if facts["digest"] != record["digest"]:
-            raise DataError(
-                f"history.start {config.history.start} is another import than the run began with; restore it, or start with "
-                "an empty run_dir"
-            )
-        measured_then = [facts["sentence"]]
+    if began["digest"] not in (None, record["digest"]):
+        raise DataError(
+            f"history.start {config.history.start} is another import than the run began with; restore it, or start with "
+            "an empty run_dir"
+        )
     for one in rows:
         if tokenizer(text=prompts[one.uid], add_special_tokens=False)["input_ids"] != one.prompt_ids.tolist():
             raise DataError(
@@ -48,7 +52,7 @@ def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str
     return [
         f"{len(rows):,} successes ({record['origin']}) of {problems:,} of {len(prompts):,} problems",
         *(f"{one.verdict}: {text}" for one, text in zip(rows, shown, strict=False)),
-        *measured_then,
+        *began["sentences"],
     ]
 
 
@@ -71,14 +75,15 @@ def rows_to_begin_with(config: R3Config, run: RunDirectory) -> tuple[list[Rollou
 
 
 def measured(
-    config: R3Config, run: RunDirectory, rows: Sequence[Rollout], logprobs: Sequence[np.ndarray]
-) -> tuple[list[Rollout], str]:
+    config: R3Config, rows: Sequence[Rollout], logprobs: Sequence[np.ndarray]
+) -> tuple[list[Rollout], str, dict[str, float]]:
     """Return the rows with their log-probs under the first policy, float32 [response tokens] each,
-    without those that it finds too unlikely (replay.imported.min_logprob), and a sentence for the
-    first page. Kept in imported.json.
+    without those that it finds too unlikely (replay.imported.min_logprob); a sentence for the first
+    page; uid -> mean log-prob of those set aside.
 
-    TrainingStopped: none is left."""
-    limit = config.replay.imported.min_logprob
+    TrainingStopped: none is left, or a foreign style would enter an update that nothing bounds."""
+    settings = config.replay.imported
+    limit = settings.min_logprob
     means = [float(found_T.mean(dtype=np.float64)) for found_T in logprobs]
     kept = [i for i, mean in enumerate(means) if limit is None or mean >= limit]
     aside = {rows[i].uid: round(mean, 3) for i, mean in enumerate(means) if i not in set(kept)}
@@ -89,9 +94,21 @@ def measured(
     )
     if not kept:
         raise TrainingStopped(f"{sentence}: none is left; use others, or a lower limit on your own responsibility")
-    facts = {"digest": _record(config)["digest"], "kept": len(kept), "set_aside": aside, "sentence": sentence}
+    foreign = sum(means[i] < FOREIGN for i in kept)
+    if foreign and (settings.warm_start or settings.weight == "ratio1") and not settings.foreign:
+        raise TrainingStopped(
+            f"{foreign} imported successes are below {FOREIGN} nats a token, and replay.imported.warm_start="
+            f"{settings.warm_start} with weight={settings.weight} would train on them without a bound; use "
+            f"replay.imported.min_logprob={FOREIGN}, or replay.imported.foreign=true if you mean it"
+        )
+    return [replace(rows[i], response_logprobs=logprobs[i]) for i in kept], sentence, aside
+
+
+def write_beginning(config: R3Config, run: RunDirectory, sentences: list[str], aside: dict[str, float]) -> None:
+    """Keep in imported.json how the run began, and add it to the first page."""
+    digest = None if config.history.start is None else _record(config)["digest"]
+    facts = {"digest": digest, "set_aside": aside, "sentences": sentences}
     write_whole(run.path / "imported.json", json.dumps(facts) + "\n")
     page = json.loads(run.first_page.read_text(encoding="utf-8"))
-    page["imported"].append(sentence)
+    page["imported"] += sentences
     write_whole(run.first_page, json.dumps(page, ensure_ascii=False) + "\n")
-    return [replace(rows[i], response_logprobs=logprobs[i]) for i in kept], sentence

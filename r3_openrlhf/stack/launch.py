@@ -109,7 +109,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             console.attach(run, first_phase=Phase.DATA)
             config = with_template_date(config, run)
             data, page = work_of(config).prepare(config, model, run)
-            if config.keeps_history and config.history.start is not None:
+            if config.keeps_history and (config.history.start or config.rollout.collect.share):
                 tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
                 page = replace(page, imported=check_start(config, run, tokenizer))
             write_whole(run.first_page, json.dumps(page.as_dict(), ensure_ascii=False) + "\n")

@@ -23,13 +23,14 @@ from peft import PeftModel
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.machine.gpus import expandable_segments
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
+from r3_openrlhf.method.core.losses import LOSSES, LossSettings
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.stack import lora, safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.chunked_actor import ChunkedActor, model_inputs
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu, use_share_of_cores
 from r3_openrlhf.stack.phases import announce_builds
-from r3_openrlhf.stack.policy_update import R3ActorTrainer
+from r3_openrlhf.stack.policy_update import OwnLoss, R3ActorTrainer
 from r3_openrlhf.stack.step_warnings import ASLEEP
 
 # trainer/ray/ppo_actor.py:475: the name is a Ray actor; this is the decorated class
@@ -86,6 +87,18 @@ class R3PolicyActor(UpstreamPolicyActor):
         if not on_cpu() and config.cluster.enable_sleep and not config.is_async:
             beside[ASLEEP] = float(bytes_of_others())
         return super().fit(kl_ctl) | beside
+
+    def fit_supervised(self, windows: int) -> None:
+        """Make one pass over the buffer's rows in so many updates (warm_start.py): where the advantage
+        is 1, the loss `gpg` is -log pi."""
+        trainer, buffer = self.trainer, self.trainer.replay_buffer
+        usual = trainer.actor_loss_fn, trainer.max_epochs
+        trainer.actor_loss_fn = OwnLoss(LOSSES["gpg"], LossSettings(), token_level_loss=True)
+        trainer.max_epochs, buffer.windows = 1, windows
+        try:
+            super().fit()
+        finally:
+            (trainer.actor_loss_fn, trainer.max_epochs), buffer.windows = usual, None
 
     def forget_rows(self) -> None:
         """For steps of the critic alone. Upstream clears the buffer in `fit` (ppo_actor.py:603),

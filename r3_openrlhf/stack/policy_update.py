@@ -38,6 +38,7 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     every rank, a multiple of the number of windows; the experience maker ensures it."""
 
     items: list[Any]  # upstream's; one row each
+    windows: int | None = None  # of a warm start; None: those of the run's steps
 
     def lay_out(self, *, windows: int, micro_batch_size: int, seed: int | None) -> int:
         """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are).
@@ -73,7 +74,7 @@ class R3ReplayBuffer(NaiveReplayBuffer):
 
     def setup_dynamic_batch(self, strategy):
         """Upstream's micro-batches by tokens (replay_buffer.py:91). ValueError: unequal windows."""
-        windows = num_windows(strategy.args)
+        windows = self.windows or num_windows(strategy.args)
         dp_size = torch.distributed.get_world_size(group=strategy.ds_device_mesh["dp"].get_group())
         if len(self.items) % windows:
             raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
@@ -127,7 +128,7 @@ class AnyNumberOfRows:
             # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
             shuffle = self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1
             count = self.replay_buffer.lay_out(
-                windows=num_windows(self.args),
+                windows=self.replay_buffer.windows or num_windows(self.args),
                 micro_batch_size=self.micro_train_batch_size,
                 # optimizer steps are in the checkpoint: a resumed run shuffles as the first one did
                 seed=self.args.train.seed + engine.global_steps if shuffle else None,

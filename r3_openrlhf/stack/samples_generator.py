@@ -14,7 +14,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Self
@@ -36,6 +36,7 @@ from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
 from r3_openrlhf.stack.step_metrics import TOOL_COUNTS
 from r3_openrlhf.stack.work import work_of
 
+TOTALS = ("generated_tokens_total", "collected_tokens_total", "warm_start_tokens_total")
 NO_PROMPTS = StepPrompts([], reflection=[])
 NO_STATES = ChosenStates([], {})
 COUNTS = (
@@ -93,7 +94,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self._training = False
         self._cut_short = False  # did the budget end the last epoch before its time?
         self.tokens = 0  # response tokens sampled for training so far, whatever became of them
-        self.collected_tokens = 0  # of these, before step 1
+        self.begun: dict[str, float] = {}  # tokens of what came before step 1, by the other TOTALS
         self._occasion = "held out"  # of sampling that is not for training
         self._counts: Counter[str] = Counter()  # since the last step
 
@@ -191,17 +192,24 @@ class R3SamplesGenerator(SamplesGenerator):
             start += size
             if start >= len(asked):
                 asked, start, number = [uid for uid in asked if uid not in found], 0, number + 1
-        self._occasion, self.collected_tokens = "held out", self.tokens
+        self._occasion, self.begun["collected_tokens_total"] = "held out", float(self.tokens)
         return collected
 
     def take_counts(self) -> dict[str, float]:
         """Take the counts of rows sampled, or not trained on, since the last call, for metrics."""
         counts, self._counts = self._counts, Counter()
         keys = (*COUNTS, *(TOOL_COUNTS if self.config.agents.tools else ()))
-        totals = {"generated_tokens_total": float(self.tokens)}
-        if self.config.rollout.collect.share:
-            totals["collected_tokens_total"] = float(self.collected_tokens)
-        return {key: float(counts[key]) for key in keys} | totals
+        return {key: float(counts[key]) for key in keys} | self.totals
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """Tokens since the run began, over all resumes: TOTALS, without those that it has not."""
+        return {"generated_tokens_total": float(self.tokens), **self.begun}
+
+    @totals.setter
+    def totals(self, line: Mapping[str, float]) -> None:
+        self.begun = {key: float(line[key]) for key in TOTALS if key in line}
+        self.tokens = int(self.begun.pop("generated_tokens_total"))
 
     def take_facts(self) -> BatchFacts:
         """Return metrics of the last batch; counts as take_counts."""

@@ -41,7 +41,7 @@ def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
         )
     record = checkpoint_record.check(folder, force=config.checkpoint.force)
     step = int(folder.name.removeprefix("global_step"))
-    if all(line["step"] != step for line in run.read_metrics()):
+    if step and all(line["step"] != step for line in run.read_metrics()):
         raise ConfigError(
             f"{run.metrics} has no line of step {step}, of which there is a checkpoint; restore it from a copy, or choose another "
             "run_dir"

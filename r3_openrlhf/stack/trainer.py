@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import ray
 import transformers
 from openrlhf.trainer import ppo_trainer
@@ -35,11 +36,12 @@ from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
 from r3_openrlhf.stack.experience_values import logprobs_of, values_of_prefixes
-from r3_openrlhf.stack.imported import measured, rows_to_begin_with
+from r3_openrlhf.stack.imported import measured, rows_to_begin_with, write_beginning
 from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator, keep_order
 from r3_openrlhf.stack.step_warnings import kept, trend_warnings
 from r3_openrlhf.stack.trackers import describe_wandb_run, log_completions, name_wandb_run, user_tracker
+from r3_openrlhf.stack.warm_start import warm_start
 from r3_openrlhf.stack.work import work_of
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor; this is the decorated class
@@ -99,18 +101,22 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         """Continue a run (:405): forget what is newer than the checkpoint in history and files."""
         states = super().init_checkpoint_states()
         other_ranks.forget(self.run)  # every rank has loaded it
-        step = states["global_step"]
-        self.r3.roll_back(step or -1)
+        step, begun = states["global_step"], states.get("begun")  # totals at a checkpoint of step 0
+        self.r3.roll_back(step if step or begun else -1)
         self.run.roll_back(step)
-        if self.history is not None and not step:
-            self._begin_history(self.history)
+        settings = self.config.history.start or self.config.rollout.collect.share
+        if self.history is not None and not step and settings:
+            if begun:
+                self.samples_generator.totals = begun
+            else:
+                self._begin(self.history)
+            self.broadcast_to_vllm()
         self._at(step)
         self.samples_generator.epoch = states["episode"] + 1
         if step:  # a line is on disk before its checkpoint
             lines = self.run.read_metrics()
             self._trends = [kept(line) for line in lines]
-            self.samples_generator.tokens = int(lines[-1]["generated_tokens_total"])
-            self.samples_generator.collected_tokens = int(lines[-1].get("collected_tokens_total", 0))
+            self.samples_generator.totals = lines[-1]
         if self._evaluation_is_due():  # or the run was killed before this one
             if step:
                 self.broadcast_to_vllm()  # upstream does so only after this method
@@ -121,22 +127,39 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.clock.next_step()
         return states
 
-    def _begin_history(self, history: HistoryStore) -> None:
+    def _begin(self, history: HistoryStore) -> None:
         """Commit the imported successes as step 0, with their log-probs under the first policy, and
-        those that it finds itself (rollout.collect.share)."""
-        rows: list[Rollout] = []
-        if self.config.history.start is not None:
-            rows, _ = rows_to_begin_with(self.config, self.run)
-            rows, sentence = measured(self.config, self.run, rows, logprobs_of(self.actor_model_group, rows))
-            announce(self.run, Phase.LOADING, warning=sentence)
-        if share := self.config.rollout.collect.share:
+        those that it finds itself (rollout.collect.share); train on both (warm_start). A checkpoint of
+        step 0 keeps what took tokens."""
+        config, generator, actors = self.config, self.samples_generator, self.actor_model_group
+        rows, sentences, aside = list[Rollout](), list[str](), dict[str, float]()
+        if config.history.start is not None:
+            rows, _ = rows_to_begin_with(config, self.run)
+            rows, sentence, aside = measured(config, rows, logprobs_of(actors, rows))
+            sentences.append(sentence)
+        if share := config.rollout.collect.share:
+            announce(self.run, Phase.SAMPLING)
             kwargs = self.generate_kwargs | {"n_samples_per_prompt": 1}
-            collected = self.samples_generator.collect({one.uid for one in rows}, **kwargs)
-            sentence = f"rollout.collect.share={share}: {len(collected):,} successes before step 1"
-            announce(self.run, Phase.SAMPLING, warning=sentence)
+            collected = generator.collect({one.uid for one in rows}, **kwargs)
+            found = f"{len(collected):,} successes in {generator.tokens:,} tokens before step 1"
+            sentences.append(f"rollout.collect.share={share}: {found}")
             rows += collected
-        if rows:
-            history.commit_step(0, 1, rows)
+        history.commit_step(0, 1, rows)
+        if passes := config.replay.imported.warm_start if rows else 0:
+            announce(self.run, Phase.UPDATE)
+            warm_start(actors, rows, self.args, passes=passes, pad_token_id=self.tokenizer.pad_token_id)
+            tokens = passes * sum(len(one.prompt_ids) + one.num_tokens for one in rows)
+            generator.begun["warm_start_tokens_total"] = float(tokens)
+            before, after = ([one.response_logprobs for one in rows], logprobs_of(actors, rows))
+            means = [np.mean([one.mean() for one in logprobs]) for logprobs in (before, after)]
+            trained = f"{tokens:,} tokens of {len(rows):,} successes; {means[0]:.2f} -> {means[1]:.2f} nats a token"
+            sentences.append(f"replay.imported.warm_start={passes}: {trained}")
+        write_beginning(config, self.run, sentences, aside)
+        for sentence in sentences:
+            announce(self.run, Phase.LOADING, warning=sentence)
+        if generator.begun and config.checkpoint.save_steps != -1:
+            first = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+            self._save(0, {}, first | {"begun": generator.totals}, now=True)
 
     def _at(self, step: int) -> None:
         self.samples_generator.step = self.experience_maker.step = step
@@ -296,7 +319,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         in which length counts and an ungraded response has no place."""
         step, settings = self.samples_generator.step, self.config.held_out
         announce(self.run, Phase.EVALUATION, step=step or None)
-        so_far = ([{"epoch": 1, "generated_tokens_total": 0}] + self.run.read_metrics())[-1]
+        so_far = ([{"epoch": 1, **self.samples_generator.totals}] + self.run.read_metrics())[-1]
         kwargs = self.generate_kwargs | {
             "temperature": HELD_OUT_TEMPERATURE,
             "n_samples_per_prompt": settings.n_samples,

@@ -17,7 +17,7 @@ from r3_openrlhf.problems.sources import load_problems
 from r3_openrlhf.problems.training_file import prepare
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.checks import load_tokenizer
-from r3_openrlhf.stack.imported import check_start, measured, rows_to_begin_with
+from r3_openrlhf.stack.imported import check_start, measured, rows_to_begin_with, write_beginning
 from tests.method.history.samples import make_rollout
 from tests.recordings import MODEL
 
@@ -97,7 +97,9 @@ def begin(config, run, tokenizer, mean=-1.0):
     lines = check_start(config, run, tokenizer)
     run.first_page.write_text(json.dumps({"imported": lines}))
     rows, _ = rows_to_begin_with(config, run)
-    return measured(config, run, rows, [np.full(one.num_tokens, mean, np.float32) for one in rows])
+    kept, sentence, aside = measured(config, rows, [np.full(one.num_tokens, mean, np.float32) for one in rows])
+    write_beginning(config, run, [sentence], aside)
+    return kept, sentence
 
 
 def test_a_run_begins_with_what_its_first_policy_could_say(config, tmp_path):
@@ -115,6 +117,15 @@ def test_a_run_begins_with_what_its_first_policy_could_say(config, tmp_path):
     assert json.loads(run.first_page.read_text())["imported"][-1] == sentence
     with pytest.raises(TrainingStopped, match="2 of 2 are below replay.imported.min_logprob=-4.0 .* none is left"):
         begin(config, run, tokenizer, mean=-5.0)
+    settings = config.replay.imported
+    settings.min_logprob = None
+    for settings.weight, settings.warm_start in (("ratio1", 0), ("clip", 3)):  # nothing would bound them
+        with pytest.raises(
+            TrainingStopped, match=r"2 imported successes are below -4.0 nats .*foreign=true if you mean it"
+        ):
+            begin(config, run, tokenizer, mean=-5.0)
+    settings.foreign = True
+    assert len(begin(config, run, tokenizer, mean=-5.0)[0]) == 2
 
 
 def test_another_prompt_or_another_import_is_refused(config, tmp_path):

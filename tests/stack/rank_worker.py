@@ -17,15 +17,17 @@ from openrlhf.utils import get_strategy  # noqa: E402
 
 from r3_openrlhf.config import R3Config  # noqa: E402
 from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.stack import chunked_actor, lora  # noqa: E402
+from r3_openrlhf.method.types import Verdict  # noqa: E402
+from r3_openrlhf.stack import chunked_actor, lora, warm_start  # noqa: E402
 from r3_openrlhf.stack.batching import num_fillers, num_windows  # noqa: E402
 from r3_openrlhf.stack.chunked_actor import ChunkedActor  # noqa: E402
 from r3_openrlhf.stack.convert import filler_experience  # noqa: E402
 from r3_openrlhf.stack.critic_actor import R3CriticTrainer, critic_model  # noqa: E402
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker  # noqa: E402
-from r3_openrlhf.stack.policy_actor import logprobs_and_entropy  # noqa: E402
+from r3_openrlhf.stack.policy_actor import R3PolicyActor, logprobs_and_entropy  # noqa: E402
 from r3_openrlhf.stack.policy_update import R3ActorTrainer  # noqa: E402
 from r3_openrlhf.stack.upstream_parser import check_arguments  # noqa: E402
+from tests.method.history.samples import make_rollout  # noqa: E402
 from tests.stack.mixed_rows import experience_of, log_ratios, mixed_rows  # noqa: E402
 
 cpuinfo.get_cpu_info()  # a second of processor time, once for all forks
@@ -39,7 +41,7 @@ def update(case: dict, rank: int) -> None:
     if case["loads"]:
         return load_again_and_again(case, rank, strategy)
     trainer = trainer_of(case, strategy)
-    statuses = train(case, rank, trainer)
+    statuses = (warm_started if case["warm_start"] else train)(case, rank, trainer)
     weights = {
         name: deepspeed.utils.safe_get_full_fp32_param(parameter).clone()
         for name, parameter in trainer.actor.model.module.named_parameters()
@@ -144,6 +146,22 @@ def train(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
         maker._set_advantages(experiences, rows)
         statuses.append(updated(case, rank, trainer, experiences, 0.0))
     return statuses
+
+
+def warm_started(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
+    """A pass of supervised training over the drawn rows, by the policy's real actor without Ray."""
+    actor = R3PolicyActor.__new__(R3PolicyActor)
+    actor.trainer, actor.actor = trainer, trainer.actor
+    group = SimpleNamespace(
+        async_run_method_batch=lambda experience, **_: [actor.append(one) for one in share_of(case, rank, experience)],
+        async_run_method=lambda name, **facts: getattr(actor, name)(**facts),
+    )
+    warm_start.ray = SimpleNamespace(get=lambda refs: refs)
+    for number in case["rows_per_step"]:
+        drawn = ((row["tokens"], row["prompt"]) for row in mixed_rows(number, seed=number))
+        rows = [make_rollout(prompt=ids[:cut], ids=ids[cut:], verdict=Verdict.CORRECT) for ids, cut in drawn]
+        warm_start.warm_start(group, rows, trainer.args, passes=1, pad_token_id=0)
+    return []
 
 
 def adapted(case: dict, rank: int) -> None:

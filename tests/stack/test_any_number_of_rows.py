@@ -55,7 +55,7 @@ def arguments(
 
 def run_ranks(
     tmp_path, model, *, target=rank_worker.update, rows_per_step=ROWS, stock=False, loads=0, off_policy=False,
-    chunk_tokens=None, **settings,
+    chunk_tokens=None, warm_start=False, **settings,
 ):  # fmt: skip
     ranks = settings["ranks"]
     tmp_path.mkdir(exist_ok=True)
@@ -67,6 +67,7 @@ def run_ranks(
         "stock": stock,
         "loads": loads,
         "off_policy": off_policy,
+        "warm_start": warm_start,
         "chunk_tokens": chunk_tokens,
         "output": str(tmp_path / "result.pt"),
         "saved": str(tmp_path / "saved"),
@@ -76,12 +77,12 @@ def run_ranks(
     return torch.load(tmp_path / "result.pt", weights_only=False)
 
 
-def one_process(model, *, learning_rates=(LEARNING_RATE,)):
+def one_process(model, *, learning_rates=(LEARNING_RATE,), rows_per_step=ROWS, advantage=None):
     """The token-mean policy-gradient step on all rows at once, in float32, written out: one pass for each rate, the ratio
     of all of them against the log-probs before the first, clipped at 1 -/+ 0.2."""
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
     norms = []
-    for num_rows in ROWS:
+    for num_rows in rows_per_step:
         rows = mixed_rows(num_rows, seed=num_rows)
         tokens = sum(len(row["tokens"]) - row["prompt"] for row in rows)
         before = {}
@@ -93,7 +94,8 @@ def one_process(model, *, learning_rates=(LEARNING_RATE,)):
                 response = logprobs[row["prompt"] - 1 :]
                 # in the first pass ratio 1 with the gradient of the log-prob: that update is on-policy
                 ratio = (response - before.setdefault(i, response.detach())).exp()
-                gain = torch.minimum(ratio * row["advantage"], ratio.clamp(0.8, 1.2) * row["advantage"])
+                worth = row["advantage"] if advantage is None else advantage
+                gain = torch.minimum(ratio * worth, ratio.clamp(0.8, 1.2) * worth)
                 (-gain.sum() / tokens).backward()
             gradients = [p.grad for p in policy.parameters()]
             norm = torch.sqrt(sum((g**2).sum() for g in gradients)).item()
@@ -129,6 +131,14 @@ def test_the_update_is_that_of_one_process(tmp_path, model, ranks, stage, dynami
         assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
         rewards = [row["advantage"] for row in mixed_rows(num_rows, seed=num_rows)]
         assert status["reward"] == pytest.approx(sum(rewards) / num_rows, abs=1e-4)  # fillers are in no mean
+    assert_moved_alike(start_of(model), result["weights"], expected)
+
+
+@pytest.mark.parametrize(("ranks", "dynamic"), [(2, False), (1, True)])
+def test_a_warm_start_is_supervised_training_in_one_process(tmp_path, model, ranks, dynamic):
+    """At ratio 1 and advantage 1 the policy gradient is that of the mean negative log-likelihood."""
+    result = run_ranks(tmp_path, model, ranks=ranks, stage=2, dynamic=dynamic, rows_per_step=[7, 5], warm_start=True)
+    expected, _ = one_process(model, rows_per_step=[7, 5], advantage=1.0)
     assert_moved_alike(start_of(model), result["weights"], expected)
 
 

@@ -1,0 +1,38 @@
+"""Supervised training on stored successes before step 1 (replay.imported.warm_start).
+
+The run's own actors, optimizer and micro-batches make the updates. OpenRLHF's SFTTrainer (trainer/sft_trainer.py)
+loads a model and a strategy of its own; the loss is that of its SFTLoss (models/loss.py:87), over tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+import torch
+
+from r3_openrlhf.method.types import Rollout
+from r3_openrlhf.stack.batching import effective_ranks, num_fillers
+from r3_openrlhf.stack.convert import experience_from_recalled, filler_experience
+
+
+def warm_start(actors: Any, rows: Sequence[Rollout], args: Any, *, passes: int, pad_token_id: int) -> None:
+    """Train the policy on the rows, each after its own prompt, in updates of at most train.batch_size rows."""
+    windows = -(-len(rows) // args.train.batch_size)
+    nothing: Any = SimpleNamespace(info={}, prompts=[""], labels=[""])
+    samples = [experience_from_recalled(one, prompt_ids=one.prompt_ids, sibling=nothing) for one in rows]
+    missing = num_fillers(len(samples), ranks=effective_ranks(args), windows=windows)
+    samples += [filler_experience(samples[0], pad_token_id) for _ in range(missing)]
+    for one in samples:  # the loss reads the advantages; upstream needs the others
+        one.action_log_probs = one.base_action_log_probs = one.rollout_log_probs
+        one.advantages = one.returns = torch.ones_like(one.rollout_log_probs)
+    random.Random(args.train.seed).shuffle(samples)
+    if args.ds.enable_sleep:
+        ray.get(actors.async_run_method("reload_states"))
+    for _ in range(passes):
+        ray.get(actors.async_run_method_batch(method_name="append", experience=samples))
+        ray.get(actors.async_run_method("fit_supervised", windows=windows))
+    if args.ds.enable_sleep:
+        ray.get(actors.async_run_method("offload_states"))
