@@ -104,4 +104,6 @@ def _left(run: RunReader, lines: Steps) -> str:
         num_steps=num_steps if isinstance(num_steps, int) else None,
         max_tokens=run.config.train.max_generated_tokens if run.config is not None else None,
     )
+    if seconds == 0:
+        return "its last step is done: it evaluates and saves"
     return "not known" if seconds is None else f"about {duration(seconds)}"

@@ -258,6 +258,25 @@ def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
             assert "compares the actor with them" in page.locator("main").text_content()
 
 
+def test_a_page_from_before_the_first_step_gets_every_part(page, tmp_path):
+    """Its phase follows; an evaluation before step 1 has numbers to draw, when there are neither steps nor rollouts."""
+    with Story(tmp_path / "run", num_problems=12) as run, serving(tmp_path / "run", page=page) as address:
+        evaluations = run.run.read_evaluations()
+        run.run.evaluations.unlink(missing_ok=True)
+        page.goto(f"{address}/run")
+        for number, phase in enumerate(("loading", "starting the engine", "held-out problems", "step 1")):
+            with run.run.events.open("a") as events:
+                events.write(json.dumps({"time": 1.0 + number, "phase": phase}) + "\n")
+            page.locator(".answers", has_text=f"before its first step: {phase}").wait_for()
+            if number == 1:
+                assert page.locator("#charts").count() == 0
+                run.run.append_evaluation(evaluations[0])
+                page.locator("#charts").wait_for()
+        run.step()
+        page.locator("#effect a").first.wait_for()
+        assert page.locator("nav.steps .step").all_text_contents() == ["1"]
+
+
 # ── everybody can read it ──
 
 

@@ -2,8 +2,22 @@
 "use strict";
 (function () {
   const place = document.getElementById("charts");
-  if (!place) { // no numbers yet: the first ones make another page
-    window.r3News = (now) => { if (Object.values(now).some((run) => run.metrics)) location.reload(); };
+  async function pageOf(address) {
+    return new DOMParser().parseFromString(await (await fetch(address)).text(), "text/html");
+  }
+  // Parts of the page that follow a run. A part that was not there yet (its first step, its first rollouts) makes another page.
+  function replaced(fresh) {
+    for (const part of fresh.querySelectorAll("[data-live]")) {
+      const old = document.querySelector(`[data-live="${CSS.escape(part.dataset.live)}"]`);
+      if (!old && !part.matches("tr")) return location.reload();
+      const links = old ? [...old.querySelectorAll("a")] : [], focused = links.indexOf(document.activeElement);
+      if (old) old.replaceChildren(...part.childNodes);
+      else document.querySelector("tr[data-live]").parentElement.append(part); // a new run
+      if (focused >= 0) (old.querySelectorAll("a")[focused] || old.querySelector("a")).focus({ preventScroll: true });
+    }
+  }
+  if (!place) { // no numbers yet: the first ones make another page, and until then the phase follows
+    window.r3News = () => pageOf(location.href).then((fresh) => fresh.getElementById("charts") ? location.reload() : replaced(fresh)).catch(() => {});
     return;
   }
   const root = document.documentElement.dataset.root;
@@ -353,14 +367,8 @@
   async function renew() {
     const address = new URL(location.href);
     address.searchParams.set("counted", "1"); // what is counted from the rollouts takes seconds in a long run
-    const fresh = new DOMParser().parseFromString(await (await fetch(address)).text(), "text/html");
-    for (const part of fresh.querySelectorAll("[data-live]")) {
-      const old = document.querySelector(`[data-live="${CSS.escape(part.dataset.live)}"]`);
-      const links = old ? [...old.querySelectorAll("a")] : [], focused = links.indexOf(document.activeElement);
-      if (old) old.replaceChildren(...part.childNodes);
-      else if (part.matches("tr")) document.querySelector("tr[data-live]").parentElement.append(part); // a new run
-      if (focused >= 0) (old.querySelectorAll("a")[focused] || old.querySelector("a")).focus({ preventScroll: true });
-    }
+    const fresh = await pageOf(address);
+    replaced(fresh);
     data = JSON.parse(fresh.getElementById("curves").textContent);
     shown = JSON.parse(fresh.getElementById("state").textContent);
     if (every) await fetched();
@@ -371,7 +379,8 @@
   async function follow(now) {
     const followed = document.querySelector("h1[data-all]") ? Object.keys(now) : Object.keys(shown); // all: new runs, too
     const isGrown = followed.some((name) => now[name] && ["metrics", "rollouts", "evaluations", "finished"].some((key) => !shown[name] || shown[name][key] !== now[name][key]));
-    if (isGrown || !data.counted) await renew();
+    const hasNoStep = data.runs.length === 1 && !data.runs[0].steps.length; // its phase follows
+    if (isGrown || !data.counted || hasNoStep) await renew();
     await drawn;
     place.dataset.seen = Math.max(0, ...data.runs.map((run) => run.steps.at(-1) || 0));
   }
