@@ -57,6 +57,8 @@ _TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|[a-zA-Z]|[-+^=<>!|%']")
 _NO_TOKEN = frozenset(
     r"\left \right \cdot \times \displaystyle \text \mathrm \quad \qquad \big \Big \bigl \bigr \limits \ast \cdots".split()
 )
+_DOUBLE_SIGN = re.compile(r"\+(?=[\s({\[]*-)")
+_NO_SIGN = re.compile(r"\\(?=%)|\\left|\\right|\\cdot|\\times|[\s*{}()$\[\]~]|\\[,;:! ]")
 _SAME_TOKEN = {"\\div": "\\frac", "\\dbinom": "\\binom", "\\leq": "\\le", "\\geq": "\\ge", "\\lt": "<", "\\gt": ">"}
 _LITERAL = re.compile(
     r"[-+]?\s*(?:\d[\d, ]*(?:\.\d*)?|\.\d+)(?:\\overline\s*\{\d+\})?(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{\s*-?\d+\s*\}|\d))?"
@@ -75,12 +77,12 @@ _ROOT = re.compile(r"\\sqrt\s*\{?\s*(\d{1,9})(?![\d\]])")
 _ROOT_AS_POWER = re.compile(r"\^\s*\{\s*-?\s*(?:\\frac|\d+\s*/|\d*\.\d)")
 _INVERSE = re.compile(r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1\s*\}?")
 _PLUS = re.compile(r"(?<![\d.\w])(?!0\s*\+)[\d.]+\s*\+|[a-zA-Z)}\]!'|%]\s*\+")  # two terms, not 0
-_ENDS_A_TERM = re.compile(r"[\w)}\]!'|%]\s*$(?<!\\cdot)(?<!\\times)(?<!\\cdot )(?<!\\times )")
+_INNERMOST = re.compile(r"[({\[][^(){}\[\]]*[)}\]]")
+_SIGN_BETWEEN = re.compile(r"[\w)\]!'|%](?<!\\cdot)(?<!\\times)\s*[-+]")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ONE_SET = re.compile(r"[(\[][^()\[\],]+,[^()\[\],]+[)\]]|\\?\{[^{}|:]*\}")
 _ABOUT = re.compile(r"\\(?:approx|equiv|simeq|sim)(?![a-zA-Z])")
 MAX_ROUNDING = 0.05  # relative: what follows "approximately" may be off by this much
-_PRODUCT = re.compile(r"\\cdot|\\times|\*")
 
 
 class Formula(NamedTuple):
@@ -154,9 +156,7 @@ def is_copied(answer: str, gold: str, problem: str) -> bool:
     part_of_wanted = own.signs == wanted.signs or own.signs <= wanted.signs and "=" not in answer
     if own.size < MIN_COPIED_SIZE or part_of_wanted or own.plain == wanted.plain or is_literal(answer):
         return False
-    # 23*17 where the problem says 17*23
-    turned = own.size == 2 and _PRODUCT.search(answer) and all(sign[0].isdigit() for sign in own.signs)
-    return any(own.plain == formula.plain or turned and own.signs == formula.signs for formula in formulas(problem))
+    return own.plain in {formula.plain for formula in formulas(problem)}
 
 
 # Inequalities
@@ -203,15 +203,8 @@ def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: Same
             continue
         if _asked_for(left, piece, problem):
             continue
-        if len(sides) > 2 and same_value(sides[-2], right):  # the end of a computation
-            continue
-        numbers = [number(side) for side in sides]
-        values = {found.value for found in numbers if found is not None}
-        if None in numbers:
-            if not same_value(left, right):
-                return True
-        elif len(values) > 1:
-            return True
+        if not (same_value(left, right) or len(sides) > 2 and same_value(sides[-2], right)):
+            return True  # not even the end of a computation
     return False
 
 
@@ -345,12 +338,9 @@ def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
 
 def _is_sum(text: str) -> bool:
     """Tell whether a sign is between terms outside of brackets."""
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in "({[") - (character in ")}]")
-        if character in "+-" and depth == 0 and _ENDS_A_TERM.search(text[:position]):
-            return True
-    return False
+    while (shorter := _INNERMOST.sub("x", text)) != text:
+        text = shorter
+    return _SIGN_BETWEEN.search(text) is not None
 
 
 def _other_notation(answer: str, gold: str, problem: str) -> bool:
@@ -404,21 +394,6 @@ def formulas(problem: str) -> tuple[Formula, ...]:
 @lru_cache(maxsize=4096)
 def _formula(text: str) -> Formula:
     text = _INVERSE.sub(r"\\arc\1 ", text.strip().rstrip("."))
-    signs = [
-        _SAME_TOKEN.get(sign, sign)
-        for sign in _TOKEN.findall(
-            re.sub(r"\+(?=[\s({\[]*-)", "", text.replace("/", "\\frac ").replace("÷", "\\frac "))
-        )
-        if sign not in _NO_TOKEN
-    ]
-    return Formula(
-        text,
-        "".join(
-            re.sub(
-                r"\\(?=%)|\\left|\\right|\\cdot|\\times|[\s*{}()$\[\]~]|\\[,;:! ]",
-                "",
-                _SIMPLE_FRACTION.sub(r"\\frac{\1}{\2}", text),
-            ).split()
-        ),
-        Counter(signs),
-    )
+    in_signs = _DOUBLE_SIGN.sub("", text.replace("/", "\\frac ").replace("÷", "\\frac "))
+    signs = [_SAME_TOKEN.get(sign, sign) for sign in _TOKEN.findall(in_signs) if sign not in _NO_TOKEN]
+    return Formula(text, _NO_SIGN.sub("", _SIMPLE_FRACTION.sub(r"\\frac{\1}{\2}", text)), Counter(signs))

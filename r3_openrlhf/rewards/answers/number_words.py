@@ -15,8 +15,20 @@ _SMALL = {word: value for value, word in enumerate(_UNITS)} | {word: 10 * value 
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 _CHINESE = re.compile("[零〇一二两三四五六七八九十百千]{1,20}")
 _IRREGULAR = {
-    "first": "one", "second": "two", "third": "three", "fifth": "five", "eighth": "eight", "ninth": "nine", "twelfth": "twelve",
+    "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth", "twelve": "twelfth",
 }  # fmt: skip
+# ordinal -> cardinal
+_ORDINALS = {
+    _IRREGULAR.get(word) or (f"{word[:-1]}ieth" if word.endswith("y") else f"{word}th"): word
+    for word in (*_SMALL, *_SCALES)
+}
+_BELOW_100 = [*_UNITS, *(f"{tens} {unit}".removesuffix(" zero") for tens in _TENS for unit in _UNITS[:10])]
+# "fifteen hundred seven" -> 1507
+_BELOW_2000 = {name: value for value, name in enumerate(_BELOW_100)} | {
+    f"{_UNITS[hundreds]} hundred {name}".removesuffix(" zero"): 100 * hundreds + value
+    for hundreds in range(1, 20)
+    for value, name in enumerate(_BELOW_100)
+}
 _WORD = re.compile(r"[a-z]+")
 _PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}
 
@@ -29,15 +41,15 @@ def value_in_words(text: str) -> Fraction | None:
         value = value_in_words(text[: -len(" and a half")])
         return None if value is None or value < 0 else value + Fraction(1, 2)
     words = [word for word in _WORD.findall(text.lower()) if word != "and"]
+    sign = -1 if words and words[0] in ("minus", "negative") else 1
+    words = words[1:] if sign < 0 else words
     if not words or len(words) > MAX_WORDS or re.search(r"[^a-zA-Z\s-]", text):
         return None
-    sign = -1 if words[0] in ("minus", "negative") else 1
-    words = words[1:] if sign < 0 else words
     if words[:2] == ["half", "a"] and words[2:] and words[2] in _SCALES:
         return sign * Fraction(_SCALES[words[2]], 2) if not words[3:] else None
     words = words[1:] if words[0] == "a" and words[1:] and words[1] in _SCALES else words
     words = ["one", *words] if words[0] in _SCALES else words  # "a dozen"
-    said = _fraction(words) or _whole(words, ordinal=True)
+    said = _fraction(words) or _whole([*words[:-1], _ORDINALS.get(words[-1], words[-1])])
     return None if said is None else sign * Fraction(said)
 
 
@@ -46,10 +58,7 @@ def is_number_word(word: str) -> bool:
     if word.removesuffix("s") in ("second", "quarter"):
         return False
     stems = (word, word.removesuffix("s"), word.removesuffix("es"))
-    return any(
-        stem in _SMALL or stem in _SCALES or stem.removesuffix("th") in _SCALES or _cardinal(stem) is not None
-        for stem in stems
-    ) or word in ("half", "halves")
+    return word in ("half", "halves") or any(stem in {*_SMALL, *_SCALES, *_ORDINALS} for stem in stems)
 
 
 def _fraction(words: list[str]) -> Fraction | None:
@@ -58,22 +67,12 @@ def _fraction(words: list[str]) -> Fraction | None:
         return Fraction(1, 2)
     if len(words) < 2:
         return None
-    top = 1 if words[:-1] in (["a"], ["an"]) else _whole(words[:-1], ordinal=False)
-    bottom = _PARTS.get(words[-1]) or _SMALL.get(_cardinal(words[-1].removesuffix("s")) or "")
-    if not top or bottom is None or bottom < 2 or (top == 1) == (words[-1].endswith("s") or words[-1] == "halves"):
+    top = 1 if words[:-1] in (["a"], ["an"]) else _whole(words[:-1])
+    bottom = _PARTS.get(words[-1]) or _whole([_ORDINALS.get(words[-1].removesuffix("s"), "")])
+    is_plural = words[-1].endswith("s")
+    if not top or bottom is None or bottom < 2 or (top == 1) == is_plural:
         return None
-    if top >= 20 and not words[-1].endswith("s"):
-        return None  # "twenty first" is 21st
-    return Fraction(top, bottom)
-
-
-def _cardinal(word: str) -> str | None:
-    """Return the cardinal word of an ordinal: "twelve" of "twelfth"."""
-    word = _IRREGULAR.get(word, word)
-    for stem in (word, word.removesuffix("th"), word.removesuffix("ieth") + "y"):
-        if stem in _SMALL and (word.endswith("th") or word in _IRREGULAR.values()):
-            return stem
-    return None
+    return Fraction(top, bottom) if top < 20 or is_plural else None  # "twenty first" is 21st
 
 
 def _chinese(text: str) -> Fraction | None:
@@ -90,23 +89,11 @@ def _chinese(text: str) -> Fraction | None:
     return Fraction(total + digit)
 
 
-def _whole(words: list[str], *, ordinal: bool) -> int | None:
-    """Return the value of cardinal words, the last of which may be an ordinal."""
-    if ordinal and words and (last := _cardinal(words[-1])) and words[-1] not in _SMALL:
-        words = [*words[:-1], last]
-    total = group = 0
-    previous = ""
-    for word in words:
-        if word in _SMALL:
-            value = _SMALL[word]
-            if previous in _SMALL and not (_SMALL[previous] >= 20 and 0 < value < 10):
-                return None  # "two three" is no number
-            group += value
-        elif word == "hundred" and previous in _UNITS[1:]:
-            group *= 100
-        elif word in _SCALES and word != "hundred" and group and (not total or total % (_SCALES[word] * 1000) == 0):
-            total, group = total + group * _SCALES[word], 0
-        else:
-            return None
-        previous = word
-    return total + group if words else None
+def _whole(words: list[str]) -> int | None:
+    """Return the value of cardinal words."""
+    for name in ("billion", "million", "thousand", "dozen"):
+        if name in words:
+            above, below = words[: words.index(name)], words[words.index(name) + 1 :]
+            many, few = _whole(above or ["one"]), _whole(below) if below else 0
+            return many * _SCALES[name] + few if many and few is not None and few < _SCALES[name] else None
+    return _BELOW_2000.get(" ".join(words) if words != ["hundred"] else "one hundred")

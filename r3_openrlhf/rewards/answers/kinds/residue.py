@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from r3_openrlhf.rewards.answers.arithmetic import exact_value
 from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
@@ -12,7 +13,6 @@ Residue = tuple[str, int, frozenset[int]]  # the name of the number, if it is sa
 
 _MODULUS = r"\(?,?\s*\\?[pb]?mod(?:ulo)?\s*\{?\s*(\d+)\s*\}?\s*\)?"
 _CLASS = re.compile(rf"(?:([a-z])\s*(?:\\equiv|≡|=)\s*)?((?:-?\d+(?:\s*(?:,|\\text|or|and|\\pm)\s*)*)+?)\s*{_MODULUS}")
-_LINEAR = re.compile(r"(?:([a-z])\s*=\s*)?(?:(-?\d*)([jklmnt])\s*([+-]\s*\d+)?|(-?\d+)\s*([+-]\s*\d*)([jklmnt]))")
 _SAYS = phrases("residue")
 
 
@@ -25,27 +25,26 @@ def _read(text: str, problem: str) -> Residue | None:
         if not 0 < modulus < 10**12:
             return None
         return said[1] or "", modulus, frozenset(int(number) % modulus for number in re.findall(r"-?\d+", said[2]))
-    if said := _LINEAR.fullmatch(text.replace(r"\cdot", "")):
-        factor = (said[2] if said[3] else (said[6] or "").replace(" ", "")) or "1"
-        factor = factor + "1" if factor in ("+", "-", "") else factor
-        shift = (said[4] or "0") if said[3] else said[5]
-        modulus = abs(int(factor))
-        return (
-            (said[1] or "", modulus, frozenset([int(shift.replace(" ", "")) % modulus]))
-            if 0 < modulus < 10**12
-            else None
-        )
-    return None
+    name, _, formula = text.rpartition("=")
+    letter = re.search("[jklmnt]", formula)
+    if letter is None or not re.fullmatch("[a-z]?", name.strip()):
+        return None
+    values = [exact_value(formula.replace(letter[0], f"({i})")) for i in range(3)]
+    whole = [int(value) for value in values if value is not None and value.denominator == 1]
+    if len(whole) < 3 or whole[2] - whole[1] != whole[1] - whole[0] or not 0 < abs(whole[1] - whole[0]) < 10**12:
+        return None  # not linear
+    modulus = abs(whole[1] - whole[0])
+    return name.strip(), modulus, frozenset([whole[0] % modulus])
 
 
 def _recognise(reference: str, problem: str) -> bool:
     if re.search(r"\\?[pb]?mod(?![a-z])", reference):
         return True
-    said = _LINEAR.fullmatch(_SAYS["domain"].sub("", plain(reference)))
-    letter = (said[3] or said[7]) if said else None
-    if said is None or letter is None or letter == said[1] or not (said[1] or _SAYS["all_asked"].search(problem)):
+    name, _, formula = _SAYS["domain"].sub("", plain(reference)).rpartition("=")
+    letter = re.search("[jklmnt]", formula)
+    if letter is None or letter[0] == name.strip() or not (name or _SAYS["all_asked"].search(problem)):
         return False
-    return re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", problem) is None
+    return re.search(rf"(?<![a-zA-Z\\]){letter[0]}(?![a-zA-Z])", problem) is None
 
 
 def _same(said: Residue, wanted: Residue) -> bool:
