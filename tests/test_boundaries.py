@@ -28,7 +28,7 @@ FLOORS = (
     {"runs"},
     {"comparison"},
     {"stack", "evaluation", "view", "operations"},
-    {"cli", "trl"},  # a port uses the public names alone, as a loop of yours does
+    {"cli", "trl", "verl"},  # a port uses the public names alone, as a loop of yours does
 )
 MOST_ARROWS = 40
 MOST_LINES_OF_THE_METHOD = 5_700  # estimators and losses of other papers included
