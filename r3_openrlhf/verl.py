@@ -118,7 +118,7 @@ class R3PPOTrainer(PPOTrainerSync):
         return super()._balance_batch(batch, metrics, **options)
 
     def _rows(self, batch: Any, fields: list[str]) -> list[tuple[Any, ...]]:
-        """These fields of each row, [tokens] each."""
+        """Return these fields of each row, [tokens] each."""
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         return list(zip(*(data[field].unbind() for field in fields), strict=True))
 
