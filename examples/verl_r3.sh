@@ -18,6 +18,7 @@ python3 -m verl.trainer.main_ppo \
     data.max_response_length=8192 \
     actor_rollout_ref.model.path="$3" \
     actor_rollout_ref.actor.ppo_mini_batch_size=256 \
+    actor_rollout_ref.actor.use_dynamic_bsz=True \
     actor_rollout_ref.rollout.name=vllm \
     actor_rollout_ref.rollout.n=16 \
     actor_rollout_ref.rollout.calculate_log_probs=True \

@@ -10,6 +10,7 @@ prompt over another problem's. B is verl/trainer/ppo/v1/trainer_base.py of verl 
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +40,7 @@ class R3PPOTrainer(PPOTrainerSync):
         self.r3 = R3(options, seed=seed)
         refuse(config, self.r3)
         config.trainer.v1.trainer_mode = "sync"  # the word that verl's branches ask for (B:145, B:1499)
-        if self.r3.settings.replay.dual_clip:
+        if self.r3.settings.replay.enabled:
             config.actor_rollout_ref.actor.clip_ratio_c = self.r3.settings.replay.dual_clip
         super().__init__(config)
         self.problem_of: dict[str, tuple[str, Context]] = {}  # verl's uid, new at each draw (B:1476)
@@ -52,13 +53,11 @@ class R3PPOTrainer(PPOTrainerSync):
         super()._load_checkpoint()
         directory = Path(self.config.trainer.default_local_dir)
         directory.mkdir(parents=True, exist_ok=True)
-        limits = self.r3.settings.history
-        self.r3.history = HistoryStore.open(directory / "history.sqlite", limits=limits, seed=self.r3.seed)
-        if (self.r3.history.last_step or 0) < self.global_steps:
-            raise ConfigError(
-                f"{self.r3.history.path} ends at step {self.r3.history.last_step}, before the checkpoint's {self.global_steps}; "
-                "put the history of that run there"
-            )
+        history = HistoryStore.open(directory / "history.sqlite", limits=self.r3.settings.history, seed=self.r3.seed)
+        if (history.last_step or 0) < self.global_steps:
+            ends = f"{history.path} ends at step {history.last_step}, before the checkpoint's {self.global_steps}"
+            raise ConfigError(f"{ends}; put the history of that run there")
+        self.r3.history = history
         self.r3.roll_back(self.global_steps)
 
     def _save_checkpoint(self) -> None:
@@ -74,10 +73,8 @@ class R3PPOTrainer(PPOTrainerSync):
         batch = super()._fetch_one_gen_batch()
         prompts = [list(prompt) for prompt in batch["raw_prompt"]]
         problems = [SimpleNamespace(uid=uid_of({"prompt": prompt}), prompt=prompt) for prompt in prompts]
-        size = self.config.data.max_prompt_length
-        render = RowPrompts(
-            self.tokenizer, max_prompt_tokens=size, max_attempt_tokens=self.r3.settings.reflection.max_attempt_tokens
-        )
+        size, attempt = self.config.data.max_prompt_length, self.r3.settings.reflection.max_attempt_tokens
+        render = RowPrompts(self.tokenizer, max_prompt_tokens=size, max_attempt_tokens=attempt)
         asked = self.r3.prompts(problems, step=self.global_steps - 1, epoch=self.epoch, render=render)
         hard = [one for one in asked if one.context is not Context.PLAIN]
         free = sorted(set(range(len(problems))) - {one.place for one in hard}, reverse=True)
@@ -125,10 +122,9 @@ class R3PPOTrainer(PPOTrainerSync):
     def _rollout(self, key: str, prompt: Any, response: Any, mask: Any, scores: Any, logprobs: Any) -> Rollout:
         uid, context = self.problem_of[key.rsplit("_", 2)[0]]
         if not mask.all() or not key.endswith("_0"):
-            raise ConfigError(
-                "r3_openrlhf.verl does not support responses of several turns; use a single-turn agent loop"
-            )
-        reward, truncated = float(scores.sum()), len(response) >= self.config.data.max_response_length
+            raise ConfigError("r3_openrlhf.verl does not support several turns; use a single-turn agent loop")
+        reward, is_long = float(scores.sum()), len(response) >= self.config.data.max_response_length
+        truncated = is_long and response[-1] != self.tokenizer.eos_token_id
         return Rollout(
             uid=uid,
             context=context,
@@ -152,18 +148,15 @@ class R3PPOTrainer(PPOTrainerSync):
         mask = torch.ones_like(response)
         fields = dict(prompts=prompt, responses=response, input_ids=ids, position_ids=torch.arange(len(ids)))
         fields |= dict(response_mask=mask, loss_mask=mask, rm_scores=scores)
-        # an imported row may have none; all are written again after the pass
-        fields["rollout_log_probs"] = (
-            torch.as_tensor(row.rollout.response_logprobs) if row.rollout.has_logprobs else scores
-        )
+        logprobs = row.rollout.response_logprobs if row.rollout.has_logprobs else np.zeros(len(mask), np.float32)
+        fields["rollout_log_probs"] = torch.as_tensor(logprobs)
         batch.tags[place] |= dict(prompt_len=len(prompt), response_len=len(response), seq_len=len(ids))
         self._put(batch, {batch.keys[place]: fields})
 
     def _put(self, batch: Any, rows: dict[str, dict[str, Any]]) -> None:
-        fields, tags = list_of_dict_to_tensordict(list(rows.values())), dict(zip(batch.keys, batch.tags, strict=True))
-        tq.kv_batch_put(
-            keys=list(rows), partition_id=batch.partition_id, fields=fields, tags=[tags[key] for key in rows]
-        )
+        tags = [batch.tags[batch.keys.index(key)] for key in rows]
+        fields = list_of_dict_to_tensordict(list(rows.values()))
+        tq.kv_batch_put(keys=list(rows), partition_id=batch.partition_id, fields=fields, tags=tags)
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """verl's pass, which has the entropies; then the stored log-probs, and the advantages."""
@@ -199,27 +192,30 @@ class R3PPOTrainer(PPOTrainerSync):
 
 def refuse(config: Any, r3: R3) -> None:
     """ConfigError: what verl cannot carry, by name."""
-    settings, rollout, algorithm = r3.settings, config.actor_rollout_ref.rollout, config.algorithm
-    replay, correction = settings.replay, algorithm.get("rollout_correction") or {}
-    filters = (algorithm.get("filter_groups") or {}).get("enable", False)
+    rollout, actor, algorithm = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.algorithm
+    replay, is_set = r3.settings.replay, partial(OmegaConf.select, config)
+    own_clip = replay.enabled and actor.clip_ratio_c not in (3.0, replay.dual_clip)  # 3.0: verl's default
     for applies, what in (
         (algorithm.adv_estimator != "r3", f"algorithm.adv_estimator={algorithm.adv_estimator}; use r3"),
+        (not rollout.calculate_log_probs, "rollout.calculate_log_probs=False; the history stores them"),
         (
-            not rollout.calculate_log_probs,
-            "actor_rollout_ref.rollout.calculate_log_probs=False; the history stores them",
+            is_set("algorithm.rollout_correction.bypass_mode"),
+            "rollout_correction.bypass_mode, which measures no entropies",
         ),
-        (correction.get("bypass_mode"), "algorithm.rollout_correction.bypass_mode, which measures no entropies"),
+        (
+            is_set("algorithm.filter_groups.enable"),
+            "algorithm.filter_groups, which drops the groups that replay repairs",
+        ),
+        (is_set("distillation.enabled"), "distillation.enabled; stored rows have no log-probs of a teacher"),
         (algorithm.use_kl_in_reward, "algorithm.use_kl_in_reward; use actor_rollout_ref.actor.use_kl_loss"),
-        (filters, "algorithm.filter_groups, which drops the groups that replay repairs"),
-        (
-            replay.enabled and replay.mode != "replace",
-            "r3.replay.mode=add; use replace, verl fills up whole mini-batches",
-        ),
+        (rollout.get("enable_rollout_routing_replay"), "enable_rollout_routing_replay; stored rows have no routes"),
+        (own_clip, f"actor.clip_ratio_c={actor.clip_ratio_c}; here r3.replay.dual_clip={replay.dual_clip} sets it"),
+        (replay.enabled and not replay.dual_clip, "r3.replay.dual_clip=null; verl's loss always has a bound"),
+        (replay.enabled and replay.mode != "replace", "r3.replay.mode=add; use replace, verl fills up mini-batches"),
         (replay.enabled and replay.k >= rollout.n, f"r3.replay.k={replay.k} with rollout.n={rollout.n}; use less"),
         (replay.rehearse.share, "r3.replay.rehearse, whose rows would fill up whole mini-batches"),
-        (settings.exploration.rrl.ratio, "r3.exploration.rrl, which needs a critic"),
+        (r3.settings.exploration.rrl.ratio, "r3.exploration.rrl, which needs a critic"),
         (replay.imported.weight not in ("clip", "ratio1"), "r3.replay.imported.weight; use clip or ratio1"),
-        (rollout.get("enable_rollout_routing_replay"), "enable_rollout_routing_replay; stored rows have no routes"),
     ):
         if applies:
             raise ConfigError(f"r3_openrlhf.verl does not support {what}")

@@ -1,10 +1,11 @@
-"""R3PPOTrainer on verl's own trainer, sampler and TransferQueue, on a CPU: what reaches the actor's update.
+"""R3PPOTrainer on verl's own trainer, sampler, TransferQueue and loss, on a CPU: what reaches the actor's update.
 
 The worker group alone is made up, because RayResourcePool asks for GPUs (verl/single_controller/ray/base.py:117), and the
 responses are written down as AgentLoopWorkerTQ writes them (verl/trainer/ppo/v1/agent_loop_tq.py:150), because its server is
 vLLM on a GPU."""
 
 import inspect
+import math
 import os
 import re
 import signal
@@ -25,7 +26,9 @@ import verl  # noqa: E402
 from hydra import compose, initialize_config_dir  # noqa: E402
 from verl.trainer.ppo.v1 import get_trainer_cls  # noqa: E402
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # noqa: E402
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict  # noqa: E402
+from verl.utils.config import omega_conf_to_dataclass, validate_config  # noqa: E402
+from verl.utils.tensordict_utils import assign_non_tensor, list_of_dict_to_tensordict  # noqa: E402
+from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from r3_openrlhf import ConfigError, Context, uid_of  # noqa: E402
 from r3_openrlhf.method.types import HardBy  # noqa: E402
@@ -36,14 +39,15 @@ GROUP, LIMIT, END = 4, 3, 13
 BASE = [
     "algorithm.adv_estimator=r3", "trainer.v1.trainer_mode=r3", f"actor_rollout_ref.rollout.n={GROUP}",
     "actor_rollout_ref.rollout.calculate_log_probs=true", "data.train_batch_size=2", f"data.max_response_length={LIMIT}",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=2", "+r3.replay.mode=replace", "+r3.replay.k=1", "data.max_prompt_length=2000",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.actor.use_dynamic_bsz=true",
+    "+r3.replay.mode=replace", "+r3.replay.k=1", "data.max_prompt_length=2000",
 ]  # fmt: skip
 pytestmark = [pytest.mark.slow, pytest.mark.stack]
 
 
-def config_of(*overrides):
+def config_of(*overrides, base=BASE):
     with initialize_config_dir(f"{verl.__path__[0]}/trainer/config", version_base=None):
-        return compose("ppo_trainer", [*BASE, *overrides])
+        return compose("ppo_trainer", [*base, *overrides])
 
 
 class Workers:
@@ -127,7 +131,7 @@ def step(trainer, responses):
     for call in (trainer._balance_batch, trainer._compute_old_log_prob, trainer._compute_advantage):
         batch = call(batch, metrics=metrics)
     fields = ["prompts", "responses", "advantages", "old_log_probs", "rollout_log_probs", "input_ids", "rm_scores"]
-    data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=fields)
+    data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=[*fields, "response_mask"])
     rows = {}
     for row, tag in zip(zip(*(data[field].unbind() for field in fields), strict=True), batch.tags, strict=True):
         assert (
@@ -136,18 +140,38 @@ def step(trainer, responses):
         )
         assert row[5].tolist() == [*row[0].tolist(), *row[1].tolist()]
         rows.setdefault(trainer.tokenizer.decode(row[0]), []).append([one.tolist() for one in row[1:5]])
+    check_loss(trainer, data, [row for group in rows.values() for row in group])
     tq.kv_clear(keys=batch.keys, partition_id="train")
     trainer.global_steps += 1
     return rows, metrics
+
+
+def check_loss(trainer, data, rows, now=-0.5):
+    """verl's ppo_loss is the mean over all tokens of max(-r A, -clip(r) A), at most dual_clip |A| where A < 0."""
+    losses = []
+    for _, advantages, old, _ in rows:
+        for advantage, before in zip(advantages, old, strict=True):
+            ratio = math.exp(now - before)
+            loss = max(-ratio * advantage, -min(max(ratio, 0.8), 1.2) * advantage)
+            losses.append(min(loss, -3.0 * advantage) if advantage < 0 else loss)
+    assign_non_tensor(data, dp_size=1, batch_num_tokens=len(losses), global_batch_size=len(rows))
+    output = {
+        "log_probs": torch.nested.as_nested_tensor(
+            [torch.full((len(ids),), now) for ids in data["input_ids"].unbind()]
+        )
+    }
+    loss, metrics = ppo_loss(omega_conf_to_dataclass(trainer.config.actor_rollout_ref.actor), output, data)
+    assert loss.item() == approx(statistics.fmean(losses), rel=1e-5)
 
 
 def eq3(*rewards):
     return [(reward - statistics.fmean(rewards)) / statistics.stdev(rewards) for reward in rewards]
 
 
-WRONG = [(ids, 0.0) for ids in ([0, END], [1, 5, END], [3, END], [2, 2, END])]
-# of the two truncated ones the first has the higher peak, 2.0 over 1.2, and the lower mean, 0.67 under 0.8
-RANKED = {(0, END): 0.0, (1, 5, END): 0.25, (3, END): 0.0, (2, 2, END): -0.25}
+WRONG = [(ids, 0.0) for ids in ([0, END], [1, 5, 5], [3, 4, END], [2, 2, 5])]
+# of the two truncated ones the first has the higher peak, 2.0 over 1.2, and the lower mean, 0.67 under 0.8; the third ends
+# with its last token
+RANKED = {(0, END): 0.0, (1, 5, 5): 0.25, (3, 4, END): 0.0, (2, 2, 5): -0.25}
 ONE_RIGHT = [([9, 9, END], 1.0), *WRONG[1:]]
 
 
@@ -157,15 +181,13 @@ def test_stored_and_reflection_rows_reach_the_actors_update(queue, tmp_path):
     assert trainer.config.actor_rollout_ref.actor.clip_ratio_c == 3.0
     rows, _ = step(trainer, {"1+1=": ONE_RIGHT, "2+2=": WRONG})
     assert {text: len(group) for text, group in rows.items()} == {"1+1=": GROUP, "2+2=": GROUP}
-    assert sorted(row[1] for row in rows["1+1="]) == approx_rows(
-        sorted([a] * n for a, n in zip(eq3(1, 0, 0, 0), (3, 3, 2, 3), strict=True))
-    )
+    assert sorted(row[1] for row in rows["1+1="]) == approx_rows(sorted([a] * n for a in eq3(1, 0, 0, 0) for n in [3]))
     rows, metrics = step(trainer, {"1+1=": WRONG, "3+3=": WRONG})
     (recalled,) = [row for row in rows["1+1="] if row[0] == [9, 9, END]]
     others = {tuple(row[0]): row[1:3] for row in rows["1+1="] if row is not recalled}
     assert len(others) == 3 and all(set(old) == {-2.0} for _, old in others.values())
     assert recalled[2] == recalled[3] == [-1.0] * 3
-    both = all(ids in others for ids in RANKED if len(ids) == LIMIT)  # one of the four failures gave way
+    both = all(ids in others for ids in RANKED if ids[-1] == 5)  # one of the four failures gave way
     expected = eq3(*(value * both for value in RANKED.values()), 1.0)
     assert recalled[1] == approx([expected[-1]] * 3)
     assert all(
@@ -198,14 +220,19 @@ def approx_rows(rows):
 def test_the_command_of_the_example_is_taken():
     words = (Path(__file__).parents[2] / "examples" / "verl_r3.sh").read_text().split()
     overrides = [word for word in words if re.match(r"\+?[a-z_3]+[.][a-z_.3]+=", word) and "$" not in word]
-    made = R3PPOTrainer(config_of(*[word.replace("+r3.replay", "r3.replay") for word in overrides]))
+    config = config_of(*overrides, base=[])
+    validate_config(config, use_reference_policy=False, use_critic=False)
+    made = R3PPOTrainer(config)
     assert made.r3.settings.replay.k == 2 and made.correct_from == 1.0 and len(overrides) > 12
 
 
 REFUSED = {
     "algorithm.adv_estimator=grpo": "algorithm.adv_estimator=grpo; use r3",
     "actor_rollout_ref.rollout.calculate_log_probs=false": "calculate_log_probs=False; the history stores them",
-    "r3.replay.mode=add": "r3.replay.mode=add; use replace, verl fills up whole mini-batches",
+    "actor_rollout_ref.actor.clip_ratio_c=5": "actor.clip_ratio_c=5; here r3.replay.dual_clip=3.0 sets it",
+    "+r3.replay.dual_clip=null": "r3.replay.dual_clip=null; verl's loss always has a bound",
+    "distillation.enabled=true": "distillation.enabled; stored rows have no log-probs of a teacher",
+    "r3.replay.mode=add": "r3.replay.mode=add; use replace, verl fills up mini-batches",
     "r3.replay.k=4": "r3.replay.k=4 with rollout.n=4; use less",
     "+r3.replay.rehearse.share=0.5": "r3.replay.rehearse",
     "algorithm.use_kl_in_reward=true": "algorithm.use_kl_in_reward; use actor_rollout_ref.actor.use_kl_loss",
