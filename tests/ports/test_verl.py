@@ -1,6 +1,6 @@
 """R3PPOTrainer on verl's own trainer, sampler, TransferQueue and loss, on a CPU: what reaches the actor's update.
 
-The worker group alone is made up, because RayResourcePool asks for GPUs (verl/single_controller/ray/base.py:117), and the
+The worker group alone is made up, because RayResourcePool asks for GPUs (verl/single_controller/ray/base.py:147), and the
 responses are written down as AgentLoopWorkerTQ writes them (verl/trainer/ppo/v1/agent_loop_tq.py:150), because its server is
 vLLM on a GPU."""
 
@@ -41,6 +41,7 @@ BASE = [
     "actor_rollout_ref.rollout.calculate_log_probs=true", "data.train_batch_size=2", f"data.max_response_length={LIMIT}",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.actor.use_dynamic_bsz=true",
     "+r3.replay.mode=replace", "+r3.replay.k=1", "data.max_prompt_length=2000",
+    "+r3.replay.dual_clip=2.5", "algorithm.rollout_correction.rollout_is=token",
 ]  # fmt: skip
 pytestmark = [pytest.mark.slow, pytest.mark.stack]
 
@@ -131,7 +132,9 @@ def step(trainer, responses):
     for call in (trainer._balance_batch, trainer._compute_old_log_prob, trainer._compute_advantage):
         batch = call(batch, metrics=metrics)
     fields = ["prompts", "responses", "advantages", "old_log_probs", "rollout_log_probs", "input_ids", "rm_scores"]
-    data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=[*fields, "response_mask"])
+    data = tq.kv_batch_get(
+        keys=batch.keys, partition_id="train", select_fields=[*fields, "response_mask", "rollout_is_weights"]
+    )
     rows = {}
     for row, tag in zip(zip(*(data[field].unbind() for field in fields), strict=True), batch.tags, strict=True):
         assert (
@@ -147,13 +150,15 @@ def step(trainer, responses):
 
 
 def check_loss(trainer, data, rows, now=-0.5):
-    """verl's ppo_loss is the mean over all tokens of max(-r A, -clip(r) A), at most dual_clip |A| where A < 0."""
+    """verl's ppo_loss is the mean over all tokens of max(-r A, -clip(r) A), at most dual_clip |A| where A < 0, times the
+    correction of the engine's log-probs, which is 1 for a stored row."""
     losses = []
-    for _, advantages, old, _ in rows:
-        for advantage, before in zip(advantages, old, strict=True):
+    for _, advantages, old, sampled in rows:
+        for advantage, before, engine in zip(advantages, old, sampled, strict=True):
             ratio = math.exp(now - before)
             loss = max(-ratio * advantage, -min(max(ratio, 0.8), 1.2) * advantage)
-            losses.append(min(loss, -3.0 * advantage) if advantage < 0 else loss)
+            bounded = min(loss, -2.5 * advantage) if advantage < 0 else loss
+            losses.append(bounded * min(math.exp(before - engine), 2.0))
     assign_non_tensor(data, dp_size=1, batch_num_tokens=len(losses), global_batch_size=len(rows))
     output = {
         "log_probs": torch.nested.as_nested_tensor(
@@ -178,7 +183,7 @@ ONE_RIGHT = [([9, 9, END], 1.0), *WRONG[1:]]
 def test_stored_and_reflection_rows_reach_the_actors_update(queue, tmp_path):
     batches = [columns("1+1=", "2+2="), columns("1+1=", "3+3="), columns("4+4=", "2+2=")]
     trainer = trainer_in(tmp_path, batches)
-    assert trainer.config.actor_rollout_ref.actor.clip_ratio_c == 3.0
+    assert trainer.config.actor_rollout_ref.actor.clip_ratio_c == 2.5
     rows, _ = step(trainer, {"1+1=": ONE_RIGHT, "2+2=": WRONG})
     assert {text: len(group) for text, group in rows.items()} == {"1+1=": GROUP, "2+2=": GROUP}
     assert sorted(row[1] for row in rows["1+1="]) == approx_rows(sorted([a] * n for a in eq3(1, 0, 0, 0) for n in [3]))
@@ -229,8 +234,8 @@ def test_the_command_of_the_example_is_taken():
 REFUSED = {
     "algorithm.adv_estimator=grpo": "algorithm.adv_estimator=grpo; use r3",
     "actor_rollout_ref.rollout.calculate_log_probs=false": "calculate_log_probs=False; the history stores them",
-    "actor_rollout_ref.actor.clip_ratio_c=5": "actor.clip_ratio_c=5; here r3.replay.dual_clip=3.0 sets it",
-    "+r3.replay.dual_clip=null": "r3.replay.dual_clip=null; verl's loss always has a bound",
+    "actor_rollout_ref.actor.clip_ratio_c=5": "actor.clip_ratio_c=5; here r3.replay.dual_clip=2.5 sets it",
+    "r3.replay.dual_clip=null": "r3.replay.dual_clip=null; verl's loss always has a bound",
     "distillation.enabled=true": "distillation.enabled; stored rows have no log-probs of a teacher",
     "r3.replay.mode=add": "r3.replay.mode=add; use replace, verl fills up mini-batches",
     "r3.replay.k=4": "r3.replay.k=4 with rollout.n=4; use less",
