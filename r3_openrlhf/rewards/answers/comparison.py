@@ -41,7 +41,7 @@ _SCALE_WORD = re.compile(
     r"\s*(?:\\text\s*\{\s*)?(?:(hundred|thousand|million|billion|trillion)|dozen(?= [a-z]))(?:\s+([a-z ]+))?\s*\}?$"
 )
 _SCALES = {"hundred": "*10^2", "thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
-_PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:percent|percentage|pct)\b\s*\}?)$")
+_PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:per\s?cent|percentage|pct)\b\s*\}?)$")
 _BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
 _SPACED_DIGITS = re.compile(r"\d+(?: \d+)+")
 _INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?:slant)?(?![a-zA-Z])")
@@ -226,6 +226,8 @@ def _connectives_differ(answer: str, reference: str) -> bool:
 
 def _marks_differ(answer: str, reference: str) -> bool:
     """Tell whether letters carry other primes or negations: f' is not f, nor a negated p."""
+    if answer.count(":") > 1 and ":" not in reference:
+        return True  # 3:8:1 is not 3/8
     feet = _FEET.findall(answer), _FEET.findall(reference)
     if any(feet) and not all(feet) and any("\\circ" in text for text in (answer, reference) if not _FEET.search(text)):
         return True  # 30' is not 30 degrees

@@ -48,10 +48,13 @@ _IS_MINUS = re.compile(r"(?<=\s)[–—](?=\d)|(?<=is\s)(?:minus|negative)\s+(?=
 _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
 # a response, or its last line, that is only a letter: "**(C)**"; and one of a few words
 _LONE_CHOICE = re.compile(r"[\s*_$(\"'`]*([A-J]|[-+]?\d+(?:[.,]\d+)*)[\s*_$)\"'`.]*")
-_FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*")
+_FEW_WORDS = re.compile(
+    r"[\s*_\"]*([A-Za-z]+|(?i:(?:there (?:is|are) )?no [a-z ]{3,40}|all real numbers(?: (?:except|but) [-\w/ ]{1,20})?)|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*"
+)
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
 # what is before the last of several numbers
-_LISTED = re.compile(r"[\d})$]\s*(?:,\s|,\s+\$?-?\d+\$?,?\s+and\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$")
+_LISTED = re.compile(r"(?:[\d})$]|\.{3}|…)\s*(?:,\s|,\s+\$?-?\d+\$?,?\s+and\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$")
+_CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _ASKS = re.compile(r"\d[^.!?\n]*\?[\s*_]*$")  # "Is the answer 7?"
 _MEASURED = re.compile(
     r"\$(?:[^$=\n]{0,80}=)?([^$=\n]{1,60}\\(?:text|mathrm)\{[^$=\n]{1,40})\$[.\s*]*$"
@@ -205,7 +208,7 @@ def _in_json(text: str) -> FinalAnswer | None:
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """Return the answer of the last statement, or the end of a text without one."""
     end = last_line(text) or ""
-    if _ASKS.search(statement or end):
+    if _ASKS.search(statement or end) or statement and _GUESS["hedged"].search(statement):
         return None
     if statement is None:
         lone = _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
@@ -213,6 +216,8 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
             return FinalAnswer(lone[1], exact=True)
         if _is_denied(text[-STATEMENT_CHARS:]):
             return None
+        if whole := _GUESS["whole"].search(end):
+            return FinalAnswer(whole["whole"], exact=True)
         several = _GUESS["several"].search(end[-STATEMENT_CHARS // 10 :])
         if several and re.search(r",|\band\b", several["several"]):
             return FinalAnswer(several["several"].strip(" .*"), exact=True)
@@ -221,6 +226,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
         snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
     if not snippet.isascii():
         snippet = _CJK.sub(r" \g<0> ", snippet)
+    snippet = _CODE.sub(r"\1", snippet)
     snippet = _IS_MINUS.sub("-", UPRIGHT.sub(r"\1", snippet).replace("−", "-")).strip()
     if statement and (stated := _stated(snippet)):
         return FinalAnswer(stated, exact=True)
@@ -245,7 +251,7 @@ def _first_number(text: str) -> str:
     if not re.search(r"\d", text[begin:]):  # "There are thirty-one of them."
         runs = [list(run) for is_one, run in groupby(words, lambda word: is_number_word(word[0])) if is_one]
         in_words = value_in_words(" ".join(word[0] for word in runs[0])) if len(runs) == 1 else None
-        if in_words is not None and in_words > 1:
+        if in_words is not None and in_words not in (0, 1):
             return f"{text[: begin + runs[0][0].start()]}{in_words}{text[begin + runs[0][-1].end() :]}"
     sentence = _GUESS["subject"].match(text, begin)
     if sentence is None:

@@ -226,7 +226,7 @@ def _beside(text: str, other: str) -> str:
     text = _renamed(_words_beside(text, other), other)
     for pattern, is_beside, replacement in _BESIDE:
         if is_beside.search(other):
-            text = pattern.sub(replacement, text, count=1).strip() or text
+            text = pattern.sub(replacement, text).strip() or text
     if "," in other and len(_PLUS_MINUS.findall(text)) == 1 and "," not in text:
         text = f"{_PLUS_MINUS.sub('+', text)}, {_PLUS_MINUS.sub('-', text)}"
     if other[:1] == "(" and (coordinates := _coordinates(text)):

@@ -198,7 +198,7 @@ def count_of(unit: str | None) -> int | None:
 
 def _with_power(unit: str) -> tuple[str, int]:
     base, _, power = unit.partition("^")
-    return base, int(power) if power else 1
+    return (base, int(power)) if power and "/" not in unit else (unit, 1)
 
 
 def _known(words: str, power: str | None) -> str | None:

@@ -331,6 +331,8 @@ def _same_set(gold: Any, said: Any) -> bool:
     listed = (sympy.FiniteSet, sympy.Tuple)
     if not isinstance(gold, listed) and not isinstance(said, listed):
         return False
+    if any(isinstance(node, sympy.Set) and not isinstance(node, listed) for node in (gold, said)):
+        return False  # {\\emptyset} is not \\emptyset
     a, b = (node.args if isinstance(node, listed) else (node,) for node in (gold, said))
     if isinstance(gold, sympy.Tuple):
         return len(a) == len(b) and all(map(same, a, b))

@@ -17,7 +17,9 @@ from typing import Any
 
 from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
 
-DENIES = re.compile(r"(?i)\b(?:not|never|cannot|neither)\b(?! (?:only|just)\b)|n['’]t\b")
+DENIES = re.compile(r"(?i)\b(?:not|never|cannot|neither|nicht|pas)\b(?! (?:only|just)\b)|n['’]t\b")
+
+_SUBJECT = re.compile(r"^(?:The|So|Thus|Hence|Therefore)\b[^:=()\[\]{}$\\]*\b(?:is|are|was|were|equals)\b:?\s+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Kind:
     recognise: Callable[[str, str], bool]
     read: Callable[[str, str], Any]
     same: Callable[[Any, Any], bool] = operator.eq
-    find: Callable[[str, str], list[str]] = lambda sentence, problem: [sentence.removeprefix("Answer: ").strip()]
+    find: Callable[[str, str], list[str]] = lambda sentence, problem: [_SUBJECT.sub("", last_sentence(sentence)[0])]
     describe: Callable[[Any], str] = lambda value: ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
@@ -27,6 +28,7 @@ _ISO = re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(
 _NUMBERS = re.compile(r"(?P<first>\d{1,2})(?P<mark>[/.-])(?P<second>\d{1,2})(?:(?P=mark)(?P<year>\d{4}|\d\d))?")
 _CHINESE = re.compile(r"(?:(?P<year>\d{4}) ?年 ?)?(?P<month>\d{1,2}) ?月 ?(?P<day>\d{1,2}) ?[日号]")
 _CALENDAR = phrases("calendar")
+_WEEKDAY = re.compile(r"(?i)\b(mon|tue|wed|thu|fri|sat|sun)(?:(?:s|nes|rs|ur)?day)?\b")
 _IN_TEXT = re.compile(
     "|".join(re.sub(r"\?P<\w+>", "?:", p.pattern) for p in (*_SPELLED, _ISO, _CHINESE))
     + r"|\d{1,2}/\d{1,2}(?:/\d{2,4})?",
@@ -35,7 +37,14 @@ _IN_TEXT = re.compile(
 
 
 def _read(text: str, problem: str) -> Date | None:
-    text = _CALENDAR["around"].sub("", plain(text))
+    date = _without_weekday(_CALENDAR["around"].sub("", plain(text)), problem)
+    weekday = _WEEKDAY.search(text)
+    if date and date[0] and weekday and weekday[1].lower() != f"{datetime.date(date[0], *date[1:]):%a}".lower():
+        return None  # it was no Friday
+    return date
+
+
+def _without_weekday(text: str, problem: str) -> Date | None:
     for pattern in (*_SPELLED, _ISO, _CHINESE):
         if said := pattern.fullmatch(text):
             month = int(said["month"]) if said["month"].isdigit() else _MONTHS[said["month"].lower()]
@@ -49,9 +58,12 @@ def _read(text: str, problem: str) -> Date | None:
 
 
 def _checked(year: str | None, month: int, day: int) -> Date | None:
-    if not (1 <= month <= 12 and 1 <= day <= (29 if month == 2 else 30 if month in (4, 6, 9, 11) else 31)):
+    number = (2000 + int(year) if len(year) == 2 else int(year)) if year else None
+    try:
+        datetime.date(number or 2000, month, day)
+    except ValueError:
         return None
-    return (2000 + int(year) if len(year) == 2 else int(year)) if year else None, month, day
+    return number, month, day
 
 
 def _recognise(reference: str, problem: str) -> bool:

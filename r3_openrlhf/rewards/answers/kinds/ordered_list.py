@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind
-from r3_openrlhf.rewards.answers.parts import split_parts
+from r3_openrlhf.rewards.answers.kinds import DENIES, Kind
+from r3_openrlhf.rewards.answers.parts import split_parts, without_head
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND, plain
 
 _ORDER = phrases("order")
 _CHAIN = re.compile(r"\s*(?:<|>|\\(?:lt|gt|le|ge|leq|geq)(?![a-zA-Z])|≤|≥)\s*")
+_NAMED = re.compile(r"\s*([a-z])\s*=")
+_SET_OF_ONE = re.compile(r"^\s*\\?\{\s*(\([^(){}]*\))\s*\\?\}\s*$")
 _SEPARATOR = re.compile(
-    r"\s*;\s*|\s*,?\s*(?:\\text\s*\{\s*(?:and|then)\s*\}|(?<![a-zA-Z\\])(?:and|then)(?![a-zA-Z]))\s*,?\s*|\s*(?:\\to|→|->|\\rightarrow)\s*"
+    r"\s*;\s*|\s*\\q?quad(?![a-zA-Z])\s*|\s*,?\s*(?:\\text\s*\{\s*(?:and|then)\s*\}|(?<![a-zA-Z\\])(?:and|then)(?![a-zA-Z]))\s*,?\s*|\s*(?:\\to|→|->|\\rightarrow)\s*"
 )
 
 
 def _read(text: str, problem: str) -> list[str] | None:
-    text = TEXT_COMMAND.sub(r"\1", text.strip().strip("$").rstrip("."))
+    text = without_head(TEXT_COMMAND.sub(r"\1", text.strip().strip("$`").rstrip(".")))
+    text = _SET_OF_ONE.sub(r"\1", text)
+    if DENIES.search(text):
+        return None
     if (links := _CHAIN.split(text))[1:]:
         falls = re.search(r">|\\g|≥", text) is not None
         return links if falls == (_ORDER["down"].search(problem) is not None) else links[::-1]
@@ -25,6 +30,9 @@ def _read(text: str, problem: str) -> list[str] | None:
     if parts is None or parts[0] not in ("", "()", "{}", "[]"):
         return None
     values = parts[1]
+    named = [_NAMED.match(value) for value in values]
+    if len({name[1] for name in named if name}) == len(values):  # "y=2, x=-1" as (x,y)
+        values = [value.partition("=")[2].strip() for value in sorted(values)]
     if len(values) == 1 and re.fullmatch(r"[A-Z]{2,10}|[a-z]{2,10}", plain(text)):
         return list(plain(text))
     return values if len(values) > 1 else None

@@ -19,6 +19,7 @@ _PARTS = {"half past": 30, "quarter past": 15, "quarter to": -15}
 _IN_TEXT = re.compile(
     r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b|\b(?:half|(?:a )?quarter) (?:past|to) \w+"
 )
+_SPOKEN_HALF = re.compile(r"\s*(?:in the (?:morning|afternoon|evening)|at night|[ap]\.? ?m\.?)$")
 _SAID = re.compile(r"(?i)[ap]\.? ?m\.?\b|o'?clock")
 
 
@@ -27,10 +28,11 @@ def _read(text: str, problem: str) -> Time | None:
     name = re.sub(r"^(?:at|exactly|about) ", "", text.lower())
     if name in _NAMED:
         return 0, _NAMED[name]
-    part, _, words = name.removeprefix("a ").rpartition(" ")
+    spoken = _SPOKEN_HALF.sub("", name)
+    part, _, words = spoken.removeprefix("a ").rpartition(" ")
     if part in _PARTS and (o_clock := int(words) if words.isdecimal() else value_in_words(words)):
         clock = int(o_clock) * 60 + _PARTS[part]
-        text = f"{(clock // 60 - 1) % 12 + 1}:{clock % 60:02d}"
+        text = f"{(clock // 60 - 1) % 12 + 1}:{clock % 60:02d}{name[len(spoken) :]}"
     said = _CLOCK["time"].fullmatch(text) or _CLOCK["time"].fullmatch(text + ".")
     if said is None or not (said["minute"] or said["half"]):
         return None
@@ -38,7 +40,7 @@ def _read(text: str, problem: str) -> Time | None:
     half = _HALVES.get(re.sub("[ .]", "", (said["half"] or "").lower()), "")
     if hour > 24 or minute > 59 or second > 59 or half and hour > 12:
         return None
-    if hour > 12 or hour == 0:
+    if hour > 12 or hour == 0 or not half and said["hour"][0] == "0":  # 03:45 is of 24 hours
         half = "p" if 12 < hour < 24 else "a"
     return hour % 12 * 3600 + minute * 60 + second, half
 

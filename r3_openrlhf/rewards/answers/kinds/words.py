@@ -20,6 +20,10 @@ _NAME = re.compile(
     r"[A-Z]{3,}|(?=[XL]*[IV])[IVXL]{2,}|(?=.*([a-zA-Z]),.*\1)[a-zA-Z](?:, ?[a-zA-Z])+"
     r"|(?:an|am|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)"
 )
+_ASKS_WHO = re.compile(r"(?i)\b(?:who|which|whose)\b")
+_IS_THE_ONE = re.compile(
+    r"(?:(?:So|Thus|Hence|Therefore),? )?((?:[A-Z][\w'’.-]*(?: |$)){1,3})(?:is|was|has|had) the\b"
+)
 _AROUND_A_NAME = re.compile(r"\\triangle(?![a-zA-Z])|(?<=[IVX]) only(?=\}?$)")
 
 
@@ -44,6 +48,13 @@ def _read(text: str, problem: str) -> str | None:
     return normal_words(_AROUND_A_NAME.sub("", text)) or None if len(text) < 400 else None
 
 
+def _find(sentence: str, problem: str) -> list[str]:
+    """Return the last sentence, or its subject where the problem asks who or which: "Evelyn is the fastest."."""
+    (last,) = last_sentence(sentence)
+    subject = _IS_THE_ONE.match(last) if _ASKS_WHO.search(problem) else None
+    return [subject[1] if subject else last]
+
+
 def word_f1(said: str, wanted: str) -> float:
     """F1 of the words that two texts share, as for SQuAD: articles, case and punctuation aside."""
     a, b = (
@@ -59,5 +70,5 @@ KIND = Kind(
     rank=45,
     recognise=_recognise,
     read=_read,
-    find=last_sentence,
+    find=_find,
 )
