@@ -151,8 +151,8 @@ def test_other_ways_to_write_it_are_right(grade_many):
 
 
 def test_the_documented_table_is_the_one_in_force():
-    lines = (Path(__file__).parents[3] / "docs/rewards.md").read_text(encoding="utf-8").splitlines()
-    for kind, names in (("guarded", GUARDED_DATA_SETS), ("refused, with a sentence", REFUSED_DATA_SETS)):
-        (line,) = [line for line in lines if line.startswith(f"| {kind} |")]
-        assert set(re.findall(r"`(\w+)`", line)) == set(names)
-    assert f"| as they are | the other {len(DATASETS) - len(GUARDED_DATA_SETS) - len(REFUSED_DATA_SETS)} |" in lines
+    text = (Path(__file__).parents[3] / "docs/rewards.md").read_text(encoding="utf-8")
+    names = ", ".join(f"`{name}`" for name in sorted(REFUSED_DATA_SETS))
+    count = len(DATASETS) - len(GUARDED_DATA_SETS) - len(REFUSED_DATA_SETS)
+    assert f"| refused, with a sentence | {names} |" in text
+    assert f"| guarded | {len(GUARDED_DATA_SETS)}, as" in text and f"| as they are | the other {count} |" in text
