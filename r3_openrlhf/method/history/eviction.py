@@ -17,24 +17,17 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from r3_openrlhf.method.types import Context
 
 # In a set, the longest staying first: `rows_over` reversed. Context 0: plain, verdict 0: right.
-_ABOVE = """
-WITH rich AS MATERIALIZED (
-    SELECT problem, verdict FROM rollouts r WHERE evicted_at IS NULL AND {kept}
-    GROUP BY problem, verdict HAVING count(*) > :level),
-placed AS (
-    SELECT r.id, r.step, r.content, r.verdict,
+_LEAVING = """
+SELECT id, bytes FROM (
+    SELECT r.id, r.bytes, r.step, r.content, r.verdict,
            row_number() OVER (
                PARTITION BY r.problem, r.verdict ORDER BY r.context <> 0, r.step DESC, r.content DESC) AS place
-    FROM rich CROSS JOIN rollouts r
-    ON r.problem = rich.problem AND r.verdict = rich.verdict AND r.evicted_at IS NULL AND {kept})
-SELECT id FROM placed WHERE place > :level ORDER BY place DESC, place = 1 AND verdict = 0, step, content, id
+    FROM rollouts r WHERE evicted_at IS NULL AND {kept})
+ORDER BY place DESC, place = 1 AND verdict = 0, step, content, id LIMIT ?
 """
-_SIZES = "SELECT count(*) FROM rollouts r WHERE evicted_at IS NULL AND {kept} GROUP BY problem, verdict"
 _WITHOUT_STATE = "NOT EXISTS (SELECT 1 FROM states s WHERE s.rollout = r.id)"
 
 
@@ -66,13 +59,8 @@ def richest_first(connection: sqlite3.Connection, *, surplus: int, live: int) ->
     The caller evicts each row before it asks for the next, and stops when enough have left.
     `surplus` of the `live` bytes have to go; it only decides how many rows are looked up at a time.
     """
+    (rows,) = connection.execute("SELECT count(*) FROM rollouts WHERE evicted_at IS NULL").fetchone()
+    some = 1 + surplus * rows // max(1, live)
     for kept in (_WITHOUT_STATE, "true"):
-        sizes = np.array(connection.execute(_SIZES.format(kept=kept)).fetchall(), dtype=int).ravel()
-        leave = -(-surplus * int(sizes.sum()) // max(1, live))
-        # the largest size to which the sets can be cut so that as many rows leave
-        level = max((cut for cut in range(sizes.max(initial=0)) if (sizes - cut).clip(0).sum() >= leave), default=0)
-        while level >= 0:
-            for (row,) in connection.execute(_ABOVE.format(kept=kept), {"level": level}).fetchall():
-                (size,) = connection.execute("SELECT bytes FROM rollouts WHERE id = ?", (row,)).fetchone()
-                yield row, size
-            level -= 1
+        while found := connection.execute(_LEAVING.format(kept=kept), (some,)).fetchall():
+            yield from found
