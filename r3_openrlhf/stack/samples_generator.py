@@ -14,10 +14,9 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from openrlhf.trainer.ppo_utils import samples_generator
@@ -36,7 +35,8 @@ from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
 from r3_openrlhf.stack.step_metrics import TOOL_COUNTS
 from r3_openrlhf.stack.work import work_of
 
-TOTALS = ("generated_tokens_total", "collected_tokens_total", "warm_start_tokens_total")
+GENERATED, COLLECTED, WARM_START = "generated_tokens_total", "collected_tokens_total", "warm_start_tokens_total"
+TOTALS = (GENERATED, COLLECTED, WARM_START)  # over all resumes
 NO_PROMPTS = StepPrompts([], reflection=[])
 NO_STATES = ChosenStates([], {})
 COUNTS = (
@@ -60,15 +60,11 @@ def keep_order(strategy: Any, config: R3Config) -> None:
     strategy.setup_dataloader = in_order
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFacts:
-    """Counts of one batch of rollouts. `epoch`: of this batch; `next_epoch`: of the next batch."""
+class BatchFacts(NamedTuple):
+    """Metrics of one batch of rollouts, its epoch among them, and the epoch of the next one."""
 
-    epoch: int
+    metrics: dict[str, float]
     next_epoch: int
-    prompts: dict[str, float]  # metrics: problems reflected on, or why not
-    seconds: float  # on what R³ adds
-    counts: dict[str, float]
 
 
 class R3SamplesGenerator(SamplesGenerator):
@@ -93,8 +89,8 @@ class R3SamplesGenerator(SamplesGenerator):
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
         self._cut_short = False  # did the budget end the last epoch before its time?
-        self.tokens = 0  # response tokens sampled for training so far, whatever became of them
-        self.begun: dict[str, float] = {}  # tokens of what came before step 1, by the other TOTALS
+        # response tokens sampled for training since the run began, whatever became of them; others of TOTALS
+        self.totals = {GENERATED: 0.0}
         self._occasion = "held out"  # of sampling that is not for training
         self._counts: Counter[str] = Counter()  # since the last step
 
@@ -181,18 +177,18 @@ class R3SamplesGenerator(SamplesGenerator):
         size = settings.batch_size * settings.n_samples_per_prompt
         number = start = 0
         asked = [uid for uid in self._problems if uid not in found]
-        while asked and self.tokens < most:
+        while asked and self.totals[GENERATED] < most:
             self._occasion = f"collect {number}"  # with seeds each round has its own
             batch = [self._problems[uid] for uid in asked[start : start + size]]
             rollouts = self.generate_held_out(*map(list, zip(*batch, strict=True)), **generate_kwargs)
-            self.tokens += sum(one.num_sampled_tokens for one in rollouts)
+            self.totals[GENERATED] += sum(one.num_sampled_tokens for one in rollouts)
             right = [one for one in rollouts if one.verdict is Verdict.CORRECT]
             found.update(one.uid for one in right)
             collected += [dataclasses.replace(one, context=Context.IMPORTED, origin="collected") for one in right]
             start += size
             if start >= len(asked):
                 asked, start, number = [uid for uid in asked if uid not in found], 0, number + 1
-        self._occasion, self.begun["collected_tokens_total"] = "held out", float(self.tokens)
+        self._occasion, self.totals[COLLECTED] = "held out", self.totals[GENERATED]
         return collected
 
     def take_counts(self) -> dict[str, float]:
@@ -201,29 +197,14 @@ class R3SamplesGenerator(SamplesGenerator):
         keys = (*COUNTS, *(TOOL_COUNTS if self.config.agents.tools else ()))
         return {key: float(counts[key]) for key in keys} | self.totals
 
-    @property
-    def totals(self) -> dict[str, float]:
-        """Tokens since the run began, over all resumes: TOTALS, without those that it has not."""
-        return {"generated_tokens_total": float(self.tokens), **self.begun}
-
-    @totals.setter
-    def totals(self, line: Mapping[str, float]) -> None:
-        self.begun = {key: float(line[key]) for key in TOTALS if key in line}
-        self.tokens = int(self.begun.pop("generated_tokens_total"))
-
     def take_facts(self) -> BatchFacts:
         """Return metrics of the last batch; counts as take_counts."""
-        return BatchFacts(
-            epoch=self.epoch_of_batch,
-            next_epoch=self.epoch,
-            prompts=self.prompts.metrics(),
-            seconds=self.seconds,
-            counts=self.take_counts(),
-        )
+        own = {"epoch": float(self.epoch_of_batch), "r3/time/generator_s": self.seconds}
+        return BatchFacts(self.take_counts() | own | self.prompts.metrics(), next_epoch=self.epoch)
 
     def _budget_is_spent(self) -> bool:
         budget = self.config.train.max_generated_tokens
-        return budget is not None and self.tokens >= budget
+        return budget is not None and self.totals[GENERATED] >= budget
 
     def _generate_vllm(self, dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs):
         self._cut_short = False
@@ -345,7 +326,7 @@ class R3SamplesGenerator(SamplesGenerator):
         if experience.scores is not None:  # dynamic filtering looks at verdicts, not credit
             experience.scores = torch.tensor([float(experience.r3_rollout.verdict is Verdict.CORRECT)])
         if self._training:
-            self.tokens += experience.r3_rollout.num_sampled_tokens
+            self.totals[GENERATED] += experience.r3_rollout.num_sampled_tokens
             self._counts["generated_tokens"] += experience.r3_rollout.num_sampled_tokens
             self._counts["responses"] += 1
             self._counts.update(response["r3"].get("tools", {}))

@@ -38,7 +38,14 @@ from r3_openrlhf.stack.experience_maker import StockExperienceMaker
 from r3_openrlhf.stack.experience_values import logprobs_of, values_of_prefixes
 from r3_openrlhf.stack.imported import measured, rows_to_begin_with, write_beginning
 from r3_openrlhf.stack.phases import Phase, announce
-from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator, keep_order
+from r3_openrlhf.stack.samples_generator import (
+    COLLECTED,
+    TOTALS,
+    WARM_START,
+    BatchFacts,
+    R3SamplesGenerator,
+    keep_order,
+)
 from r3_openrlhf.stack.step_warnings import kept, trend_warnings
 from r3_openrlhf.stack.trackers import describe_wandb_run, log_completions, name_wandb_run, user_tracker
 from r3_openrlhf.stack.warm_start import warm_start
@@ -109,14 +116,15 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             if begun:
                 self.samples_generator.totals = begun
             else:
-                self._begin(self.history)
-            self.broadcast_to_vllm()
+                self._begin(self.history, states)
+            if WARM_START in self.samples_generator.totals:
+                self.broadcast_to_vllm()
         self._at(step)
         self.samples_generator.epoch = states["episode"] + 1
         if step:  # a line is on disk before its checkpoint
             lines = self.run.read_metrics()
             self._trends = [kept(line) for line in lines]
-            self.samples_generator.totals = lines[-1]
+            self.samples_generator.totals = {key: lines[-1][key] for key in TOTALS if key in lines[-1]}
         if self._evaluation_is_due():  # or the run was killed before this one
             if step:
                 self.broadcast_to_vllm()  # upstream does so only after this method
@@ -127,7 +135,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.clock.next_step()
         return states
 
-    def _begin(self, history: HistoryStore) -> None:
+    def _begin(self, history: HistoryStore, states: dict) -> None:
         """Commit the imported successes as step 0, with their log-probs under the first policy, and
         those that it finds itself (rollout.collect.share); train on both (warm_start). A checkpoint of
         step 0 keeps what took tokens."""
@@ -141,7 +149,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             announce(self.run, Phase.SAMPLING)
             kwargs = self.generate_kwargs | {"n_samples_per_prompt": 1}
             collected = generator.collect({one.uid for one in rows}, **kwargs)
-            found = f"{len(collected):,} successes in {generator.tokens:,} tokens before step 1"
+            found = f"{len(collected):,} successes in {generator.totals[COLLECTED]:,.0f} tokens before step 1"
             sentences.append(f"rollout.collect.share={share}: {found}")
             rows += collected
         history.commit_step(0, 1, rows)
@@ -149,7 +157,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             announce(self.run, Phase.UPDATE)
             warm_start(actors, rows, self.args, passes=passes, pad_token_id=self.tokenizer.pad_token_id)
             tokens = passes * sum(len(one.prompt_ids) + one.num_tokens for one in rows)
-            generator.begun["warm_start_tokens_total"] = float(tokens)
+            generator.totals[WARM_START] = float(tokens)
             before, after = ([one.response_logprobs for one in rows], logprobs_of(actors, rows))
             means = [np.mean([one.mean() for one in logprobs]) for logprobs in (before, after)]
             trained = f"{tokens:,} tokens of {len(rows):,} successes; {means[0]:.2f} -> {means[1]:.2f} nats a token"
@@ -157,9 +165,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         write_beginning(config, self.run, sentences, aside)
         for sentence in sentences:
             announce(self.run, Phase.LOADING, warning=sentence)
-        if generator.begun and config.checkpoint.save_steps != -1:
-            first = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
-            self._save(0, {}, first | {"begun": generator.totals}, now=True)
+        if len(generator.totals) > 1 and config.checkpoint.save_steps != -1:
+            self._save(0, {}, states | {"begun": generator.totals}, now=True)
 
     def _at(self, step: int) -> None:
         self.samples_generator.step = self.experience_maker.step = step
@@ -205,22 +212,13 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if "policy" in found:
             status |= {"loss": status["policy_loss"], "grad_norm": status["actor_grad_norm"]}
         started = time.perf_counter()
-        self.r3.remember(maker.kept_rollouts(), step=global_step - 1, epoch=facts.epoch)
+        self.r3.remember(maker.kept_rollouts(), step=global_step - 1, epoch=int(facts.metrics["epoch"]))
         history_s = time.perf_counter() - started
         status.update(maker.metrics)
         if self.config.data.sources:
             sources = [Label.from_json(sample.labels[0]).source for sample in rollout_samples]
             status.update(source_metrics(sources, [sample.r3_rollout for sample in rollout_samples]))
-        status.update(facts.counts)
-        status.update(
-            {
-                "epoch": float(facts.epoch),
-                **facts.prompts,
-                "r3/time/generator_s": facts.seconds,
-                "r3/time/bounds_s": seconds_on_bounds,
-                "r3/time/history_s": history_s,
-            }
-        )
+        status.update(facts.metrics | {"r3/time/bounds_s": seconds_on_bounds, "r3/time/history_s": history_s})
         status["r3/time/added_s"] = sum(value for key, value in status.items() if key.startswith("r3/time/"))
         self._at(global_step)
         self._warn(maker.warnings)

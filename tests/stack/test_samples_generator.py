@@ -202,7 +202,7 @@ def test_held_out_problems_leave_no_trace_in_training(engine):
     found = made.generate_held_out(prompts, labels, n_samples_per_prompt=4, temperature=0.5, max_len=10**9)
     assert sorted(rollout.uid for rollout in found) == ["p3"] * 4 + ["p4"] * 4 + ["p5"] * 4  # all wrong, none dropped
     steps, rest = steps_of(made)
-    assert (steps, made.tokens, before["generated_tokens_total"]) == ([], 222, 22)
+    assert (steps, made.totals["generated_tokens_total"], before["generated_tokens_total"]) == ([], 222, 22)
     assert filter_counts(rest) == (1, 200, 0, 0)
 
 
@@ -221,8 +221,8 @@ def test_groups_from_states_take_the_places_of_problems(engine):
         assert [(one.context, one.prefix_tokens) for one in found] == [("plain", 0)] * 2 + [("prefix", 1)] * 2
         assert found[2].response_logprobs[0] == -0.5 and Label.from_json(rows[2].labels[0]).prefix == [1]
         facts = generator.take_facts()
-        assert facts.prompts["r3/rrl/continued"] == 1 and facts.prompts["r3/rrl/not_drawn"] == 0
-        assert facts.counts["generated_tokens"] == 2 * 1 + 2 * 1000  # what was given cost nothing
+        assert facts.metrics["r3/rrl/continued"] == 1 and facts.metrics["r3/rrl/not_drawn"] == 0
+        assert facts.metrics["generated_tokens"] == 2 * 1 + 2 * 1000  # what was given cost nothing
 
 
 def test_collection_asks_what_is_not_solved_until_its_share_is_spent(engine):
