@@ -9,7 +9,7 @@ import torch  # noqa: E402
 from openrlhf.models import Actor  # noqa: E402
 
 from r3_openrlhf.method.core.entropy import entropy_statistics  # noqa: E402
-from r3_openrlhf.stack.policy_actor import R3PolicyActor, bytes_of_others, logprobs_and_entropy  # noqa: E402
+from r3_openrlhf.stack.policy_actor import R3PolicyActor, logprobs_and_entropy  # noqa: E402
 from r3_openrlhf.stack.policy_update import R3ReplayBuffer  # noqa: E402
 from tests.stack.mixed_rows import experience_of, mixed_rows  # noqa: E402
 
@@ -79,9 +79,3 @@ def test_the_buffer_hands_out_every_row_once_in_its_window(packing):
     assert [len(batch) for batch in given] == [3, 2, 3, 2]
     with pytest.raises(ValueError, match="10 rows on this rank do not make 3 equal windows"):
         buffer.lay_out(windows=3, micro_batch_size=3, seed=None)
-
-
-def test_what_a_sleeping_engine_keeps_is_what_is_not_the_policy_s(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (30, 80), raising=False)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 45)
-    assert bytes_of_others() == 5

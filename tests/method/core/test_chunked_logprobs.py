@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.method.core.entropy import token_logprobs_and_entropy
-from r3_openrlhf.stack.chunked_logprobs import chunked_logprobs, chunked_logprobs_and_entropy
+from r3_openrlhf.stack.chunked_logprobs import chunked_logprobs
 
 
 def drawn(seed, *, tokens=7, hidden=5, vocabulary=11, dtype=torch.float64):
@@ -88,13 +87,6 @@ def test_many_chunks_of_a_bfloat16_weight_gradient_do_not_lose_the_small_ones():
         lambda h, w: chunked_logprobs(h, w, labels, chunk_tokens=1), hidden, weight, torch.ones(2048)
     )
     assert gradient.flatten().tolist() == [1024.0, -1024.0]
-
-
-def test_logprobs_and_entropy_are_those_of_the_logits():
-    hidden, weight, labels, _ = drawn(3, dtype=torch.float32)
-    found = chunked_logprobs_and_entropy(hidden, weight, labels, chunk_tokens=3, temperature=0.5)
-    expected = token_logprobs_and_entropy(hidden @ weight.T, labels, temperature=0.5)
-    torch.testing.assert_close(found, expected)
 
 
 def test_no_tensor_of_all_logits_is_made(monkeypatch):

@@ -21,11 +21,6 @@ ENTROPIES = lists(floats(0, 12), min_size=1, max_size=60)
 # ── entropy per token -> statistics of a response ──
 
 
-def test_statistics_by_hand():  # floor(.2 * 10) = 2 largest: 2 and 1
-    peak, global_ = entropy_statistics([0.1, 0, 2, 0.3, 1, 0, 0.2, 0.4, 0, 0], peak_fraction=0.2)
-    assert (peak, global_) == (approx(1.5), approx(0.4))
-
-
 def test_statistics_of_given_vectors(vectors):
     for case in vectors["entropy_statistics"]:
         found = entropy_statistics(case["entropies"], peak_fraction=case["peak_fraction"])

@@ -105,15 +105,6 @@ def test_undecided_bounds_hold_two_points_that_differ(boxes_and_points):
         )
 
 
-def test_bounds_by_hand():
-    assert bounds_decide([3, 1], [4, 2], [0.1, 0.3], [0.2, 0.4])  # row 0 dominates for certain
-    assert bounds_decide([3, 1], [4, 3], [0.3, 0.1], [0.4, 0.2])  # neither can
-    assert not bounds_decide([3, 1], [4, 3.5], [0.1, 0.3], [0.2, 0.4])  # the peaks overlap
-    assert not bounds_decide([3, 1], [4, 2], [0.1, 0.3], [0.35, 0.4])  # the globals overlap
-    assert not bounds_decide([3, 1], [4, 2], [0.1, 0.2], [0.2, 0.4])  # the globals may be equal
-    assert not bounds_decide([2, 1], [3, 2], [0.1, 0.3], [0.2, 0.4])  # the peaks may be equal
-
-
 @pytest.mark.parametrize(
     ("outcome", "ranking", "centred", "rewards"),
     [
@@ -135,9 +126,3 @@ def test_one_score_by_hand():
     assert score_rewards([-1.0], max_reward=0.6) == [0.0]
     assert mean_logprob([-1.0, -0.5, 0.0]) == -0.5
     assert mean_logprob([-0.5] * 7) == mean_logprob([-0.5] * 2)  # length alone is worth nothing
-
-
-@given(lists(floats(-50, 0), min_size=1, max_size=30), integers(0, 10**6))
-def test_the_order_of_tokens_changes_no_mean_logprob(logprobs, seed):
-    shuffled = random.Random(seed).sample(logprobs, len(logprobs))
-    assert mean_logprob(shuffled) == mean_logprob(logprobs) == approx(sum(logprobs) / len(logprobs), abs=1e-9)
