@@ -5,7 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile, sampled
 from r3_openrlhf.method.errors import DataError, TrainingStopped
@@ -25,13 +27,18 @@ PROBLEMS = {f"{a} + {b}": str(a + b) for a in range(1, 9) for b in (2, 3)}
 
 
 @pytest.fixture
-def config(tmp_path):
+def settings(tmp_path):
     lines = [json.dumps({"problem": problem, "answer": answer}) for problem, answer in PROBLEMS.items()]
     (tmp_path / "train.jsonl").write_text("\n".join(lines[:-1]))
     (tmp_path / "held_out.jsonl").write_text(lines[-1])
     paths = (f"data.path={tmp_path / 'train.jsonl'}", f"held_out.path={tmp_path / 'held_out.jsonl'}")
     own = ("data.task=exact", "data.answer_key=answer", "rollout.batch_size=8", "rollout.max_new_tokens=8")
-    return load_config("cpu_smoke", [f"model.path={MODEL}", *paths, *own, f"run_dir={tmp_path / 'run'}"])
+    return [f"model.path={MODEL}", *paths, *own, f"run_dir={tmp_path / 'run'}"]
+
+
+@pytest.fixture
+def config(settings):
+    return load_config("cpu_smoke", settings)
 
 
 def imported(config, rows, tmp_path, **options):
@@ -126,6 +133,14 @@ def test_a_run_begins_with_what_its_first_policy_could_say(config, tmp_path):
             begin(config, run, tokenizer, mean=-5.0)
     settings.foreign = True
     assert len(begin(config, run, tokenizer, mean=-5.0)[0]) == 2
+
+
+def test_the_command_takes_the_settings_of_a_run_with_a_warm_start(settings, tmp_path):
+    """Which without history.start would have nothing to train on."""
+    (tmp_path / "solved.jsonl").write_text(json.dumps(RIGHT))
+    command = ["history", "import", str(tmp_path / "solved.jsonl"), "--into", str(tmp_path / "start")]
+    done = CliRunner().invoke(main, [*command, "experiment=cpu_smoke", *settings, "replay.imported.warm_start=2"])
+    assert done.exit_code == 0 and "successes: 1" in done.output, done.output
 
 
 def test_another_prompt_or_another_import_is_refused(config, tmp_path):

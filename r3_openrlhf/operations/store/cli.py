@@ -97,7 +97,8 @@ def import_(source: str, settings: tuple[str, ...], into: Path, **options: Any) 
     from r3_openrlhf.config.loading import load_config, split_settings
     from r3_openrlhf.operations.store.importing import import_successes
 
-    config = load_config(*split_settings(settings, command="history import"))
+    experiment, overrides = split_settings(settings, command="history import")
+    config = load_config(experiment, [*overrides, "replay.imported.warm_start=0"])  # it trains nothing
     click.echo("\n".join(_lines(import_successes(source, into, config, **options))))
 
 
