@@ -1,5 +1,4 @@
-"""The pictures of docs/runs.md: each page of `r3 view`, in Chromium, of runs that tests/view/story.py writes. Sheets show every
-page in both modes, on a wide screen and on a phone.
+"""The pictures of docs/runs.md: pages of `r3 view`, in Chromium, of runs that tests/view/story.py writes.
 
 python tools/viewer_screenshots.py                       # into docs/figures/viewer/
 python tools/viewer_screenshots.py --run runs/quickstart # of a run of yours
@@ -19,15 +18,12 @@ REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from r3_openrlhf.view.library import Library  # noqa: E402
-from r3_openrlhf.view.report import report  # noqa: E402
 from r3_openrlhf.view.run_reader import RunReader  # noqa: E402
 from tests.view.conftest import wait_for_counts  # noqa: E402
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--force-device-scale-factor=1")
 TOKEN = "of-these-pictures-alone"
 WIDTH, HEIGHT = 1360, 860
-PHONE = 390
-SHEET = ("run", "ranking", "tokens", "problem", "search", "compare")
 
 
 def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
@@ -59,10 +55,7 @@ def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
         "ranking": (f"{name}/step/{step}/{ranked}", "[data-heat=entropy]"),
         "tokens": (f"{name}/tokens/{step}/{of_old.index(longest)}/{old}", "[data-heat=ratio]:enabled"),
         "problem": (f"{name}/problem/{recalled.partition('/')[2]}", ""),
-        "search": ("/search?q=symmetry+counts&verdict=wrong", ""),
-        "dark": (f"{name}/step/{step}/{ranked}", "[data-heat=entropy]"),
-        "files": (f"{name}/files", ""),
-        "report": ("", ""),
+        "problems": (f"{name}/problems", ""),
     }
 
 
@@ -76,11 +69,9 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
     library = Library(paths)
     run, *others = library.runs.values()
     pages = pages_of(run)
-    report_file = cache / "report.html"
-    report_file.write_text(report(library), encoding="utf-8")
     if len(library.evaluations) > 1:
         a, b, *_ = library.evaluations
-        pages |= {"evaluation": (f"/{a}", ""), "compare": (f"/compare/{a}/{b}", "")}
+        pages["compare"] = f"/compare/{a}/{b}", ""
     if others:
         pages |= {"runs": ("/?arms=1", ""), "arms": ("/compare", "")}
     command = [
@@ -104,29 +95,16 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
-            for scheme in ("light", "dark"):
-                for width in (WIDTH, PHONE):
-                    size, password = {"width": width, "height": HEIGHT}, {"username": "any", "password": TOKEN}
-                    page = browser.new_page(viewport=size, color_scheme=scheme, http_credentials=password)
-                    page.goto(address)
-                    wait_for_counts(page, run.steps()[-1])
-                    for name, (path, click) in pages.items():
-                        file = cache / f"{name}-{scheme}-{width}.png"
-                        shoot(page, report_file.as_uri() if name == "report" else address + path, click, file)
-                    page.close()
+            size, password = {"width": WIDTH, "height": HEIGHT}, {"username": "any", "password": TOKEN}
+            page = browser.new_page(viewport=size, http_credentials=password)
+            page.goto(address)
+            wait_for_counts(page, run.steps()[-1])
+            for name, (path, click) in pages.items():
+                shoot(page, address + path, click, target / f"{name}.png")
             browser.close()
     finally:
         server.terminate()
         server.wait()
-    for name in pages.keys() - {"report"}:
-        shutil.copy(cache / f"{name}-{'dark' if name == 'dark' else 'light'}-{WIDTH}.png", target / f"{name}.png")
-    sheet([target / f"{name}.png" for name in SHEET if name in pages], target / "views.webp")
-    for scheme in ("light", "dark"):
-        for width, place in ((WIDTH, "wide"), (PHONE, "phone")):
-            files = [cache / f"{name}-{scheme}-{width}.png" for name in pages if name != "dark"]
-            sheet(
-                files, target / f"{place}-{scheme}.webp", columns=4 if width == WIDTH else 8, width=width, quality=40
-            )
     for file in sorted(target.glob("*.png")):
         shrink(file)
         print(f"{file}  {file.stat().st_size / 1000:.0f} kB")
@@ -135,37 +113,14 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
 def shoot(page, address: str, click: str, file: Path) -> None:
     """The first screen of a page."""
     page.goto(address, wait_until="networkidle")
-    if click and page.viewport_size["width"] > PHONE and page.locator(click).count():
+    if click and page.locator(click).count():
         page.locator(click).click()
         page.locator(".heat .h1").first.wait_for()
         page.mouse.move(0, 0)
     end = page.evaluate(
         "Math.ceil(Math.max(...[...document.querySelector('main').children].map(e => e.getBoundingClientRect().bottom)))"
     )
-    width = page.viewport_size["width"]
-    page.screenshot(path=file, clip={"x": 0, "y": 0, "width": width, "height": min(HEIGHT, end + 20)})
-
-
-def sheet(files: list[Path], target: Path, *, columns: int = 2, width: int = WIDTH, quality: int = 65) -> None:
-    """The pictures at half their size, in columns."""
-    from PIL import Image
-
-    full, width, height, gap = width, width // 2, HEIGHT // 2, 12
-    rows = -(-len(files) // columns)
-    whole = Image.new("RGB", (columns * (width + gap) - gap, rows * (height + gap) - gap), "#8a949c")
-    for place, file in enumerate(files):
-        with Image.open(file) as picture:
-            part = (
-                picture.convert("RGB").crop((0, 0, full, HEIGHT))
-                if picture.height >= HEIGHT
-                else picture.convert("RGB")
-            )
-            page = Image.new("RGB", (full, HEIGHT), part.getpixel((1, part.height - 1)))
-            page.paste(part)
-            small = page.resize((width, height), Image.Resampling.LANCZOS)
-        whole.paste(small, (place % columns * (width + gap), place // columns * (height + gap)))
-    whole.save(target, quality=quality, method=6)
-    print(f"{target}  {target.stat().st_size / 1000:.0f} kB")
+    page.screenshot(path=file, clip={"x": 0, "y": 0, "width": WIDTH, "height": min(HEIGHT, end + 20)})
 
 
 def shrink(file: Path) -> None:
