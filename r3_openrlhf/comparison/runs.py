@@ -163,7 +163,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
     Where the problems are drawn with the run's seed (data.reasoning_gym.seed=${train.seed}), runs
     of one seed must have the same ones."""
     runs = sorted(runs, key=lambda run: (run.arm, run.seed, str(run.path)))
-    anew = all(_problem_seed(run) == run.seed for run in runs)
+    anew = all((run.settings.get(DRAWN[0]) or {}).get("seed") == run.seed for run in runs)
     alike = [[run for run in runs if run.seed == seed] for seed in {run.seed for run in runs}] if anew else [runs]
     for some, seeds_differ in [(runs, anew), *((group, False) for group in alike)]:
         _check_data(some, seeds_differ=seeds_differ)
@@ -201,10 +201,6 @@ def _check_data(runs: Sequence[Run], *, seeds_differ: bool) -> None:
                 f"{before.path} and {run.path} cannot be compared, their data differ: data/problems.jsonl holds other "
                 "problems or prompts in one than in the other"
             )
-
-
-def _problem_seed(run: Run) -> int | None:
-    return (run.settings.get(DRAWN[0]) or {}).get("seed")
 
 
 def settings_that_differ(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:

@@ -138,11 +138,6 @@ class RewardConfig:
         return bool(self.all_functions)
 
     @property
-    def asks_openrlhf_servers(self) -> bool:
-        """True if reward.urls name servers of OpenRLHF's contract."""
-        return any(url.endswith("/get_reward") for url in self.urls)
-
-    @property
     def all_functions(self) -> list[str]:
         """reward.function or reward.functions; empty: the grader of data.task alone."""
         return [self.function] if self.function is not None else self.functions

@@ -102,11 +102,6 @@ class R3Config(R3Settings):
         return str(self.agents.estimator) if self.is_agentic else self.algo
 
     @property
-    def max_rows_per_step(self) -> int:
-        """Fresh rows of a step, at most: trajectories may all last agents.max_turns."""
-        return self.rows_per_step * (self.agents.max_turns if self.is_agentic else 1)
-
-    @property
     def is_agentic(self) -> bool:
         """True if the rollouts are turns of trajectories in an environment."""
         return self.agents.environment is not None

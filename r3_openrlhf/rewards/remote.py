@@ -117,7 +117,8 @@ class RemoteGrader:
 
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
-        self._contract = _OpenRLHFContract(config.correct_from) if config.asks_openrlhf_servers else _OurContract()
+        is_openrlhfs = any(url.endswith("/get_reward") for url in config.urls)
+        self._contract = _OpenRLHFContract(config.correct_from) if is_openrlhfs else _OurContract()
         path = self._contract.path
         self._urls = [url.rstrip("/").removesuffix(path) + path for url in config.urls]
         self._resting_until = dict.fromkeys(self._urls, 0.0)  # after a failure others go first

@@ -143,7 +143,7 @@ class _Run:
         self.ranks, self.offload = config.num_policy_ranks, train.adam_offload
         self.tp, self.sleep, self.ahead = cluster.vllm_tensor_parallel_size, cluster.enable_sleep, config.is_async
         self.length = prompt + mean
-        rows = config.max_rows_per_step
+        rows = config.rows_per_step * (config.agents.max_turns if config.is_agentic else 1)  # at most
         reflects = is_r3 and config.reflection.enabled
         late = (train.num_epochs - FIRST_REFLECTION_EPOCH + 1) / train.num_epochs if reflects else 0.0
         self.kept = 1 - COLLAPSED if config.filters_groups else 1.0  # of the groups sampled
