@@ -34,7 +34,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Adds index.md, which is README.md, api.md, and a page for each file outside docs/ that a page links to."""
     if "api.md" in str(config.nav):
-        files.append(File.generated(config, "api.md", content=api_page.page()))
+        files.append(
+            File.generated(config, "api.md", content=f"---\nsearch:\n  boost: 0.0001\n---\n\n{api_page.page()}")
+        )
     repository = Path(config.config_file_path).parent
     if not files.get_file_from_path("index.md"):
         files.append(File.generated(config, "index.md", content=front_page(repository)))
