@@ -46,8 +46,11 @@ def submit() -> None:
 @click.option(
     "--template", help="A template of your own instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2."
 )
+@click.option("--lead", hidden=True)
 @click.option("--dry-run", is_flag=True, help="Write and print the job script; submit nothing.")
-def slurm(settings: tuple[str, ...], nodes: int | None, seeds: str | None, dry_run: bool, **given) -> None:
+def slurm(
+    settings: tuple[str, ...], nodes: int | None, seeds: str | None, lead: str | None, dry_run: bool, **given
+) -> None:
     """Write a job script into the run directory and submit it. A preempted job continues by itself.
 
     \b
@@ -60,6 +63,8 @@ def slurm(settings: tuple[str, ...], nodes: int | None, seeds: str | None, dry_r
     from r3_openrlhf.operations.cluster import submissions
     from r3_openrlhf.operations.cluster.site import load_site
 
+    if lead is not None:
+        raise ConfigError(f"--lead no longer exists; use --sbatch=--signal=USR1@{lead}")
     config, plain = checked(settings, nodes)
     wanted = jobs.seeds_of(seeds)
     site = load_site()
