@@ -7,19 +7,31 @@ import glob
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import check_signature, is_import_path, load_object
-from r3_openrlhf.problems.table import MAX_CELL, PACKED, WHOLE, Row, Table, read_json, read_separated, table_of
+from r3_openrlhf.problems.table import (
+    MAX_CELL,
+    PACKED,
+    WHOLE,
+    Row,
+    Table,
+    read_json,
+    read_separated,
+    refuse_foreign,
+    table_of,
+)
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TYPED = {".parquet": "parquet", ".arrow": "arrow"}  # ending -> its reader in `datasets`
 ENDINGS = (".jsonl", ".json", *SEPARATORS, *TYPED)
 _ENDINGS = f"{', '.join(ENDINGS)} (texts also with {' or '.join(PACKED)})"
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+|[A-Za-z0-9][\w-]*")  # without a slash: of old data sets
+_IS_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _IS_PATTERN = re.compile(r"[*?\[]")
 
 
@@ -97,6 +109,7 @@ def _file(path: Path, name: str) -> Table:
         return table_of(read_json(path, name=name))
     import datasets
 
+    refuse_foreign(path)
     return _table_of(datasets.load_dataset(TYPED[found], data_files=str(path), split="train"), name)
 
 
@@ -115,12 +128,22 @@ def _directory(data: DataConfig, path: Path) -> Table:
             saved = saved[data.split]
         return _table_of(saved, name)
     builder = datasets.load_dataset_builder(str(path), name=data.subset, revision=data.revision)
+    commit = builder.hash if is_on_the_hub(data.path) else None
+    if commit and _IS_COMMIT.fullmatch(data.revision or "") and not commit.startswith(data.revision or ""):
+        raise DataError(  # without the hub, `datasets` takes the latest of its cache
+            f"data.revision is {data.revision}, and the cache has commit {commit} of {data.path}; load it once where the hub is"
+        )
     if isinstance(builder, Json):
-        return _text_files(data, builder, functools.partial(read_json, field=builder.config.field))
-    if isinstance(builder, Csv):
-        return _text_files(data, builder, functools.partial(read_separated, separator=builder.config.sep or ","))
-    found = datasets.load_dataset(str(path), name=data.subset, split=data.split, revision=data.revision)
-    return _table_of(found, name)
+        table = _text_files(data, builder, functools.partial(read_json, field=builder.config.field))
+    elif isinstance(builder, Csv):
+        table = _text_files(data, builder, functools.partial(read_separated, separator=builder.config.sep or ","))
+    else:
+        files = itertools.chain(*(builder.config.data_files or {}).values())
+        for file in filter(Path.is_file, map(Path, files)):
+            refuse_foreign(file)
+        found = datasets.load_dataset(str(path), name=data.subset, split=data.split, revision=data.revision)
+        table = _table_of(found, name)
+    return replace(table, commit=commit)
 
 
 def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row]]) -> Table:

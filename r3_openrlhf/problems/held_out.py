@@ -35,6 +35,7 @@ def held_out_data(config: R3Config) -> DataConfig | None:
         data,
         path=settings.path,
         subset=data.subset if settings.path == data.path else None,
+        revision=data.revision if settings.path == data.path else None,
         sources=[],
         split=settings.split,
         reasoning_gym=settings.reasoning_gym,
@@ -63,7 +64,8 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
     if data is None:
         raise ValueError("held_out.path is not set; there is nothing to prepare")
     with _errors_name_the_right_key():
-        labels = load_problems(data, with_rows=config.reward.reads_rows).labels
+        problems = load_problems(data, with_rows=config.reward.reads_rows)
+    labels = problems.labels
     with training.open(encoding="utf-8") as file:
         trained = [Label.from_json(json.loads(line)["label"]) for line in file]
     uids, texts = {label.uid for label in trained}, set(map(near, trained))
@@ -86,7 +88,7 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
             f"held_out.path {data.path} gives no problem that is not trained on and leaves room for a response; use "
             "another file, or a held_out.reasoning_gym.seed that is further away (problem i comes from seed + i)"
         )
-    write_once(output, lines, f"held_out.path {data.path}")
+    write_once(output, lines, f"held_out.path {data.path}", problems.sources)
 
 
 def read_prompts(path: Path) -> tuple[list[str], list[str]]:

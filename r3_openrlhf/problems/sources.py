@@ -70,6 +70,7 @@ class SourceCounts:
     name: str | None = None  # in data.sources
     problem_key: str  # the column, as it was named or found
     answer_key: str
+    commit: str | None = None  # of a data set on the hub
     columns: list[str] = field(default_factory=list)  # all of the file
     num_rows: int = 0
     num_used: int = 0
@@ -84,6 +85,7 @@ class SourceCounts:
     def how_read(self) -> str:
         """One line for the first page: the columns, and the form of the answers."""
         line = f"problem: {self.problem_key}, answer: {self.answer_key}"
+        line += f", commit {self.commit}" if self.commit else ""
         found = {**self.problem_forms, **self.forms}
         said = [f"{number:,} {form}" for form, number in found.items() if form != AS_IT_IS]
         return f"{line} ({'; '.join(said)})" if said else line
@@ -275,7 +277,7 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
         return [(place, row) for place, row in table.rows(None) if isinstance(row, DataError)]
     columns = _columns_of(data, table.columns, with_rows=with_rows)
     shape = columns.shape
-    counts.problem_key, counts.columns = columns.problem, table.columns
+    counts.problem_key, counts.columns, counts.commit = columns.problem, table.columns, table.commit
     counts.answer_key = shape.tests if shape else columns.answer or "none"
     by = None if data.order in ORDERS else data.order
     keys = [columns.problem, columns.answer, columns.uid, columns.task, by, *columns_in(data.prompt_template)]

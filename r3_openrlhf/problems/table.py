@@ -60,6 +60,7 @@ class Table:
 
     columns: list[str]
     rows: Callable[[Collection[str] | None], Iterable[Row]]
+    commit: str | None = None  # of a data set on the hub
 
 
 def table_of(rows: Iterable[Row]) -> Table:
@@ -106,15 +107,20 @@ def read_separated(path: Path, *, name: str, separator: str) -> Iterator[Row]:
             ) from error
 
 
+def refuse_foreign(path: Path) -> None:
+    """DataError: the first bytes of the file are those of another format than its name says."""
+    with path.open("rb") as file:
+        begin = file.read(max(map(len, FOREIGN)))
+    for magic, what in FOREIGN.items():
+        if begin.startswith(magic) and not what.endswith(f" {path.suffix.lower()}"):
+            raise DataError(f"{path} is {what}")
+
+
 def _opened(path: Path) -> Any:
     """Open a stream of the bytes of a file, unpacked where its name ends in .gz or .zst.
     DataError: 8 MB may unpack to 8 GB."""
     if path.suffix not in PACKED:
-        with path.open("rb") as file:
-            begin = file.read(max(map(len, FOREIGN)))
-        for magic, what in FOREIGN.items():
-            if begin.startswith(magic):
-                raise DataError(f"{path} is {what}")
+        refuse_foreign(path)
         return path.open("rb")
     most = max(MAX_UNPACKED, MAX_RATIO * path.stat().st_size)
     with path.open("rb") as packed:

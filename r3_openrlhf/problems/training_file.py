@@ -75,7 +75,7 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
         )
     if config.reflection.enabled:
         _check_reflection(config, tokenizer, shortest[1])
-    write_once(output, lines, f"data.path {data.path}")
+    moved = write_once(output, lines, f"data.path {data.path}", problems.sources)
     for name, counts in counts_of.items():
         if not data.sources:
             counts.leave_out("after the first data.max_samples", counts.num_used - overlong - used[name])
@@ -88,6 +88,7 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
         num_unusable=problems.num_unusable,
         sources=problems.sources,
         findings=problems.findings
+        + [Finding(f"{one}; its problems are the same") for one in moved]
         + [
             Finding(
                 f"data.chat_template_kwargs has {name}, and the chat template has no such variable; is it another word?"
@@ -107,24 +108,36 @@ def line_of(label: Label, prompt: str, source: str) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def write_once(output: Path, lines: list[str], source: str) -> None:
+def write_once(output: Path, lines: list[str], source: str, counts: Iterable[SourceCounts] = ()) -> list[str]:
     """Write a file of prompts, whole or not at all; that of an earlier start stays.
 
     Its labels must be equal. Its prompts may be worded in another way: a chat template may have
-    today's date. `source`: for the sentence. DataError: an `output` with other problems."""
+    today's date. `source`: for the sentence. The commits of `counts` are kept beside the file.
+    Returns a sentence for each data set of the hub that has another commit than at the earlier
+    start. DataError: an `output` with other problems."""
+    record, commits = output.with_suffix(".commits.json"), {one.path: one.commit for one in counts if one.commit}
     if output.is_file():
+        before = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+        moved = [
+            f"{path} is commit {commit} now, and the run was started with revision {before[path]}"
+            for path, commit in commits.items()
+            if before.get(path, commit) != commit
+        ]
         with output.open(encoding="utf-8") as file:
             written = [json.loads(line)["label"] for line in file]
         if written != [json.loads(line)["label"] for line in lines]:
             raise DataError(
                 f"{output} holds other problems than {source} gives now; a run continues with the problems it was "
-                "started with, so restore them or choose another run_dir"
+                + "; ".join(["started with, so restore them or choose another run_dir", *moved])
             )
-        return
+        return moved
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
     unfinished.write_text("".join(lines), encoding="utf-8")
+    if commits:
+        record.write_text(json.dumps(commits) + "\n", encoding="utf-8")
     unfinished.replace(output)
+    return []
 
 
 def overlong_finding(data: DataConfig, *, num_overlong: int, num_read: int, room: int) -> list[Finding]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.references import as_meant
+from r3_openrlhf.problems.table import FOREIGN
 from r3_openrlhf.problems.training_file import prepare
 from tests.problems.files import config_for, load, refused
 
@@ -167,11 +168,17 @@ def test_a_row_without_the_columns_value_and_a_revision_of_a_file_are_refused(tm
         load(tmp_path, ROWS, revision="v1")
 
 
+LFS = ("a.jsonl", "a.csv", "a.parquet", "A.PARQUET", "a.arrow")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
+        ("a.parquet", b"PK\x03\x04", "a zip archive"),
+        ("a.arrow", b"PAR1", "is a Parquet file; rename it to end in .parquet"),
+        ("a.parquet", b"<html", "is a web page"),
         ("a.jsonl", gzip.compress(b"{}", mtime=0), "is packed with gzip; rename it to end in .gz"),
-        ("a.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
+        *((name, b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS") for name in LFS),
         ("a.jsonl", json.dumps(ROWS[0]).encode("utf-16"), "is UTF-16; save it as UTF-8"),
         ("a.jsonl", b"PAR1", "is a Parquet file; rename it to end in .parquet"),
         ("a.csv", b"problem;answer\n1;2\n", "has ';' between its columns, not ','"),
@@ -180,6 +187,9 @@ def test_a_row_without_the_columns_value_and_a_revision_of_a_file_are_refused(tm
     ],
 )  # fmt: skip
 def test_a_strange_file_says_what_it_is(name, content, words, tmp_path, byte_tokenizer):
-    (tmp_path / name).write_bytes(content)
-    with refused(DataError, words):
-        prepare(config_for(str(tmp_path / name)), byte_tokenizer, tmp_path / "p.jsonl")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / name).write_bytes(content)
+    for path in (tmp_path / "folder" / name, tmp_path / "folder"):
+        if path.is_file() or content.startswith(tuple(FOREIGN)):
+            with refused(DataError, words):
+                prepare(config_for(str(path)), byte_tokenizer, tmp_path / "p.jsonl")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error
+from r3_openrlhf.problems.held_out import held_out_data, prepare_held_out
 from r3_openrlhf.problems.sources import Label, check_source, load_problems, problem_uid
 from r3_openrlhf.problems.training_file import prepare
 from tests.problems.files import config_for, refused, write_jsonl
@@ -74,6 +75,60 @@ def test_a_hub_that_cannot_be_reached(monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match="data.path nobody/nothing cannot be loaded: .*nobody/nothing"):
         load_problems(DataConfig(path="nobody/nothing"))
+
+
+def cache_of_the_hub(monkeypatch, folder, commit, rows):
+    """Write the files that `datasets` leaves in its cache for org/name, and go offline."""
+    import datasets
+    from datasets.arrow_writer import ArrowWriter
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(folder))
+    cache = folder / "org___name" / "default" / "0.0.0" / commit
+    cache.mkdir(parents=True)
+    made = datasets.Dataset.from_list(rows)
+    made.info.splits = datasets.SplitDict({"train": datasets.SplitInfo("train", num_examples=len(rows))})
+    made.info.config_name, made.info.dataset_name, made.info.version = "default", "name", "0.0.0"
+    made.info.write_to_directory(str(cache))
+    with ArrowWriter(path=str(cache / "name-train.arrow"), features=made.features) as writer:
+        for row in rows:
+            writer.write(row)
+        writer.finalize()
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_the_commit_of_a_data_set_is_kept_and_compared_by_a_resume(monkeypatch, tmp_path, byte_tokenizer, held_out):
+    old, new, newest = (digit * 40 for digit in "abc")
+
+    def start(commit, rows):
+        cache_of_the_hub(monkeypatch, tmp_path / commit, commit, rows)
+        if not held_out:
+            return prepare(config_for("org/name"), byte_tokenizer, tmp_path / "p.jsonl")
+        config = config_for(str(numbers_file(tmp_path / "n.jsonl")))
+        training = prepare(config, byte_tokenizer, tmp_path / "t.jsonl").path
+        config.held_out.path, config.held_out.split = "org/name", "train"
+        prepare_held_out(config, byte_tokenizer, training, tmp_path / "p.jsonl")
+        return None
+
+    first = start(old, ROWS)
+    assert json.loads((tmp_path / "p.commits.json").read_text()) == {"org/name": old}
+    second = start(new, ROWS)
+    sentence = "org/name is commit {} now, and the run was started with revision " + old
+    if not held_out:
+        assert json.loads((tmp_path / "counts.json").read_text())["sources"][0]["commit"] == new
+        assert not first.findings and first.sources[0].how_read.endswith(f", commit {old}")
+        assert [one.sentence for one in second.findings] == [f"{sentence.format(new)}; its problems are the same"]
+    with pytest.raises(DataError, match=f"choose another run_dir; {sentence.format(newest)}"):
+        start(newest, ROWS[1:])
+    with pytest.raises(DataError, match=f"data.revision is {old[:8]}, and the cache has commit {newest}"):
+        load_problems(DataConfig(path="org/name", revision=old[:8]))
+
+
+def test_a_revision_is_that_of_its_own_data_set(tmp_path):
+    config = config_for("org/name", revision="v1")
+    for path, revision in (("org/name", "v1"), ("org/other", None), (str(tmp_path), None)):
+        config.held_out.path = path
+        assert held_out_data(config).revision == revision
 
 
 LONG = "12345678901234567890123"
