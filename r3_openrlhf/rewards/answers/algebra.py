@@ -24,7 +24,7 @@ from sympy import Basic, Eq, Expr, I, Symbol, factorial, factorial2
 
 from r3_openrlhf.rewards.answers import two_stage_parsing
 from r3_openrlhf.rewards.answers.arithmetic import stated_precision
-from r3_openrlhf.rewards.answers.comparison import Number, compare_cheaply, number, numbers_agree
+from r3_openrlhf.rewards.answers.comparison import Number, compare_cheaply, connectives_differ, number, numbers_agree
 from r3_openrlhf.rewards.answers.extraction import last_statement, nesting_depth
 from r3_openrlhf.rewards.answers.form import formulas
 from r3_openrlhf.rewards.answers.parts import decide_by_label, same_list
@@ -122,7 +122,7 @@ def decide(answer: str, gold: str) -> bool | None:
     if answer == gold or answer.isalnum() and gold.isalnum():
         return compare_cheaply(*align(answer, gold))
     if "," in gold or ";" in gold or "{cases}" in gold:
-        by_label = decide_by_label(answer, gold, agree)
+        by_label = False if connectives_differ(answer, gold) else decide_by_label(answer, gold, agree)
         if by_label is not None:
             return by_label
     same = same_set(answer, gold)

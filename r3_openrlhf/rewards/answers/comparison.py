@@ -202,7 +202,7 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
 
 def _compare_meanings(answer: str, reference: str) -> bool | None:
     """Compare by words, marks and units, before the rest is looked at."""
-    if _connectives_differ(answer, reference) or _marks_differ(answer, reference):
+    if connectives_differ(answer, reference) or _marks_differ(answer, reference):
         return False
     units = unit_of(answer), unit_of(reference)
     if all(units) and units[0] != units[1]:
@@ -215,11 +215,13 @@ def _compare_meanings(answer: str, reference: str) -> bool | None:
     return None
 
 
-def _connectives_differ(answer: str, reference: str) -> bool:
+def connectives_differ(answer: str, reference: str) -> bool:
     """Tell whether only one says "or" of inequalities or names, or a union; the other says "and"."""
     several = len(set(_IS_SAID.findall(reference))) > 1
     if not (several or _INEQUALITY.search(answer) or _INEQUALITY.search(reference)):
         return False
+    if several and _SAYS_OR.search(answer) and not _SAYS_OR.search(reference):
+        return True
     kinds = [(bool(_SAYS_OR.search(text)), bool(_SAYS_AND.search(text))) for text in (answer, reference)]
     return kinds in ([(True, False), (False, True)], [(False, True), (True, False)])
 

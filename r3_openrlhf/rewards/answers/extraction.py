@@ -9,6 +9,7 @@ from itertools import groupby
 
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.marks import (
+    ALTERNATIVE,
     BOX,
     boxed_answer,
     end_of_what_is_withdrawn,
@@ -112,6 +113,9 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
 
 def _with_what_follows(marked: str, text: str, problem: str) -> str:
     r"""Add the scale, percent sign or unit that follows the last mark: 8\text{ cm} of "$\boxed{8}$ cm"."""
+    offered = _STATED["offered"].search(text, text.rfind(marked) + len(marked))
+    if offered and BOX.search(text, offered.start()) is None:
+        return marked + ALTERNATIVE + offered["other"]
     said = next(reversed(list(_STATED["scaled"].finditer(text))), None)
     if said is None or BOX.search(text, said.end()) or number(marked) is None or unit_of(marked):
         return marked
@@ -216,11 +220,8 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
             return FinalAnswer(lone[1], exact=True)
         if _is_denied(text[-STATEMENT_CHARS:]):
             return None
-        if whole := _GUESS["whole"].search(end):
-            return FinalAnswer(whole["whole"], exact=True)
-        several = _GUESS["several"].search(end[-STATEMENT_CHARS // 10 :])
-        if several and re.search(r",|\band\b", several["several"]):
-            return FinalAnswer(several["several"].strip(" .*"), exact=True)
+        if whole := _whole_answer(end):
+            return FinalAnswer(whole, exact=True)
     snippet = _first_number(text[-TAIL_CHARS:]) if statement is None else statement
     if statement and any(map(snippet.__contains__, _WORDS_OF_REASONS)) and not _STATED["exactly"].search(snippet):
         snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
@@ -235,6 +236,17 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     if not snippet or snippet.endswith(_UNFINISHED) or BOX.search(snippet):
         return None
     return FinalAnswer(snippet, exact=False, stated=statement is not None)
+
+
+def _whole_answer(line: str) -> str | None:
+    """Return the list, tuple or amount with a unit that a last line is or states; None: it does not."""
+    if (amount := number(line.strip(" .*$"))) and amount.unit:
+        return line.strip(" .*$")  # "1 hour and 20 minutes"
+    if whole := _GUESS["whole"].search(line):
+        return whole["whole"]
+    several = _GUESS["several"].search(line[-STATEMENT_CHARS // 10 :])
+    is_list = several and re.search(r",|\band\b", several["several"])
+    return several["several"].strip(" .*") if several and is_list else None
 
 
 def _is_denied(text: str) -> bool:

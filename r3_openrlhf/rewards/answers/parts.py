@@ -30,7 +30,6 @@ _NAME_OF_VALUE = re.compile(r"([a-zA-Z])\s*=\s*(?=[^=]*$)")
 _WORD = re.compile(r"(?<![\\a-z])[a-z]{2,}")
 OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
 _GROUPS = re.compile(r";(?:\\ )?|\\text\s*\{\s*or\s*\}|\bor\b|\\\\")
-_BOTH_SIGNS = re.compile(r"(?:[a-z]\s*=\s*)?\\pm(?![a-zA-Z])([^,;{}]*(?:\{[^{}]*\}[^,;{}]*)*)")
 
 
 def same_list(answer: str, gold: str, agree: Agree) -> bool | None:
@@ -141,8 +140,6 @@ def split_parts(text: str) -> tuple[str, list[str]] | None:
     if matrix := _MATRIX.fullmatch(text):
         rows = [[cell.strip() for cell in row.split("&")] for row in matrix[1].split("\\\\") if row.strip()]
         return f"matrix of {list(map(len, rows))}", [cell for row in rows for cell in row]
-    if signs := _BOTH_SIGNS.fullmatch(text):
-        return "", [signs[1].strip(), f"-({signs[1].strip()})"]
     is_group = text[:1] == "{"  # of LaTeX, which nobody sees: no set
     text = text.replace("\\{", "{").replace("\\}", "}")
     if text[:1] in (*_OPENING,) and text[-1:] in (*_CLOSING,) and (inside := top_level(text[1:-1])):

@@ -13,7 +13,7 @@ from functools import partial
 from r3_openrlhf.rewards.answers.comparison import number, numbers_agree
 from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH
 from r3_openrlhf.rewards.answers.number_words import value_in_words
-from r3_openrlhf.rewards.answers.parts import OR, without_head
+from r3_openrlhf.rewards.answers.parts import OR, top_level, without_head
 from r3_openrlhf.rewards.answers.patterns import compiled, table
 from r3_openrlhf.rewards.answers.plain import in_ascii_signs
 from r3_openrlhf.rewards.answers.real_sets import condition
@@ -164,13 +164,9 @@ def _computed(text: str) -> str:
 
 
 def _both_signs(text: str) -> str:
-    r"""\frac{-1\pm\sqrt{5}}{2} as a list of two; math-verify takes a sign outside braces."""
+    r"""\frac{-1\pm\sqrt{5}}{2} as a list of two."""
     signs = _PLUS_MINUS.findall(text)
-    if (
-        len(signs) != 1
-        or "," in text
-        or text.count("{", 0, text.index(signs[0])) == text.count("}", 0, text.index(signs[0]))
-    ):
+    if len(signs) != 1 or "," in text and not (text[0] == "(" and len(top_level(text) or "") == 1):
         return text
     upper, lower = ("+", "-") if signs[0] == "\\pm" else ("-", "+")
     return f"{_PLUS_MINUS.sub(upper, text)}, {_PLUS_MINUS.sub(lower, text)}"
@@ -227,8 +223,6 @@ def _beside(text: str, other: str) -> str:
     for pattern, is_beside, replacement in _BESIDE:
         if is_beside.search(other):
             text = pattern.sub(replacement, text).strip() or text
-    if "," in other and len(_PLUS_MINUS.findall(text)) == 1 and "," not in text:
-        text = f"{_PLUS_MINUS.sub('+', text)}, {_PLUS_MINUS.sub('-', text)}"
     if other[:1] == "(" and (coordinates := _coordinates(text)):
         return coordinates
     if "\\ldots" in other and (steps := _progression(text)) and steps == _progression(other):

@@ -17,7 +17,9 @@ from typing import Any
 
 from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
 
-DENIES = re.compile(r"(?i)\b(?:not|never|cannot|neither|nicht|pas)\b(?! (?:only|just)\b)|n['’]t\b")
+DENIES = re.compile(
+    r"(?i)\b(?:not|never|cannot|neither|nicht|pas|(?:could|might|may) (?:also )?be)\b(?! (?:only|just)\b)|n['’]t\b"
+)
 
 _SUBJECT = re.compile(r"^(?:The|So|Thus|Hence|Therefore)\b[^:=()\[\]{}$\\]*\b(?:is|are|was|were|equals)\b:?\s+")
 
@@ -69,7 +71,7 @@ def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
 def is_right(kind: Kind, value: Any, answer: str, problem: str, *, exact: bool) -> bool:
     """Tell whether a text gives the reference's value: the text itself, each of the alternatives in
     it, or a sentence with it."""
-    if not exact and answer.rstrip().endswith("?"):
+    if answer.rstrip(" }$*").endswith("?"):
         return False
     texts = answer.split(ALTERNATIVE) if exact else kind.find(answer, problem)
     if not exact and len(texts) == 1 and texts[0] and DENIES.search(answer.partition(texts[0])[0]):
