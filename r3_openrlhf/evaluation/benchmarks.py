@@ -70,15 +70,15 @@ def load_problem_set(
     named = BENCHMARKS.get(benchmark)
     source = _free_source(benchmark, data, max_problems) if named is None else _source_of(named, data, data_dir)
     problems = load_problems(source, with_rows=with_rows)
-    labels = problems.labels
+    labels, counts = problems.labels, problems.sources[0]
     if named is not None and named.in_parts and not data_dir:
         labels = [replace(label, references=[", ".join(label.references)]) for label in labels]
     return ProblemSet(
         name=name_of(benchmark),
         source=source.path,
         labels=labels[:max_problems],
-        num_duplicates=problems.num_duplicates,
-        num_unusable=problems.num_unusable,
+        num_duplicates=counts.num_duplicates,
+        num_unusable=counts.num_unusable,
     )
 
 

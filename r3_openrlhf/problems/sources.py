@@ -104,16 +104,6 @@ class Problems:
     sources: list[SourceCounts]
     findings: list[Finding]  # suspicious ones
 
-    @property
-    def num_duplicates(self) -> int:
-        """Rows equal to an earlier one."""
-        return sum(counts.num_duplicates for counts in self.sources)
-
-    @property
-    def num_unusable(self) -> int:
-        """Rows without problem or answer, or with two."""
-        return sum(counts.num_unusable for counts in self.sources)
-
 
 def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -> Problems:
     """Every usable problem once, of all sources; with weights the largest mixture of those shares

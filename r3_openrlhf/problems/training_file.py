@@ -84,8 +84,8 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
         path=output,
         num_problems=len(lines),
         num_dropped_overlong=overlong,
-        num_duplicates=problems.num_duplicates,
-        num_unusable=problems.num_unusable,
+        num_duplicates=sum(one.num_duplicates for one in problems.sources),
+        num_unusable=sum(one.num_unusable for one in problems.sources),
         sources=problems.sources,
         findings=problems.findings
         + [Finding(f"{one}; its problems are the same") for one in moved]

@@ -66,7 +66,6 @@ MISTAKES = {
     "suite": (["tiny", "--suite", "paper", "--data-dir", "/no"], "--data-dir is /no, which has no aime24.jsonl"),
     "unknown benchmark": (["tiny", "--benchmark", "math50"], "did you mean math500?"),
     "unknown model": (["/nowhere", "--benchmark", "aime24"], "model.path is '/nowhere', which does not exist"),
-    "no directory": (["tiny", "--benchmark", "aime24", "--data-dir", "/no"], "--data-dir is /no, which has no aime24.jsonl"),
     "temperature": (["tiny", "--benchmark", TASK, "--temperature", "-1"], "--temperature is -1.0; use 0 or more"),
     "n": (["tiny", "--benchmark", TASK, "--n", "0"], "--n is 0; use 1 or more"),
     "top_p": (["tiny", "--benchmark", TASK, "--top-p", "0"], "--top-p is 0.0; use a number above 0 and at most 1"),

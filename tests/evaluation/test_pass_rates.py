@@ -13,13 +13,6 @@ from r3_openrlhf.evaluation.pass_rates import bootstrap_interval, estimate, ks_u
 # ── Pass@k ──
 
 
-def test_pass_at_k_by_hand():
-    assert pass_at_k(4, 1, k=1) == approx(1 / 4)
-    assert pass_at_k(4, 1, k=2) == approx(1 / 2)  # the correct one is in 3 of the 6 pairs
-    assert pass_at_k(4, 2, k=2) == approx(5 / 6)  # only the pair of both wrong ones fails
-    assert pass_at_k(16, 0, k=16) == 0.0 and pass_at_k(16, 1, k=16) == 1.0
-
-
 @pytest.mark.parametrize("num_graded", range(1, 9))
 def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(num_graded):
     for num_correct in range(num_graded + 1):

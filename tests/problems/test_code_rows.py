@@ -144,7 +144,7 @@ def test_what_cannot_be_run_is_refused_and_counted(tmp_path, row, said):
     if "input_output" in row:
         good = [PROGRAM["apps"] | {"question": f"{PROBLEM} {number}"} for number in range(3)]
         problems = load(tmp_path, [row, *good], task="code")
-        assert (len(problems.labels), problems.num_unusable) == (3, 1)
+        assert (len(problems.labels), problems.sources[0].num_unusable) == (3, 1)
         assert any(said in reason for reason in problems.sources[0].left_out)
 
 

@@ -83,14 +83,6 @@ def test_generated_problems_that_meet_by_chance_are_left_out(prepared):
         prepared(config)
 
 
-def test_a_run_goes_on_with_the_problems_it_was_started_with(tmp_path, prepared):
-    train = problems(tmp_path / "train.jsonl", range(5))
-    prepared(config_for(train, path=problems(tmp_path / "test.jsonl", [7, 8])))
-    prepared(config_for(train, path=problems(tmp_path / "test.jsonl", [7, 8])))
-    with pytest.raises(DataError, match="held_out.jsonl holds other problems than held_out.path"):
-        prepared(config_for(train, path=problems(tmp_path / "test.jsonl", [7, 9])))
-
-
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [

@@ -189,7 +189,7 @@ def test_a_broken_line_is_counted_or_named(line, tmp_path):
     Path(data.path).write_bytes("\n".join(lines).encode(errors="surrogateescape"))
     with refused(DataError, sentence) if sentence else nullcontext():
         problems = load_problems(data)
-        assert (len(problems.labels), problems.num_unusable) == (30, 1)
+        assert (len(problems.labels), problems.sources[0].num_unusable) == (30, 1)
 
 
 @pytest.mark.parametrize("rows", [[None], [{"problem": "", "answer": "1"}], [{"problem": "p", "answer": None}] * 3])
@@ -250,7 +250,8 @@ def test_every_row_is_a_problem_or_is_counted(tmp_path_factory, kinds):
     assert kept - {row["problem"] for row in fillers} == {
         rows[kind]["problem"] for kind in kinds if kind != "d" and not (contradictory and kind in "ab")
     }
-    assert len(problems.labels) + problems.num_duplicates + problems.num_unusable == len(rows_in_file)
+    (counts,) = problems.sources
+    assert len(problems.labels) + counts.num_duplicates + counts.num_unusable == len(rows_in_file)
 
 
 @pytest.mark.parametrize(
@@ -337,17 +338,6 @@ def test_bad_reasoning_gym_options(options, sentence):
 
 
 # ── the file of a run that goes on ──
-
-
-def test_the_same_problems_may_be_prepared_again_and_others_may_not(sums, tmp_path, byte_tokenizer):
-    config = config_for(sums)
-    first = prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
-    content = first.path.read_bytes()
-    assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl") == first
-    write_jsonl(Path(sums), ROWS[:5])
-    with pytest.raises(DataError, match="holds other problems than data.path"):
-        prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
-    assert first.path.read_bytes() == content
 
 
 def test_a_run_goes_on_with_the_prompts_that_it_was_started_with(sums, tmp_path, byte_tokenizer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -13,7 +13,6 @@ from r3_openrlhf.config import DataConfig, RewardConfig
 from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
-from r3_openrlhf.rewards.answers.references import read_reference
 
 if TYPE_CHECKING:
     from r3_openrlhf.evaluation.grading import Grading
@@ -66,7 +65,6 @@ def attack_rewards(
     r3 attack-rewards --task reasoning_gym --problems reasoning_gym:countdown --limit 20
     r3 attack-rewards --problems train.jsonl --url http://127.0.0.1:5000
     """
-    from r3_openrlhf.evaluation.attacks.generate import attacks_on
     from r3_openrlhf.evaluation.grading import Grading
 
     grading = Grading(RewardConfig(urls=list(urls), timeout_s=timeout))
@@ -80,7 +78,7 @@ def attack_rewards(
     )
     labels = load_problems(data).labels[:limit]
     click.echo(f"{len(labels)} problems of {problems}", err=True)
-    attempts = attempt_all(labels, attacks_on, grading)
+    attempts = attempt_all(labels, grading)
     attacks = [attempt for attempt in attempts if attempt.family]
     references = [attempt for attempt in attempts if not attempt.family]
     accepted, ungraded = (
@@ -92,13 +90,6 @@ def attack_rewards(
     for family in counts[0]:
         click.echo(f"{family:36} {counts[0][family]:7} {counts[1][family]:9} {counts[2][family]:9}")
     click.echo(f"references: {len(references)}, of which refused: {len(refused)}")
-    kinds = Counter(
-        read_reference(label.references[0], label.problem).kind.partition(":")[0] or "mathematics"
-        for label in labels
-        if label.references and label.task == DEFAULT_TASK
-    )
-    if kinds:
-        click.echo("kinds of references: " + ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()))
     for kind, shown in (("accepted", accepted), ("ungraded", ungraded), ("reference refused", refused)):
         for label, family, response, _, reason in shown[:SHOWN]:
             texts = f"{response[:MAX_CHARS]!r} for {str(label.references[:1])[:MAX_CHARS]}"
@@ -106,10 +97,10 @@ def attack_rewards(
     sys.exit(bool(accepted))
 
 
-def attempt_all(
-    labels: Sequence[Label], attacks_on: Callable[[Label], Iterable[tuple[str, str]]], grading: Grading
-) -> list[Attempt]:
+def attempt_all(labels: Sequence[Label], grading: Grading) -> list[Attempt]:
     """Grade references and attacks."""
+    from r3_openrlhf.evaluation.attacks.generate import attacks_on
+
     responses: list[tuple[Label, str, str]] = []
     for label in labels:
         task = TASKS[label.task]

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.open_table import nearest
 
 OWN = ("gpu", "nodes", "mean_tokens", "problems")
 
@@ -42,7 +43,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     from r3_openrlhf.runs.models.locate import locate_model
     from r3_openrlhf.runs.planning.forecast import make_plan, not_planned, num_problems_of
     from r3_openrlhf.runs.planning.formulas import RATES, SLOW
-    from r3_openrlhf.runs.planning.hardware import DEFAULT, gpu_named
+    from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
     from r3_openrlhf.runs.planning.history_forecast import history_warnings
     from r3_openrlhf.runs.planning.shapes import shape_of
     from r3_openrlhf.runs.planning.table import plan_as_json, plan_table
@@ -54,7 +55,9 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     others = [setting for setting in settings_of_run if setting.partition("=")[0] not in OWN]
     others += [f"cluster.num_nodes={numbers['nodes']}"] if "nodes" in numbers else []
     config = load_config(name, others)
-    gpu, located = gpu_named(own.get("gpu", DEFAULT)), locate_model(config.model.path)
+    if (card := own.get("gpu", DEFAULT)) not in GPUS:
+        raise ConfigError(f"gpu is {quoted(card)}, which the plan does not know; {nearest(card, list(GPUS))}")
+    gpu, located = GPUS[card], locate_model(config.model.path)
     is_here = (Path(located) / "config.json").is_file()
     try:
         shape = shape_of(located if is_here else config.model.path)
