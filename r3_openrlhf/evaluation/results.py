@@ -149,6 +149,8 @@ def _origin(summary: dict[str, Any]) -> list[str]:
     text = f"{summary['num_problems']} problems of {summary['source']}"
     if summary["hard_of"]:
         text += f", those that {summary['hard_of']} got right at most {HARD_AT_MOST} time"
+    if summary.get("num_trained_on"):
+        text += f", {summary['num_trained_on']} of which the run trained on"
     if summary["num_duplicates"] or summary["num_unusable"]:
         text += f"; left out: {summary['num_duplicates']} repeated, {summary['num_unusable']} unusable rows"
     if summary["num_ungraded"]:

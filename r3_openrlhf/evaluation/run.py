@@ -21,10 +21,12 @@ from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchm
 from r3_openrlhf.evaluation.sample_file import EvaluationDirectory, SampleFile, cut
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
+from r3_openrlhf.problems.label import Label
+from r3_openrlhf.problems.prompt_checks import near
 from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.rewards.thinking import response_text
-from r3_openrlhf.runs.directory import write_whole
+from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.display import Display, Outputs
 from r3_openrlhf.runs.first_page import NUM_EXAMPLES, FirstPage, make_page
 from r3_openrlhf.runs.kept_files import copy_in, file_of
@@ -68,6 +70,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
             "agents.tools is set, but r3 eval calls no tools; the run's own held-out problems do (evaluations.jsonl)"
         )
     sets = _problem_sets(request, config)
+    trained_on = _trained_on(sets, source)
     model = resolve_model(source.path, revision=config.model.revision)
     check_own_code(config.model, model)
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
@@ -91,6 +94,9 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
         _display(directory.log) as display,
         Grading(config.reward, prompt=prompt) as grading,
     ):
+        for name, number in trained_on.items():
+            if number:
+                display.line(f"Warning: the run trained on {number} of the problems of {name}, or on near copies")
         for page in pages:
             for line in page.lines():
                 display.line(line)
@@ -115,6 +121,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
             summaries[each.name] = {
                 "source": each.source,
                 "hard_of": request.hard_of,
+                "num_trained_on": trained_on.get(each.name),
                 "num_duplicates": each.num_duplicates,
                 "num_unusable": each.num_unusable,
                 **summarise_benchmark(problems, options),
@@ -256,6 +263,16 @@ def _problem_sets(request: Request, config: R3Config) -> list[ProblemSet]:
     if not base.samples.is_file():
         raise ConfigError(f"{request.hard_of} holds no evaluation: it has no samples.jsonl")
     return [_only_hard(each, base) for each in sets]
+
+
+def _trained_on(sets: Sequence[ProblemSet], source: ModelSource) -> dict[str, int]:
+    """Count the problems of each set that the evaluated run trained on, near copies among them; {}: not known."""
+    file = RunDirectory(source.output.parents[1]).data
+    if source.config is None or not file.is_file():
+        return {}
+    with file.open(encoding="utf-8") as lines:
+        trained = {near(Label.from_json(json.loads(line)["label"])) for line in lines}
+    return {each.name: sum(near(label) in trained for label in each.labels) for each in sets}
 
 
 def _page(problems: ProblemSet, config: R3Config, tokenizer, model: str) -> FirstPage:

@@ -23,8 +23,10 @@ from r3_openrlhf.evaluation.sample_file import EvaluationDirectory, SampleFile, 
 from r3_openrlhf.evaluation.sampling import make_work, sample
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.problems.training_file import prepare
 from r3_openrlhf.runs.models.locate import resolve_model
 from tests.evaluation.test_sample_file import problem, response
+from tests.problems.files import config_for, write_jsonl
 from tests.rewards.server.service import running
 
 REPOSITORY = Path(__file__).parents[2]
@@ -230,6 +232,24 @@ def test_a_server_that_is_gone_ends_it_soon_and_what_was_sampled_is_graded_later
     assert json.loads(there.stdout)["benchmarks"]["basic_arithmetic"]["num_ungraded"] == 0
     kept = SampleFile(out / "samples.jsonl").read()
     assert [[one.text for one in problem.responses] for problem in kept] == texts[0]
+
+
+def test_problems_that_a_run_trained_on_are_counted(tmp_path, monkeypatch, a_run, byte_tokenizer):
+    """Equal ones and near copies; of a model that is no run it is not known."""
+    monkeypatch.setattr("r3_openrlhf.evaluation.engine.Engine", Parrot)
+    shutil.copytree(resolve_model("tiny"), a_run.final_model)
+    rows = [{"problem": f"Calculate {n} + {n} for me.", "answer": str(2 * n)} for n in range(9)]
+    prepare(config_for(write_jsonl(tmp_path / "train.jsonl", rows)), byte_tokenizer, a_run.data)
+    near = [{**row, "problem": row["problem"].upper().replace(" ", "  ")} for row in rows[:3]]
+    new = [{"problem": f"Calculate {n} + 50 for me.", "answer": str(n + 50)} for n in range(4)]
+    mine = write_jsonl(tmp_path / "mine.jsonl", [*near, *new])
+    options = ["--benchmark", mine, "--n", 1, "--max-new-tokens", 8, "--json", "data.task=math"]
+    for model, number in ((a_run.path, 3), ("tiny", None)):
+        done = call(model, *options, "--output", tmp_path / str(number))
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["benchmarks"]["mine"]["num_trained_on"] == number
+        assert ("trained on 3 of the problems of mine" in done.stderr) == (number == 3)
+    assert ", 3 of which the run trained on" in (tmp_path / "3" / "results.md").read_text()
 
 
 # ── the real engine ──
