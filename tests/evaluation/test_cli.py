@@ -234,7 +234,7 @@ def test_a_server_that_is_gone_ends_it_soon_and_what_was_sampled_is_graded_later
     assert [[one.text for one in problem.responses] for problem in kept] == texts[0]
 
 
-def test_problems_that_a_run_trained_on_are_counted(tmp_path, monkeypatch, a_run, byte_tokenizer):
+def test_problems_that_a_run_trained_on_are_counted(tmp_path, monkeypatch, a_run, byte_tokenizer, capfd):
     """Equal ones and near copies; of a model that is no run it is not known."""
     monkeypatch.setattr("r3_openrlhf.evaluation.engine.Engine", Parrot)
     shutil.copytree(resolve_model("tiny"), a_run.final_model)
@@ -248,7 +248,7 @@ def test_problems_that_a_run_trained_on_are_counted(tmp_path, monkeypatch, a_run
         done = call(model, *options, "--output", tmp_path / str(number))
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["benchmarks"]["mine"]["num_trained_on"] == number
-        assert ("trained on 3 of the problems of mine" in done.stderr) == (number == 3)
+        assert ("trained on 3 of the problems of mine" in "".join(capfd.readouterr())) == (number == 3)
     assert ", 3 of which the run trained on" in (tmp_path / "3" / "results.md").read_text()
 
 
