@@ -347,7 +347,17 @@ def kill(process: subprocess.Popen) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    psutil.wait_procs(family, timeout=120)
+    deadline = time.monotonic() + 120
+    while any(map(lives, family)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def lives(process: psutil.Process) -> bool:
+    """False also of a zombie: the block's parent adopts what a killed run leaves, and waits for it at the end."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def adopt_orphans() -> None:

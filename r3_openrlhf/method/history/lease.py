@@ -62,9 +62,13 @@ class Lease:
                 lock.acquire(timeout=0)
             except Timeout:
                 owner = lock.owner
-                if owner is not None and owner.hostname == _this_host():
+                if owner is None or owner.hostname != _this_host():
+                    _watch(lock, path)
+                elif _lives(owner.pid):
                     raise
-                _watch(lock, path)
+                else:  # a zombie, which filelock takes for its holder
+                    path.unlink(missing_ok=True)
+                    lock.acquire(timeout=0)
         except (Timeout, LeaseSettingsMismatch) as error:
             holder, _ = last_holder(path)
             raise HistoryError(
@@ -98,7 +102,16 @@ def last_holder(path: Path) -> tuple[Holder | None, bool]:
         is_fresh = time.time() - path.stat().st_mtime < 2 * LEASE_S
     except FileNotFoundError:
         return None, False
-    return holder, is_fresh and (owner.hostname != _this_host() or psutil.pid_exists(owner.pid))
+    return holder, is_fresh and (owner.hostname != _this_host() or _lives(owner.pid))
+
+
+def _lives(pid: int) -> bool:
+    """Return False of a process of this host that has ended, also if its parent (the first process of
+    a container, say) never asks how."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _watch(lock: SoftFileLease, path: Path) -> None:
