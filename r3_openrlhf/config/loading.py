@@ -93,9 +93,7 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
     # a name is a preset; an algorithm of a user is the key alone
     preset = None if chosen is None or is_import_path(str(chosen)) else str(chosen)
     if preset is not None and preset not in presets():
-        raise ConfigError(
-            f"algo is {quoted(preset)}, which does not exist in configs/algo; {nearest(preset, presets())}"
-        )
+        raise ConfigError(f"algo is {quoted(preset)}, which does not exist in configs/algo; {_instead_of(preset)}")
     if preset:
         settings.append(f"+algo={preset}")
     try:
@@ -427,6 +425,17 @@ def fields_of(schema: Any = R3Config, prefix: str = "") -> dict[str, dataclasses
         is_section = dataclasses.is_dataclass(hints[field.name])
         found |= fields_of(hints[field.name], f"{name}.") if is_section else {name: field}
     return found
+
+
+def _instead_of(preset: str) -> str:
+    """Suggest a name that an algorithm is put together from, else the nearest preset."""
+    from r3_openrlhf.method.core.estimators import ESTIMATORS
+    from r3_openrlhf.method.core.losses import LOSSES
+
+    part = next(
+        (table for table in (ESTIMATORS, LOSSES) if preset.lower() in table and preset.lower() not in presets()), None
+    )
+    return nearest(preset, presets()) if part is None else f"set {part.key}={preset.lower()}, with algo=grpo or r3"
 
 
 def of_others() -> dict[str, str]:

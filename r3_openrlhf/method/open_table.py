@@ -72,9 +72,10 @@ def is_looking() -> bool:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an error sentence: the most similar known name, or all of them."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    lowered = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
     if near:
-        return f"did you mean {near[0]}?"
+        return f"did you mean {lowered[near[0]]}?"
     return f"known: {', '.join(known[:12])}" + (" and more" if len(known) > 12 else "")
 
 
