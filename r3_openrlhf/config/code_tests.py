@@ -24,6 +24,9 @@ from r3_openrlhf.method.errors import DataError
 
 MAX_CHARS = 4_000_000  # of one problem's tests, as a reward server takes them
 MAX_TESTS = 1000
+# What programs and tests import besides the standard library. Not all that is installed: some packages hold the answers of benchmarks
+PACKAGES = tuple("numpy scipy pandas sympy mpmath networkx sortedcontainers dateutil pytz six regex tzdata".split())
+OF_PYTEST = frozenset({"raises", "approx", "mark"})  # rewards/code/pytest_stand_in.txt, which tests import
 
 
 class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -106,12 +109,14 @@ def _check_python(tests: CodeTests) -> None:
         nodes: list[Any] = [*ast.walk(ast.parse("\n".join([setup, *sources])))]
         imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
         modules = [getattr(node, "module", None) or alias.name for node in imports for alias in node.names]
-        roots = {module.partition(".")[0] for module in modules} - {"solution"}
-        lacking = sorted(name for name in roots if importlib.util.find_spec(name) is None)
+        roots = {module.partition(".")[0] for module in modules} - {"solution", "pytest"}
+        known = roots if tests.language != "python" else {*PACKAGES, *sys.stdlib_module_names}
+        lacking = sorted(name for name in roots if name not in known or importlib.util.find_spec(name) is None)
+        lacking += sorted(f"pytest.{name}" for name in _names_of("pytest", nodes) if name not in OF_PYTEST)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"its tests are no Python ({type(error).__name__})") from error
     if lacking:
-        raise DataError(f"its tests import {lacking[0]}, which is not installed here")
+        raise DataError(f"its tests import {lacking[0]}, which programs cannot import here")
     if not sources:
         raise DataError("its asserts only define something, so that any program would pass")
 
@@ -138,6 +143,7 @@ def with_number_keys(value: Any) -> Any:
 # Modules whose names tests use without an import, and two with their usual names
 USUAL = "collections itertools functools heapq bisect math typing decimal fractions datetime pathlib io".split()
 _OTHERS = {"np": "import numpy as np", "pd": "import pandas as pd", "numpy": "import numpy", "pandas": "import pandas"}
+_OTHERS["pytest"] = "import pytest"
 _OF_MODULES = {"copy": "deepcopy", "dataclasses": "asdict astuple dataclass", "unittest.mock": "patch Mock MagicMock"}
 _OF_MODULES |= {"operator": "itemgetter attrgetter methodcaller", "contextlib": "redirect_stdout suppress"}
 _OTHERS |= {name: f"from {module} import {name}" for module, names in _OF_MODULES.items() for name in names.split()}
@@ -175,7 +181,7 @@ def split_names(tests: CodeTests) -> tuple[list[str], list[str]]:
     names = dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name) and node.id in free)
     modules = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
     imports = {name: line for name in names if (line := standard_import(name, is_module=name in modules))}
-    asked = [name for name in names if name not in imports] + _imported(nodes)
+    asked = [name for name in names if name not in imports] + _names_of("solution", nodes)
     if not asked:
         candidates = {name for name, line in imports.items() if line.startswith("from ")}
         asked = _innermost(nodes, candidates or free_names(source, of_builtins=True)) or sorted(candidates)[:1]
@@ -192,14 +198,14 @@ def _innermost(nodes: list[Any], names: set[str]) -> list[str]:
     return [node.func.id for node in calls if sum(map(called, ast.walk(node))) == 1][:1]
 
 
-def _imported(nodes: list[Any]) -> list[str]:
-    """Names that are asked for as those of the module `solution`."""
+def _names_of(module: str, nodes: list[Any]) -> list[str]:
+    """Names that are asked for as those of a module, in its imports and as its attributes."""
     aliases = [(getattr(node, "module", ""), alias) for node in nodes for alias in getattr(node, "names", ())
                if isinstance(alias, ast.alias)]  # fmt: skip
-    modules = {alias.asname or alias.name for _, alias in aliases if alias.name == "solution"}
-    names = [alias.name for module, alias in aliases if module == "solution" and alias.name != "*"]
+    called = {alias.asname or alias.name for _, alias in aliases if alias.name == module}
+    names = [alias.name for source, alias in aliases if source == module and alias.name != "*"]
     return names + [
-        node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) in called
     ]
 
 

@@ -15,7 +15,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config.code_tests import (
@@ -34,8 +33,6 @@ from r3_openrlhf.problems.references import NoAnswer
 from r3_openrlhf.problems.table import plain_row
 
 MAX_UNPACKED = 256 * 2**20
-# What tests of KodCode use of pytest; the package itself need not be where tests are run.
-_PYTEST = Path(__file__).with_name("pytest_stand_in.txt").read_text("utf-8")
 _ASKS_FOR_A_FUNCTION = re.compile(
     r"you (?:don'?t|do not) (?:need|have) to (?:read|take|print)|complete the function|your task is to complete", re.I
 )
@@ -358,14 +355,8 @@ def python_tests(row: dict[str, Any]) -> CodeTests:
     tests = [node for node in functions if node.name.startswith("test")]
     for test in tests:
         _check_marks(test)
-    runner = {"import pytest", "if __name__ == '__main__'"}
-    kept = [node for node in body if ast.unparse(node).partition(":")[0] not in runner]
-    attributes = [node for node in ast.walk(ast.Module(kept, [])) if isinstance(node, ast.Attribute)]
-    used = {node.attr for node in attributes if ast.unparse(node.value) == "pytest"}
-    if others := used - {"raises", "approx", "mark"}:
-        raise DataError(f"its tests use pytest.{min(others)}")
-    setup = "\n".join([*([_PYTEST.strip()] if used else []), *map(ast.unparse, kept)])
-    return CodeTests(asserts=[f"{test.name}()" for test in tests], setup=setup)
+    setup = (ast.unparse(node) for node in body if not ast.unparse(node).startswith("if __name__ == '__main__':"))
+    return CodeTests(asserts=[f"{test.name}()" for test in tests], setup="\n".join(setup))
 
 
 def _checks(name: str, source: str, prompt: str) -> CodeTests:

@@ -5,13 +5,17 @@ import json
 import os
 import pickle
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from r3_openrlhf.config import CodeConfig
 from r3_openrlhf.config.code_tests import read_tests, write_tests
 from r3_openrlhf.method.errors import DataError
-from r3_openrlhf.problems.code_rows import _PYTEST, limit_of, unpacked
+from r3_openrlhf.problems.code_rows import limit_of, unpacked
+from r3_openrlhf.rewards.answers.request import Item
+from r3_openrlhf.rewards.code.grading import grader
 from tests.problems.files import load
 
 ADD = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}
@@ -109,25 +113,38 @@ def test_kodcode(tmp_path):
     label, tests = only(tmp_path, row)
     assert tests.asserts == ["test_one()", "test_many()", "test_raises()", "test_call()"]
     assert "def add(a, b)" in label.problem
-    for add, held in ((lambda a, b: a + b, 4), (lambda a, b: 0, 0)):
-        space = {"add": add}
-        exec(tests.setup.replace("from solution import add", ""), space)
-        passed = 0
-        for line in tests.asserts:
-            try:
-                exec(line, space)
-                passed += 1
-            except AssertionError:
-                continue
-        assert passed == held
+    judge = grader(asdict(CodeConfig(credit="share")))
+    for value, share in (("a + b", 1.0), ("0", 0.0)):
+        program = f"```python\ndef add(a, b): return {value}\n```"
+        assert judge(Item("code", program, label.references, False))[2] == share
 
 
-@pytest.mark.parametrize("given", [[1.0000001, 2.0], 5.0])
-def test_the_stand_in_of_approx_says_what_pytest_says(given):
-    exec(_PYTEST, space := {})
-    for other in (given, [1.0, 2.0], [1.0], 5.1, 5.0000001):
-        if isinstance(other, list) == isinstance(given, list):
-            assert (space["pytest"].approx(given) == other) is (pytest.approx(given) == other)
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import pytest, numpy, zoneinfo", None),
+        ("from pytest import approx, raises", None),
+        ("import hypothesis", "import hypothesis,"),  # installed here, where programs cannot read it
+        ("import msgspec.json as j", "import msgspec,"),
+        ("from nothing_such import x", "import nothing_such,"),
+        ("import pytest as p\np.importorskip('math')", r"import pytest\.importorskip,"),
+        ("from pytest import fixture", r"import pytest\.fixture,"),
+    ],
+)
+@pytest.mark.parametrize("column", ["test_list", "asserts", "test"])
+def test_a_row_whose_tests_import_what_programs_cannot_is_left_out(tmp_path, line, said, column):
+    rows = {
+        "test_list": {"text": "Write f.", "test_list": [f"{line}\nassert f(1) == 2"]},
+        "asserts": {"question": "f", "tests": json.dumps({"asserts": ["assert f(1) == 2"], "setup": line})},
+        "test": {"question": "f", "test": f"{line}\ndef test_a():\n    assert f(1) == 2"},
+    }
+    if said:
+        with pytest.raises(DataError, match=said):
+            load(tmp_path, [rows[column]], task="code")
+    else:
+        (label,) = load(tmp_path, [rows[column]], task="code").labels
+        program = "```python\ndef f(x): return 2\n```"
+        assert grader(asdict(CodeConfig()))(Item("code", program, label.references, False))[0] == "correct"
 
 
 def test_a_checker_and_what_the_problem_says_elsewhere(tmp_path):

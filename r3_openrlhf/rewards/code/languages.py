@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from r3_openrlhf.config.code_tests import PACKAGES
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import OpenTable
-
-# Not all that is installed: some packages hold the answers of benchmarks
-PACKAGES = tuple("numpy scipy pandas sympy mpmath networkx sortedcontainers dateutil pytz six regex tzdata".split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from r3_openrlhf import grade
 from r3_openrlhf.config import CodeConfig
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.problems.code_rows import _PYTEST
 from r3_openrlhf.rewards.answers.request import Item
+from r3_openrlhf.rewards.code.asserts import _PYTEST
 from r3_openrlhf.rewards.code.grading import grader, judge
 from r3_openrlhf.rewards.code.languages import Language
 from r3_openrlhf.rewards.code.run import Limits, Outcome
@@ -48,11 +49,21 @@ def test_right(case):
     assert graded_case(case) == ("correct", "correct", 1.0)
 
 
-def test_a_data_set_s_pytest():
-    test = "def test_a():\n    assert add(0.1, 0.2) == pytest.approx(0.3)\n"
-    test += "    with pytest.raises(TypeError):\n        add(1, 'x')"
-    case = {"program": "def add(a, b):\n    return a + b", "tests": {"asserts": ["test_a()"], "setup": _PYTEST + test}}
-    assert graded_case(case) == ("correct", "correct", 1.0)
+NUMBERS = st.sampled_from([5, 5.0, 5.0000001, 5.1, 0.0, 1e-13, True, None, "word", float("inf"), 1 + 2j])
+VALUES = (
+    NUMBERS
+    | st.lists(NUMBERS, min_size=1, max_size=2)
+    | st.dictionaries(st.sampled_from("ab"), NUMBERS, min_size=1, max_size=2)
+)
+
+
+@given(VALUES, VALUES, st.booleans())
+def test_approx_of_tests_says_what_pytest_says(value, other, is_array):
+    exec(_PYTEST, stand_in := {})
+    if is_array and all(isinstance(part, list) and {*map(type, part)} <= {int, float} for part in (value, other)):
+        value, other = np.array(value, float), np.array(other, float)
+    for right in (value, other):
+        assert (stand_in["approx"](value) == right) is (pytest.approx(value) == right)
 
 
 @pytest.mark.parametrize("case", TABLES["wrong"].values(), ids=TABLES["wrong"])
