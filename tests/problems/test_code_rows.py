@@ -41,6 +41,11 @@ def only(tmp_path, row, **settings):
     return label, read_tests(label.references[0])
 
 
+def judged(program, label):
+    judge = grader(asdict(CodeConfig(credit="share")))
+    return judge(Item("code", f"```python\n{program}\n```", label.references, False))
+
+
 @pytest.mark.parametrize("row", PROGRAM.values(), ids=PROGRAM)
 def test_programs(tmp_path, row):
     label, tests = only(tmp_path, row)
@@ -113,38 +118,21 @@ def test_kodcode(tmp_path):
     label, tests = only(tmp_path, row)
     assert tests.asserts == ["test_one()", "test_many()", "test_raises()", "test_call()"]
     assert "def add(a, b)" in label.problem
-    judge = grader(asdict(CodeConfig(credit="share")))
-    for value, share in (("a + b", 1.0), ("0", 0.0)):
-        program = f"```python\ndef add(a, b): return {value}\n```"
-        assert judge(Item("code", program, label.references, False))[2] == share
+    assert judged("def add(a, b): return a + b", label)[2] == 1.0
+    assert judged("def add(a, b): return 0", label)[2] == 0.0
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("import pytest, numpy, zoneinfo", None),
-        ("from pytest import approx, raises", None),
-        ("import hypothesis", "import hypothesis,"),  # installed here, where programs cannot read it
-        ("import msgspec.json as j", "import msgspec,"),
-        ("from nothing_such import x", "import nothing_such,"),
-        ("import pytest as p\np.importorskip('math')", r"import pytest\.importorskip,"),
-        ("from pytest import fixture", r"import pytest\.fixture,"),
-    ],
+    "line", ["import pytest, numpy, zoneinfo", "from pytest import approx as near, raises", "import pytest as p"]
 )
-@pytest.mark.parametrize("column", ["test_list", "asserts", "test"])
-def test_a_row_whose_tests_import_what_programs_cannot_is_left_out(tmp_path, line, said, column):
-    rows = {
-        "test_list": {"text": "Write f.", "test_list": [f"{line}\nassert f(1) == 2"]},
-        "asserts": {"question": "f", "tests": json.dumps({"asserts": ["assert f(1) == 2"], "setup": line})},
-        "test": {"question": "f", "test": f"{line}\ndef test_a():\n    assert f(1) == 2"},
-    }
-    if said:
-        with pytest.raises(DataError, match=said):
-            load(tmp_path, [rows[column]], task="code")
-    else:
-        (label,) = load(tmp_path, [rows[column]], task="code").labels
-        program = "```python\ndef f(x): return 2\n```"
-        assert grader(asdict(CodeConfig()))(Item("code", program, label.references, False))[0] == "correct"
+def test_tests_that_are_loaded_import_what_they_say(tmp_path, line):
+    rows = [
+        {"text": "Write f.", "test_list": [f"{line}\nassert f(1) == 2"]},
+        {"question": "f", "tests": json.dumps({"asserts": ["assert f(1) == 2"], "setup": line})},
+        {"question": "f", "test": f"{line}\ndef test_a():\n    assert f(1) == 2"},
+    ]
+    for row in rows:
+        assert judged("def f(x): return 2", load(tmp_path, [row], task="code").labels[0])[0] == "correct"
 
 
 def test_a_checker_and_what_the_problem_says_elsewhere(tmp_path):
