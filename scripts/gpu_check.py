@@ -18,7 +18,6 @@ import ctypes
 import json
 import math
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -341,11 +340,13 @@ def kill_after(command: list[str], environment: dict[str, str], metrics: Path, *
 
 
 def kill(process: subprocess.Popen) -> None:
-    """Its process group; back when all of its family is gone: the next start looks at free memory."""
+    """It and its family; back when all are gone: the next start looks at free memory. Ray's workers would not notice that their
+    raylet has died: they look whether their parent is process 1, and here the check adopts them."""
     info = psutil.Process(process.pid)
     family = [info, *info.children(recursive=True)]
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    for one in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
     process.wait()
     deadline = time.monotonic() + 120
     while any(map(lives, family)) and time.monotonic() < deadline:
