@@ -27,6 +27,8 @@ from r3_openrlhf.config.loading import (
     load_config,
     presets,
 )
+from r3_openrlhf.method.core.estimators import ESTIMATORS
+from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 
@@ -69,9 +71,12 @@ def test_a_configuration_leaves_nothing_behind_for_the_next():
     assert load_config("cpu_smoke", []) == first
 
 
-def test_the_run_directory_becomes_absolute(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert load_config(SMOKE, ["run_dir=runs/x"]).run_dir == str(tmp_path / "runs" / "x")
+@pytest.mark.parametrize("word", sorted({*ESTIMATORS, *LOSSES}.difference(presets())))
+def test_a_part_of_an_algorithm_is_answered_by_settings_that_load(word):
+    with pytest.raises(ConfigError, match="set .+, with algo=r3$") as refusal:
+        load_config(SMOKE, [f"algo={word}"])
+    asked_for_next = ["ranking.enabled=false", "train.loss_aggregation=seq-mean-token-mean"]
+    load_config(SMOKE, re.findall(r"[\w.]+=\w+", str(refusal.value)) + asked_for_next)
 
 
 @pytest.mark.parametrize(("overrides", "sentence"), TABLES["refused"].items())
@@ -161,11 +166,10 @@ def test_the_table_of_the_paper_preset_is_its_difference_from_ours():
 
 
 def test_an_experiment_may_be_a_file_elsewhere(tmp_path):
-    file = tmp_path / "my_experiments" / "one.yaml"
-    file.parent.mkdir()
+    file = tmp_path / "one.yaml"
     file.write_text("# @package _global_\nrun_dir: runs/one\nmodel: {path: tiny}\nreplay: {k: 3}\n")
     config = load_config(str(file), ["algo=r3", "data.path=x.jsonl"])
-    assert (config.replay.k, config.algo, Path(config.run_dir).name) == (3, "r3", "one_r3")
+    assert (config.replay.k, config.algo, config.run_dir) == (3, "r3", str(Path("runs/one_r3").absolute()))
     with pytest.raises(ConfigError, match="two.yaml is a file that does not exist"):
         load_config(str(file.with_name("two.yaml")), [])
 

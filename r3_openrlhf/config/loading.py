@@ -432,10 +432,11 @@ def _instead_of(preset: str) -> str:
     from r3_openrlhf.method.core.estimators import ESTIMATORS
     from r3_openrlhf.method.core.losses import LOSSES
 
-    part = next(
-        (table for table in (ESTIMATORS, LOSSES) if preset.lower() in table and preset.lower() not in presets()), None
-    )
-    return nearest(preset, presets()) if part is None else f"set {part.key}={preset.lower()}, with algo=grpo or r3"
+    word = preset.lower()
+    for table in (ESTIMATORS, LOSSES):
+        if word in table and word not in presets():
+            return f"set {table.key}={word}, with algo=r3"
+    return nearest(preset, presets())
 
 
 def of_others() -> dict[str, str]:

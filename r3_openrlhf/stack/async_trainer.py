@@ -69,7 +69,7 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
         self.samples_generator = AheadGenerator.instead_of(self.samples_generator, self.config, r3)
 
     def start_at(self, step: int, epoch: int, totals: dict[str, float]) -> None:
-        """Continue after `step`, in `epoch`, after so many tokens. The store exists."""
+        """Continue after `step`, in `epoch`, after that many tokens. The store exists."""
         generator = self.samples_generator
         generator.step, generator.epoch, generator.totals = step, epoch, totals
         if self.config.keeps_history:

@@ -89,7 +89,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         return super().fit(kl_ctl) | beside
 
     def fit_supervised(self, windows: int) -> None:
-        """Make one pass over the buffer's rows in so many updates (warm_start.py): where the advantage
+        """Make one pass over the buffer's rows in `windows` updates (warm_start.py): where the advantage
         is 1, the loss `gpg` is -log pi."""
         trainer, buffer = self.trainer, self.trainer.replay_buffer
         usual = trainer.actor_loss_fn, trainer.max_epochs

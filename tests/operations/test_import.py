@@ -136,7 +136,6 @@ def test_a_run_begins_with_what_its_first_policy_could_say(config, tmp_path):
 
 
 def test_the_command_takes_the_settings_of_a_run_with_a_warm_start(settings, tmp_path):
-    """Which without history.start would have nothing to train on."""
     (tmp_path / "solved.jsonl").write_text(json.dumps(RIGHT))
     command = ["history", "import", str(tmp_path / "solved.jsonl"), "--into", str(tmp_path / "start")]
     done = CliRunner().invoke(main, [*command, "experiment=cpu_smoke", *settings, "replay.imported.warm_start=2"])
