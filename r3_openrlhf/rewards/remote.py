@@ -171,8 +171,8 @@ class RemoteGrader:
                     " one that it was started with"
                 )
             else:
-                trouble = f"http_{status}" if status else "unreachable"
-                self._log(url, text if status == 0 else trouble)
+                trouble = f"http_{status}" if status else trouble  # the deadline may cut off the last ask
+                self._log(url, trouble if status else text)
                 if status in _REFUSED:
                     return Outcome("ungraded", "refused")
                 if status not in _LATER:  # a wrong path: asking it again changes nothing
