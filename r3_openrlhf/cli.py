@@ -46,6 +46,14 @@ EXTRAS |= {name: extra for name, (_, _, extra) in ELSEWHERE.items() if extra is 
 LOOKING = {"compare", "history", "report", "show", "status", "view"}
 # Commands that have another name now.
 MOVED = {"lab": "python -m research", "evidence": "python -m research evidence"}
+# Options that are gone, with what does the same.
+RETIRED = {
+    "compare --out": "`> comparison.md` for the table, --json for every number, r3 view for the curves",
+    "ray --follow": "`ray job logs --address URL --follow JOB`",
+    "ray --working-dir": "`ray job submit --working-dir DIR -- COMMAND`, with the command of --dry-run",
+    "slurm --lead": "--sbatch=--signal=USR1@SECONDS",
+    "status --watch": "`while r3 status RUN; do sleep 5; done`",
+}
 STACK = ("deepspeed", "openrlhf", "ray", "vllm")
 
 
@@ -80,6 +88,11 @@ class R3Group(click.Group):
             return super().invoke(context)
         except R3Error as error:
             raise click.ClickException(str(error)) from error
+        except click.NoSuchOption as error:
+            instead = RETIRED.get(f"{error.ctx.info_name if error.ctx else ''} {error.option_name}")
+            if instead is None:
+                raise
+            raise click.ClickException(f"{error.option_name} no longer exists; use {instead}") from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except MemoryError as error:

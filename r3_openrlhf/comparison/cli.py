@@ -19,14 +19,12 @@ from r3_openrlhf.method.errors import R3Error
     metavar="ACCURACY",
     help="Where mean curves have this held-out accuracy. [default: the mean final accuracy of the reference]",
 )
-@click.option("--out", hidden=True)
 @click.option("--unfinished", is_flag=True, help="Take runs that have not ended as far as they are.")
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON instead of the table.")
 def compare(
     paths: tuple[str, ...],
     reference: str | None,
     target: float | None,
-    out: str | None,
     unfinished: bool,
     as_json: bool,
 ) -> None:
@@ -45,10 +43,6 @@ def compare(
     from r3_openrlhf.comparison.runs import find_runs, read_run
     from r3_openrlhf.comparison.table import comparison_table
 
-    if out is not None:
-        raise R3Error(
-            "--out no longer exists: `> comparison.md` keeps the table, `--json` has every number, r3 view the curves"
-        )
     if target is not None and target != target:
         raise R3Error("--target is nan; use an accuracy from 0 to 1")
     run_paths, without = find_runs(paths)

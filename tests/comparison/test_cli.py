@@ -60,7 +60,7 @@ def test_a_mistake_is_one_sentence_on_stderr(lab, tmp_path):
         (lab / "nowhere",): "nowhere does not exist",
         (lab, other): "model.path is tiny in the first and smollm2 in the second",
         (lab, "--reference", "rpgo"): "did you mean grpo?",
-        (lab, "--out", tmp_path / "file"): "--out no longer exists: `> comparison.md` keeps the table",
+        (lab, "--out", tmp_path / "file"): "--out no longer exists; use `> comparison.md` for the table",
     }
     for arguments, sentence in mistakes.items():
         result = call(*arguments)

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,8 +15,6 @@ import click
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError, quoted, without_secrets
-
-WATCH_S = 5.0  # between two looks of `r3 status --watch`
 
 
 @click.group()
@@ -46,11 +43,8 @@ def submit() -> None:
 @click.option(
     "--template", help="A template of your own instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2."
 )
-@click.option("--lead", hidden=True)
 @click.option("--dry-run", is_flag=True, help="Write and print the job script; submit nothing.")
-def slurm(
-    settings: tuple[str, ...], nodes: int | None, seeds: str | None, lead: str | None, dry_run: bool, **given
-) -> None:
+def slurm(settings: tuple[str, ...], nodes: int | None, seeds: str | None, dry_run: bool, **given) -> None:
     """Write a job script into the run directory and submit it. A preempted job continues by itself.
 
     \b
@@ -63,8 +57,6 @@ def slurm(
     from r3_openrlhf.operations.cluster import submissions
     from r3_openrlhf.operations.cluster.site import load_site
 
-    if lead is not None:
-        raise ConfigError(f"--lead no longer exists; use --sbatch=--signal=USR1@{lead}")
     config, plain = checked(settings, nodes)
     wanted = jobs.seeds_of(seeds)
     site = load_site()
@@ -133,10 +125,6 @@ def write_script(path: Path, text: str) -> None:
 @click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
 @click.option("--address", envvar="RAY_API_SERVER_ADDRESS", help="The dashboard, like http://HOST:8265.")
 @click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
-@click.option(
-    "--working-dir", help="Upload this folder as the job's working directory. Default: none; r3 is installed there."
-)
-@click.option("--follow", is_flag=True, help="Show the job's output until it ends.")
 @click.option("--manifest", is_flag=True, help="Print a RayJob for KubeRay instead; submit nothing.")
 @click.option("--image", help="With --manifest: the image of all pods.")
 @click.option("--claim", help="With --manifest: the PersistentVolumeClaim that holds run_dir.")
@@ -146,8 +134,6 @@ def ray(
     settings: tuple[str, ...],
     address: str | None,
     nodes: int | None,
-    working_dir: str | None,
-    follow: bool,
     manifest: bool,
     dry_run: bool,
     **kubernetes: str | None,
@@ -155,11 +141,9 @@ def ray(
     """Submit a run to an existing Ray cluster. run_dir must be on storage that its nodes share.
 
     \b
-    r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/shared/r3 --address http://HOST:8265 --follow
+    r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/shared/r3 --address http://HOST:8265
     r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/runs/r3 --manifest --image IMAGE --claim runs --mount /runs
     """
-    import asyncio
-
     from r3_openrlhf.operations.cluster import ray_jobs
     from r3_openrlhf.operations.cluster.slurm import forwarded
 
@@ -173,7 +157,7 @@ def ray(
         return
     if not address:
         raise ConfigError("no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS")
-    job = ray_jobs.submit(config, plain, address=address, environment=forwarded(os.environ), working_dir=working_dir)
+    job = ray_jobs.submit(config, plain, address=address, environment=forwarded(os.environ))
     click.echo(job)
     click.echo(
         f"Job {job} at {address}\n"
@@ -183,8 +167,6 @@ def ray(
         f"  resume  the same command",
         err=True,
     )
-    if follow:
-        sys.exit(not asyncio.run(ray_jobs.follow(address, job)))
 
 
 def _print_manifest(config: R3Config, plain: list[str], **kubernetes: str | None) -> None:
@@ -214,40 +196,28 @@ def _print_manifest(config: R3Config, plain: list[str], **kubernetes: str | None
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--all", "below", is_flag=False, flag_value="runs", help="Every run below this folder (runs).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run, with nothing rounded.")
-@click.option("--watch", is_flag=True, help="Show the table again every five seconds until Ctrl-C.")
-def status(runs: tuple[Path, ...], below: str | None, as_json: bool, watch: bool) -> None:
+def status(runs: tuple[Path, ...], below: str | None, as_json: bool) -> None:
     """State, step, reward, held-out accuracy, time to go, checkpoint, job and end of each run.
 
     In a pipe it prints one record a line, with tabs between the columns.
 
     \b
     r3 status runs/quickstart
-    r3 status --all --watch
+    r3 status --all
     """
     from r3_openrlhf.operations.cluster.status import find_runs, status_of, status_page
     from r3_openrlhf.operations.cluster.submissions import runs_of
     from r3_openrlhf.runs.group_report import tab_separated
 
-    if watch and (as_json or not sys.stdout.isatty()):
-        raise ConfigError("--watch redraws a terminal; leave it out in a pipe and with --json")
-    while True:
-        paths = [*(run for path in runs for run in runs_of(path)), *(find_runs(Path(below)) if below else [])]
-        if not paths:
-            raise ConfigError(f"there is no run below {below}" if below else "name a run directory, or use --all")
-        statuses = [status_of(path) for path in paths]
-        records = list(map(asdict, statuses))
-        if as_json:
-            for record in records:
-                click.echo(json.dumps(record))
-        elif not sys.stdout.isatty():
-            click.echo(tab_separated(records), nl=False)
-        else:
-            if watch:
-                click.clear()
-            click.echo(status_page(statuses, width=shutil.get_terminal_size().columns))
-        if not watch:
-            break
-        try:
-            time.sleep(WATCH_S)
-        except KeyboardInterrupt:
-            break
+    paths = [*(run for path in runs for run in runs_of(path)), *(find_runs(Path(below)) if below else [])]
+    if not paths:
+        raise ConfigError(f"there is no run below {below}" if below else "name a run directory, or use --all")
+    statuses = [status_of(path) for path in paths]
+    records = list(map(asdict, statuses))
+    if as_json:
+        for record in records:
+            click.echo(json.dumps(record))
+    elif not sys.stdout.isatty():
+        click.echo(tab_separated(records), nl=False)
+    else:
+        click.echo(status_page(statuses, width=shutil.get_terminal_size().columns))

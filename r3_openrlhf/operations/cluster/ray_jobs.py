@@ -8,8 +8,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import click
-
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.operations.cluster import ClusterError
 
@@ -26,9 +24,7 @@ def entrypoint(config: R3Config, settings: Sequence[str]) -> str:
     return shlex.join(["r3", "train", *settings, f"run_dir={config.run_dir}"])
 
 
-def submit(
-    config: R3Config, settings: Sequence[str], *, address: str, environment: Mapping[str, str], working_dir: str | None
-) -> str:
+def submit(config: R3Config, settings: Sequence[str], *, address: str, environment: Mapping[str, str]) -> str:
     """Return Ray's id of the job. ClusterError: no dashboard, or this run has a job."""
     client = connect(address)
     for job in client.list_jobs():
@@ -37,9 +33,7 @@ def submit(
                 f"job {job.submission_id} of {config.run_dir} is {job.status.value.lower()}; stop it with "
                 f"`ray job stop --address {address} {job.submission_id}`, or choose another run_dir"
             )
-    runtime: dict[str, Any] = {"env_vars": {**STOP_WAIT, **environment}}
-    if working_dir:
-        runtime["working_dir"] = working_dir
+    runtime = {"env_vars": {**STOP_WAIT, **environment}}
     for attempt in range(AGENT_TRIES):
         try:
             return client.submit_job(
@@ -60,14 +54,6 @@ def connect(address: str):
         return JobSubmissionClient(address)
     except (ConnectionError, RuntimeError, ValueError, AuthenticationError) as error:
         raise ClusterError(f"no Ray dashboard answers at {address}: {str(error).splitlines()[0]}") from error
-
-
-async def follow(address: str, job: str) -> bool:
-    """Print the job's output as it comes; True if it succeeded."""
-    client = connect(address)
-    async for text in client.tail_job_logs(job):
-        click.echo(text, nl=False)
-    return client.get_job_status(job).value == "SUCCEEDED"
 
 
 def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[str, str], **kubernetes: Any) -> str:

@@ -69,6 +69,14 @@ def submit(dashboard, run_dir, *arguments):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=REPOSITORY)
 
 
+def followed(dashboard, submitted):
+    """The output of the job to its end, by the command that `r3 submit ray` printed."""
+    command = re.search(r"follow  ray (.*)", submitted.stderr)[1].split()
+    return subprocess.run(
+        [BIN / "ray", *command], env=dashboard[1], capture_output=True, text=True, timeout=600
+    ).stdout
+
+
 def state(dashboard, job):
     address, environment = dashboard
     code = f"from r3_openrlhf.operations.cluster.ray_jobs import connect; print(connect({address!r}).get_job_status({job!r}).value)"
@@ -80,14 +88,16 @@ def test_a_job_is_submitted_and_followed(dashboard, run, tmp_path):
     """A finished run, which `r3 train` shows: no stack is started."""
     run.append_metrics({"step": 1, "reward_mean": 0.5})
     run.mark_finished()
-    done = submit(dashboard, run.path, "--follow")
+    done = submit(dashboard, run.path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "This run is finished" in done.stdout and "0.500 -> 0.500" in done.stdout
-    job = done.stdout.splitlines()[0]
+    shown = followed(dashboard, done)
+    assert "This run is finished" in shown and "0.500 -> 0.500" in shown
+    job = done.stdout.strip()
     assert f"ray job stop --address {dashboard[0]} {job}" in done.stderr
     assert state(dashboard, job) == "SUCCEEDED"
-    failed = submit(dashboard, tmp_path / "other", "model.path=/nowhere", "--follow")
-    assert failed.returncode == 1 and "model.path is '/nowhere'" in failed.stdout
+    failed = submit(dashboard, tmp_path / "other", "model.path=/nowhere")
+    assert "model.path is '/nowhere'" in followed(dashboard, failed)
+    assert state(dashboard, failed.stdout.strip()) == "FAILED"
 
 
 @pytest.mark.soak
@@ -104,8 +114,9 @@ def test_a_run_is_stopped_after_a_checkpoint_and_goes_on(dashboard, tmp_path):
     assert state(dashboard, job) in ("STOPPED", "FAILED")  # 85 is no 0 for Ray
     saved = (run_dir / "checkpoints" / "_actor" / "latest").read_text()
     assert saved == f"global_step{steps_of(run_dir)[-1]}"
-    done = submit(dashboard, run_dir, *settings, "--follow")
+    done = submit(dashboard, run_dir, *settings)
     assert done.returncode == 0, done.stdout
+    followed(dashboard, done)
     assert steps_of(run_dir) == [1, 2, 3]
 
 

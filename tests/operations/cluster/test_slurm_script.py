@@ -164,7 +164,7 @@ def test_a_run_directory_has_no_control_characters(tmp_path, run_dir):
 MISTAKES = {
     ("replay.kk=1",): "replay.kk does not exist; did you mean replay.k?",
     ("--seeds=1,x",): "--seeds is '1,x'",
-    ("--lead=90",): "--lead no longer exists; use --sbatch=--signal=USR1@90",
+    ("--lead=90",): "--lead no longer exists; use --sbatch=--signal=USR1@SECONDS",
     ("--template=/nowhere",): "template /nowhere does not exist",
     ("experiment=quickstart",): "r3 submit needs one experiment=NAME",
 }

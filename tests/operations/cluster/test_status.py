@@ -60,7 +60,7 @@ def test_a_long_path_and_a_long_reason_stay_in_the_line_of_their_run_where_no_te
     assert [line for line in page if len(line) > 80] == [str(run.path)]  # to be copied whole
 
 
-def test_a_run_at_work_has_a_time_to_go_fits_80_columns_and_is_watched_in_a_terminal(run):
+def test_a_run_at_work_has_a_time_to_go_and_fits_80_columns(run):
     run.first_page.write_text(json.dumps({"steps": 100}))
     for step in (1, 2):
         numbers = {"reward_mean": 0.25, "generated_tokens_total": 10.0, "timing/step_total": 6.0}
@@ -72,8 +72,6 @@ def test_a_run_at_work_has_a_time_to_go_fits_80_columns_and_is_watched_in_a_term
     heads, numbers, facts = status_page([replace(seen, run="runs/quickstart")], width=80).splitlines()
     assert numbers.split() == ["runs/quickstart", "running", "2", "of", "100", "0.250", "-", "10", "min"]
     assert facts == "  10 tokens" and max(map(len, (heads, numbers))) <= 80
-    result = CliRunner().invoke(main, ["status", "--watch", str(run.path)])
-    assert result.exit_code == 1 and "--watch redraws a terminal" in result.stderr
 
 
 def test_a_start_that_fails_says_why_until_the_next_start(run):
