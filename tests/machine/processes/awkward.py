@@ -17,6 +17,21 @@ class Answer(msgspec.Struct, array_like=True):
     pid: int
 
 
+def fail(word: str) -> None:
+    """End, stop or break the process, if the word says how."""
+    if word == "hang":
+        time.sleep(10_000)
+    if word == "spin":
+        while True:
+            pass
+    if word == "segfault":
+        ctypes.string_at(0)
+    if word == "exit":
+        os._exit(3)
+    if word == "raise":
+        raise KeyError("the lamp")
+
+
 def make_worker(broken=False):
     if broken:
         raise RuntimeError("no such library")
@@ -24,17 +39,7 @@ def make_worker(broken=False):
 
     def handle(item: str) -> object:
         word, _, argument = item.partition(" ")
-        if word == "hang":
-            time.sleep(10_000)
-        if word == "spin":
-            while True:
-                pass
-        if word == "segfault":
-            ctypes.string_at(0)
-        if word == "exit":
-            os._exit(3)
-        if word == "raise":
-            raise KeyError("the lamp")
+        fail(word)
         if word == "novel":
             return "z" * 10_000_000
         if word == "hoard":

@@ -1,11 +1,10 @@
 """An environment whose actions are the ways in which an environment can fail."""
 
-import ctypes
-import os
 import time
 from pathlib import Path
 
 from r3_openrlhf.problems.agents.environment import Observation, Step
+from tests.machine.processes.awkward import fail
 
 
 class Awkward:
@@ -23,17 +22,7 @@ class Awkward:
         return Observation(text=f"task {seed}")
 
     def step(self, action: str) -> Step:
-        if action == "hang":
-            time.sleep(10_000)
-        if action == "spin":
-            while True:
-                pass
-        if action == "segfault":
-            ctypes.string_at(0)
-        if action == "exit":
-            os._exit(3)
-        if action == "raise":
-            raise KeyError("the lamp")
+        fail(action)
         if action == "novel":
             return self._step("z" * 10_000_000)
         if action == "report":
