@@ -44,7 +44,7 @@ class AgentsConfig(Section, prefix="agents."):
     options: dict[str, Any] = field(default_factory=dict)
     # turns of a trajectory, at most
     max_turns: int = number(16, min=1)
-    # earlier turns in a prompt, at most; fewer if the prompt would be too long
+    # earlier turns in a prompt, at most
     memory_turns: int = number(4, min=0)
     # grpo: whole trajectories | gigpo: and steps at the same state | hgpo: a hierarchy of groups
     estimator: str = word("hgpo", AgentEstimator)
@@ -56,19 +56,20 @@ class AgentsConfig(Section, prefix="agents."):
     gamma: float = number(0.95, min=0, max=1)
     # subtracted from the reward of a turn with an invalid action
     invalid_penalty: float = number(0.1, min=0)
-    # seconds for a step or the start of an environment, which is then killed: its trajectory is lost
+    # seconds for a step or start of an environment, which is then killed; its trajectory is lost
     timeout_s: float = number(60.0, above=0)
     # tools that a response to a problem may call: python | your function, file.py:search
     tools: list[str] = field(default_factory=list)
-    # a call: fenced: a block with the tool's name, of which your prompt tells | template: as the chat template has it, which then lists the tools
+    # form of a call. fenced: a block with the tool's name, which your prompt explains | template: the chat
+    # template's, which lists the tools
     tool_form: str = word("fenced", ("fenced", "template"))
-    # calls of a response, at most; the policy then writes on alone
+    # calls of a response, at most
     tool_calls: int = number(4, min=1)
-    # tokens of an answer, at most; the others are left out
+    # tokens of an answer, at most
     tool_tokens: int = number(256, min=1)
-    # seconds of a call, which is then ended; that is its answer
+    # seconds of a call, which is then ended
     tool_seconds: float = number(5.0, above=0)
-    # python has the names of the earlier calls of its response (which run once more)
+    # python has the names of the response's earlier calls (which run once more)
     tool_memory: bool = False
 
     def __post_init__(self) -> None:

@@ -18,9 +18,9 @@ class HeldOutConfig(Section, prefix="held_out."):
     split: str = "test"
     # use only this many problems, the first; null: all
     max_samples: int | None = number(None, min=1)
-    # as data.reasoning_gym; problem i is drawn from seed + i, so use a seed that is far from data.reasoning_gym.seed
+    # as data.reasoning_gym; problem i is drawn from seed + i, so use a distant seed
     reasoning_gym: dict[str, Any] = field(default_factory=dict)
-    # steps between evaluations; the first is before step 1, the last after the last step
+    # steps between evaluations, besides those before step 1 and after the last
     every_steps: int = number(20, min=1)
     # responses per problem
     n_samples: int = number(4, min=1)

@@ -140,22 +140,17 @@ def page() -> str:
     lines = [
         "# Settings",
         "",
-        "Every key of a run's configuration, as `r3 config` prints it. This page is made from the code by",
-        "`r3 config --page`; a test compares them.",
+        "Every key of a run's configuration. `r3 config KEY` also prints its type, unit and allowed words. This page is",
+        "made from the code by `r3 config --page`; a test compares them.",
     ]
     section = None
     for setting in settings():
         name = setting.key.rpartition(".")[0] or "run"
         if name != section:
             section = name
-            lines += ["", f"## {section}", "", "| Key | Default | Type, unit | Meaning |", "|---|---|---|---|"]
-        kind = setting.kind + (f", {setting.unit}" if setting.unit else "")
-        words = f" (one of {', '.join(setting.allowed)})" if setting.allowed else ""
-        cells = (
-            f"`{setting.key}`",
-            f"`{setting.default}`",
-            f"`{kind}`" if not setting.unit else kind,
-            setting.meaning + words,
-        )
+            lines += ["", f"## {section}", "", "| Key | Default | Meaning |", "|---|---|---|"]
+        unsaid = any(word not in setting.meaning for word in setting.allowed if word != "package.module:name")
+        words = f" (one of {', '.join(setting.allowed)})" if unsaid else ""
+        cells = (f"`{setting.key}`", f"`{setting.default}`", setting.meaning + words)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

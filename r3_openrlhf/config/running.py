@@ -22,8 +22,8 @@ class ClusterConfig:
     vllm_tensor_parallel_size: int = number(1, min=1)
     # share of a GPU's memory that an engine may use
     vllm_gpu_memory_utilization: float = number(0.6, above=0, below=1)
-    # sequences that an engine decodes at once; further ones wait. null: 1.25 times a step's
-    # rollouts of each engine, at least 128 (vLLM's own) and at most 1024
+    # sequences that an engine decodes at once. null: 1.25 times its rollouts of a step, from 128 (vLLM's own) to
+    # 1024
     vllm_max_num_seqs: int | None = number(None, min=1)
     # offload vLLM while training and DeepSpeed while sampling
     enable_sleep: bool = True
@@ -50,13 +50,13 @@ class CheckpointConfig:
 
     # steps between checkpoints; -1: only the final model
     save_steps: int = number(20, min=-1, instead="use 1 or more, or -1 for the final model only")
-    # minutes after a checkpoint; the first step that ends later is saved. null: no limit
+    # minutes after a checkpoint from which the next step is saved; null: no limit
     save_minutes: float | None = number(None, above=0)
-    # newest checkpoints that are kept, and newest copies in Hugging Face format; the copy that is
-    # best on held-out problems is kept, too
+    # newest checkpoints and copies in Hugging Face format that are kept, besides the copy that is best on
+    # held-out problems
     max_num: int = number(3, min=1)
-    # resume although the checkpoint is another user's or was changed (its pickles never run code),
-    # or history.sqlite is not the file that it was written with
+    # resume although the checkpoint is another user's or was changed (its pickles never run code), or
+    # history.sqlite is another file
     force: bool = False
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class CheckpointConfig:
 class StopConfig(Section, prefix="stop."):
     """Conditions that stop a run."""
 
-    # largest mean |actor - engine| log-prob on fresh rollouts, in nats; ten times as much for the 99th percentile over tokens
+    # largest mean |actor - engine| log-prob on fresh rollouts, in nats; ten times that for the 99th percentile
     max_abs_logprob_gap: float = number(0.1, above=0)
 
 
@@ -79,10 +79,11 @@ class LoggingConfig(Section, prefix="logging."):
 
     # project of Weights & Biases to log to; null: none
     wandb_project: str | None = None
-    # function(step, numbers), called after every step and evaluation: package.module:function or file.py:function; null: none
+    # function(step, numbers) called after every step and evaluation, as package.module:function or
+    # file.py:function; null: none
     tracker: str | None = None
-    # values per token in rollouts/, 2 bytes each. used: entropies of rows that a ranking measured exactly, and log-probs of recalled
-    # rows (engine and actor); takes no time. all: log-probs of every row, and with algo=r3 entropies of every trained row. none: nothing
+    # values per token in rollouts/, 2 bytes each. used: entropies of exactly ranked rows, log-probs of recalled
+    # ones; all: log-probs of every row, with algo=r3 entropies of every trained row; none
     token_values: str = word("used", TokenValues)
 
     def __post_init__(self) -> None:

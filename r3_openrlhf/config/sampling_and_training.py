@@ -15,8 +15,8 @@ from r3_openrlhf.method.errors import ConfigError, quoted
 class CollectConfig(Section, prefix="rollout.collect."):
     """Successes that the first policy finds before step 1, for replay and rehearsal."""
 
-    # share of train.max_generated_tokens that is sampled for problems without a stored success, one
-    # response at a time; 0: off. A success has the context imported, with the origin collected
+    # share of train.max_generated_tokens sampled before step 1 for problems without a stored success, one
+    # response at a time; 0: off
     share: float = number(0.0, min=0, below=1)
 
 
@@ -34,7 +34,7 @@ class RolloutConfig:
     max_new_tokens: int = number(8192, min=1)
     # sampling temperature; log-probs are at this temperature
     temperature: float = number(1.0, above=0)
-    # texts that end a response, in addition to the end tokens of model and chat template; they stay in the response
+    # texts that also end a response; they stay in it
     stop: list[str] = field(default_factory=list)
     # rows of a forward pass on each rank
     micro_batch_size: int = number(4, min=1)
@@ -62,18 +62,17 @@ class TrainConfig:
     num_epochs: int = number(2, min=1)
     # stop after this many steps; null: after all epochs
     max_steps: int | None = number(None, min=1)
-    # stop after this many sampled response tokens, filtered ones included; null: no limit
+    # stop after this many sampled response tokens; null: no limit
     max_generated_tokens: int | None = number(None, min=1)
-    # rollouts per optimizer step; null: rollout.batch_size * n_samples_per_prompt, one update a step [P]
+    # rollouts per optimizer step; null: all, one update a step [P]
     batch_size: int | None = number(None, min=1)
     # rows of a backward pass on each rank
     micro_batch_size: int = number(1, min=1)
-    # passes over one step's rollouts; all ratios are taken against the policy before the first pass
+    # passes over a step's rollouts; ratios are against the policy before the first
     inner_epochs: int = number(1, min=1)
     # learning rate of Adam
     learning_rate: float = number(1e-6, above=0)
     # loss of a token: ppo, cispo, gmpo, gspo, sapo, gpg, exgrpo, luffy, or package.module:function
-    # (method/core/losses.py)
     loss: str = word("ppo", LOSSES)
     # the ratio is clipped at 1 - eps_clip_low
     eps_clip_low: float = number(0.2, above=0)
@@ -81,7 +80,7 @@ class TrainConfig:
     eps_clip_high: float = number(0.2, above=0)
     # token-mean | seq-mean-token-mean
     loss_aggregation: str = word("token-mean", LossAggregation)
-    # weight of the KL divergence to the reference model; 0: no reference model is loaded
+    # weight of the KL divergence to the reference model; 0: none is loaded
     kl_coef: float = number(0.0, min=0)
     # stage of DeepSpeed ZeRO: 0, 1, 2 or 3
     zero_stage: int = number(2, min=0, max=3, instead="DeepSpeed ZeRO has the stages 0, 1, 2 and 3")
@@ -89,10 +88,10 @@ class TrainConfig:
     adam_offload: bool = False
     # fill micro-batches up to max_tokens_per_gpu instead of by rows
     dynamic_batch: bool = False
-    # tokens of a micro-batch with dynamic_batch, in training and for log-probs
+    # tokens of a micro-batch with dynamic_batch
     max_tokens_per_gpu: int = number(16384, min=1)
-    # tokens whose logits are computed at a time, in training and for log-probs; null: all of a micro-batch. Saves about 10 bytes
-    # per token and vocabulary entry, and costs one more product with the last layer
+    # tokens whose logits are computed at a time; null: all of a micro-batch. Saves about 10 bytes per token and
+    # vocabulary entry, costs one more product with the last layer
     logits_chunk_tokens: int | None = number(None, min=1)
     # pack the rows of a micro-batch instead of padding them
     packing: bool = False

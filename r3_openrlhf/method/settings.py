@@ -33,14 +33,13 @@ class AdvantageSettings(Section, prefix="advantage."):
     """Eq. 3: A_i = (R_i - mean) / (alpha * std + lambda) over the mixed group, or another estimator."""
 
     # estimator of a group: group_norm (eq. 3) [P], rloo, dr_grpo, maxrl, nsr, w_reinforce, gpg, or
-    # package.module:function (method/core/estimators.py)
+    # package.module:function
     function: Name = word("group_norm", ESTIMATORS)
-    # alpha, factor on the standard deviation of groups that recalled something; above 1 it damps them.
-    # The paper does not publish its value
+    # alpha, factor on the standard deviation of groups that recalled something; above 1 it damps them
     alpha: float = number(1.0, above=0)
-    # lambda, added to the standard deviation; with alpha 1 and no recall this is OpenRLHF's group_norm
+    # lambda, added to the standard deviation
     std_eps: float = number(1e-9, min=0)
-    # apply alpha to all rows of such a group (mixed_groups), or to its recalled rows (off_policy_only)
+    # rows of such a group that alpha damps: all (mixed_groups), or recalled ones (off_policy_only)
     scope: str = word("mixed_groups", AdvantageScope)
     # factor on what a correct verdict is worth in an advantage (R³L, arXiv 2601.03715: 3)
     success_scale: float = number(1.0, above=0)
@@ -58,7 +57,7 @@ class AdvantageSettings(Section, prefix="advantage."):
 class RehearsalSettings(Section, prefix="replay.rehearse."):
     """Stored successes of rarely solved problems of other steps join the update, unsampled."""
 
-    # stored successes added to a step, at most, as a share of its sampled rows; 0: off
+    # stored successes added to a step, as a largest share of its sampled rows; 0: off
     share: float = number(0.0, min=0, max=1)
 
 
@@ -66,24 +65,20 @@ class RehearsalSettings(Section, prefix="replay.rehearse."):
 class ImportedSettings(Section, prefix="replay.imported."):
     """Successes that history.start brings. They count in no rate and have no age limit."""
 
-    # recall: into all-wrong groups, as replay.enabled does; rehearse: as replay.rehearse does, where
-    # the policy's own rate is low or there is none; both; prefix: a problem that was never solved gets one
-    # more group, which begins with the first part of a success; all
+    # recall: into all-wrong groups; rehearse: as replay.rehearse, where the policy's own rate is low or missing;
+    # both; prefix: a never solved problem gets one more group, which begins with a part of a success; all
     use: str = word("both", ("recall", "rehearse", "prefix", "both", "all"))
-    # groups that begin with a part of a success, at most, as a share of the step's problems
+    # groups that begin with a part of a success, as a largest share of the step's problems
     prefix_share: float = number(0.25, above=0, max=1)
-    # clip: their ratio is against the first policy's log-probs, so that eps_clip bounds the update; ratio1;
-    # shaped: ratio 1, and a token's advantage is multiplied by c p / (p + c)^2, c = 0.1 (LUFFY); or
-    # package.module:function of p (method/core/losses.py)
+    # clip: ratio against the first policy's log-probs, which eps_clip bounds; ratio1; shaped: ratio 1, advantage
+    # times c p / (p + c)^2, c = 0.1 (LUFFY); or package.module:function of p
     weight: Name = word("clip", IMPORTED_WEIGHTS)
-    # mean log-prob of a row under the first policy, nats a token, below which it is set aside: a foreign
-    # style. null: none is
+    # a row of a lower mean log-prob under the first policy (nats a token) is set aside as a foreign style; null:
+    # none is
     min_logprob: float | None = number(-4.0, max=0)
-    # passes of supervised training over these rows, and those of rollout.collect, before step 1, at
-    # train.learning_rate and in the run's batches; 0: none
+    # passes of supervised training over these rows and those of rollout.collect before step 1; 0: none
     warm_start: int = number(0, min=0)
-    # a foreign style (below -4 nats a token, let in by min_logprob) may enter a warm start, or updates
-    # of ratio1, which nothing bounds
+    # rows below -4 nats a token may enter a warm start, or updates of ratio1, which nothing bounds
     foreign: bool = False
 
 
@@ -92,7 +87,7 @@ class ReplaySettings(Section, prefix="replay."):
     """CCR: a collapsed group is joined by the problem's past rollouts of the opposite verdict."""
 
     enabled: bool = True
-    # groups that recall: collapsed, the opposite verdict [P]; all, a success (RLEP, LUFFY, ExGRPO)
+    # groups that recall: collapsed, the opposite verdict [P]; all, a success
     groups: str = word("collapsed", ("collapsed", "all"))
     # rows recalled per group, at most
     k: int = number(2, min=1, max=MAX_RECALLED, instead=f"use 1 to {MAX_RECALLED}, or replay.enabled=false")
@@ -100,18 +95,18 @@ class ReplaySettings(Section, prefix="replay."):
     max_policy_lag: int = number(1000, min=1, instead="use 1 or more, or replay.enabled=false")
     # order of recall: uniform, newest, lowest_entropy, or package.module:function (method/core/replay.py)
     order: Name = word("uniform", RECALL_ORDERS)
-    # add: the group has G + k rows [P]; replace: recalled rows replace k of the group's rows, constant cost
+    # add: the group has G + k rows [P]; replace: recalled rows replace k of its rows
     mode: str = word("add", ReplayMode)
-    # old log-probs of recalled rows. behaviour: those stored when sampled, so that eps_clip bounds
-    # the update; recompute: the current actor's, so that the ratio is 1 and nothing is clipped
+    # old log-probs of recalled rows. behaviour: those stored when sampled, so eps_clip bounds the update;
+    # recompute: the current actor's, so the ratio is 1
     old_logprobs: str = word("behaviour", OldLogprobs)
-    # bound dual_clip |A| on the loss of a recalled row's token with A < 0, which eps_clip does not
-    # bound; null: only exp(20) bounds it, as in OpenRLHF (docs/method.md)
+    # bound dual_clip |A| on the loss of a token with A < 0, which eps_clip does not bound; null: only exp(20)
+    # does, as in OpenRLHF
     dual_clip: float | None = number(3.0, above=1)
     # recall failures into all-correct groups; [P] false: those groups stay as they are
     recall_failures: bool = True
-    # rollouts of reflection prompts count like those of plain ones, as in algorithm 1: they are recalled into
-    # plain groups (failures only with recompute), decide which problem is hard, and are shown as errors
+    # rollouts of reflection prompts count like plain ones [P]: they are recalled into plain groups (failures only
+    # with recompute), decide what is hard, and are shown as errors
     include_reflection: bool = False
     rehearse: RehearsalSettings = field(default_factory=RehearsalSettings)
     imported: ImportedSettings = field(default_factory=ImportedSettings)
@@ -122,18 +117,18 @@ class ReflectionSettings(Section, prefix="reflection."):
     """ISR: hard problems get one more group, from a prompt that shows a stored error."""
 
     enabled: bool = True
-    # tau: a problem is hard when hard_by of its stored rollouts is below this; those of plain prompts count,
-    # with replay.include_reflection all
+    # tau: a problem is hard when hard_by of its stored plain rollouts (replay.include_reflection: all) is below
+    # this
     threshold: float = number(0.1, above=0)
-    # success_rate: share of right rollouts; reward: mean reward, a length reward included [P] reward
+    # success_rate: share of right rollouts; reward: mean reward with its length reward [P]
     hard_by: str = word("success_rate", HardBy)
-    # reflection groups of a step, at most, as a share of its problems (one group is always
-    # allowed). They cost tokens that plain groups need (docs/RESULTS.md)
+    # largest share of a step's problems that get a reflection group (one always may). They cost tokens that plain
+    # groups need
     max_share: float = number(0.03125, above=0, max=1)
-    # show the reference answer instead of a stored error. A success is recalled and rehearsed after the
-    # plain prompt, and counts in no rate
+    # show the reference answer instead of a stored error; successes are recalled after the plain prompt and count
+    # in no rate
     hint: bool = False
-    # tokens of the stored attempt, at most; fewer if the context is too long
+    # tokens of the stored attempt, at most
     max_attempt_tokens: int = number(2048, min=1)
 
 
@@ -153,14 +148,14 @@ class RankingSettings(Section, prefix="ranking."):
     )
     # rows that are ranked: truncated (algorithm 1) [P], or failed (the paper's abstract)
     scope: str = word("truncated", RankingScope)
-    # entropy: high peak and low global entropy [P]; logprob: the mean log-prob of the response's
-    # tokens when it was sampled; or package.module:function (method/core/ranking.py)
+    # entropy: high peak and low global entropy [P]; logprob: mean log-prob of the response at sampling; or
+    # package.module:function
     score: Name = word("entropy", RANKING_SCORES)
-    # exact: entropy from the actor's own logits; topk: bounds from the engine's 20 largest logits
-    # per token; auto: exact only if the bounds do not decide
+    # exact: from the actor's logits; topk: bounds from the engine's 20 largest logits per token; auto: exact only
+    # if the bounds do not decide
     entropy_source: str = word("exact", EntropySource)
-    # centred: a ranking is worth nothing on average, and a ranked group without a success is not scaled
-    # to unit std; no_std: the second only; none: the paper's formulas [P]
+    # centred: a ranking has mean 0, and a ranked group without a success is not scaled to unit std; no_std: the
+    # second only; none: the paper's formulas [P]
     guard: str = word("centred", RankingGuard)
 
 
@@ -170,10 +165,10 @@ class StateReplaySettings(Section, prefix="exploration.rrl."):
 
     # largest share of a batch's groups that start from a stored state; 0: off
     ratio: float = number(0.0, min=0, below=1)
-    # where a failed response is cut: value, where the critic's value is largest; random, the control;
-    # or package.module:function (method/core/states.py)
+    # cut of a failed response: value, where the critic's value is largest; random, the control; or
+    # package.module:function
     cut: Name = word("value", CUTS)
-    # states are cut in steps in which the critic explains at least this share of the returns' variance
+    # states are cut only in steps in which the critic explains this share of the returns' variance
     min_explained_variance: float = number(0.1, max=1)
     # share of the response limit that a continuation has left, at least
     min_continuation: float = number(0.5, min=0, below=1)
@@ -190,13 +185,13 @@ class ExplorationSettings(Section, prefix="exploration."):
 class HistorySettings(Section, prefix="history."):
     """The store of past rollouts (a SQLite file per run). Limits apply from the next commit on."""
 
-    # directory of `r3 history import`, whose successes the run's store begins with; null: empty
+    # directory of `r3 history import` with the store's first successes; null: empty
     start: str | None = None
-    # recallable rollouts of one problem with one verdict, contexts together
+    # recallable rollouts of a problem with one verdict
     max_per_problem_and_verdict: int = number(32, min=1)
     # further ones with a state of exploration.rrl; the newest leave first
     max_states_per_problem: int = number(16, min=1)
-    # bytes of the whole file, by the store's own accounting (docs/runs.md#the-history-store)
+    # bytes of the whole file
     max_bytes: int = number(20_000_000_000, min=1_000_000)
 
 
