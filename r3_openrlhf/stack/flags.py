@@ -159,13 +159,17 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
 
 def table(flags: list[str], own: frozenset[str]) -> str:
     """Format the last section of docs/algorithms.md."""
-    alike: dict[tuple[str, str], list[str]] = {}
+    alike: dict[str, dict[str, list[str]]] = {}
     for name in sorted(flags):
-        alike.setdefault(fate(name, own), []).append(f"`--{name}`")
-    rows = [f"| {' '.join(names)} | {what} | {why} |" for (what, why), names in alike.items()]
+        what, why = fate(name, own)
+        alike.setdefault(what, {}).setdefault(why, []).append(f"`--{name}`")
+    lists = (
+        f"\n**{what[0].upper()}{what[1:]}**\n\n"
+        + "".join(f"- {' '.join(names)}: {why}\n" for why, names in reasons.items())
+        for what, reasons in alike.items()
+    )
     head = (
         "## OpenRLHF's flags\n\nHow R³ treats each flag of OpenRLHF 0.11.2 that is given as `openrlhf.FLAG=VALUE`. `python tools/openrlhf_flags.py`\n"
-        "prints this section; a test compares it with the installed parser.\n\n"
-        "| Flags | Treatment | Why |\n|---|---|---|\n"
+        "prints this section; a test compares it with the installed parser.\n"
     )
-    return head + "\n".join(rows) + "\n"
+    return head + "".join(lists)
