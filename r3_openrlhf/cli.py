@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # word is an extra of pyproject.toml: its needs beyond the smallest installation.
 ELSEWHERE = {
     "attack-rewards": ("evaluation.attacks.cli", "attack_rewards", "eval"),
+    "check-tests": ("evaluation.check_tests", "check_tests", "eval"),
     "compare": ("comparison.cli", "compare", "notebook"),
     "doctor": ("operations.doctor.cli", "doctor", None),
     "eval": ("evaluation.cli", "evaluate", "eval"),

@@ -308,6 +308,7 @@ def test_the_smallest_installation_has_every_help_and_says_what_is_missing(small
     )
     calls |= {
         "attack-rewards": ["--problems", "x.jsonl"],
+        "check-tests": ["x.jsonl"],
         "eval": ["x", "--benchmark", "math500"],
         "plan": ["experiment=quickstart"],
         "report": ["x", "--out", "x.html"],
