@@ -5,10 +5,10 @@ from pathlib import Path
 
 from r3_openrlhf.rewards.code.run import Call
 
-_LINES = "".join(f"{i}\n" for i in range(100_000))
-
 
 def _case(case: dict) -> tuple[str, Call, object]:
+    """Make a case of its entry. Texts that are long, and values that TOML lacks, are written in Python, as `made`."""
+    case = case | {name: eval(source) for name, source in case.get("made", {}).items()}
     if "value" in case:
         call = Call(function="f", arguments=tuple(case.get("arguments", ())))
         return case["program"], call, case["value"]
@@ -17,25 +17,4 @@ def _case(case: dict) -> tuple[str, Call, object]:
 
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-# texts that are long, and values that TOML does not have
-_TABLE |= {
-    "much input": {
-        "program": "import sys\nprint(sum(map(int, sys.stdin)))",
-        "stdin": _LINES,
-        "stdout": f"{sum(range(100_000))}\n",
-    },
-    "large output": {"program": "print('x' * 5_000_000)", "stdout": "x" * 5_000_000 + "\n"},
-    "many lines": {"program": "for i in range(100_000): print(i)", "stdout": _LINES},
-    "a tuple": {"program": "def f(): return 1, [2, (3,)]", "value": (1, [2, (3,)])},
-    "None, bool, text": {"program": "def f(): return [None, True, 'é']", "value": [None, True, "é"]},
-    "a dict of numbers": {
-        "program": "def f(): return {1: [2], (3, 4): 5}",
-        "value": {1: [2], (3, 4): 5},
-    },
-    "a named tuple": {
-        "program": "from collections import namedtuple\ndef f(): return namedtuple('P', 'x y')(1, 2)",
-        "value": (1, 2),
-    },
-    "a large integer": {"program": "def f(): return 7 ** 20000", "value": 7**20000},
-}
 HONEST = {name: _case(case) for name, case in _TABLE.items()}

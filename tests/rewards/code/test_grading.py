@@ -13,7 +13,6 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.rewards.answers.request import Item
 from r3_openrlhf.rewards.code.asserts import _PYTEST
 from r3_openrlhf.rewards.code.grading import grader, judge
-from r3_openrlhf.rewards.code.languages import Language
 from r3_openrlhf.rewards.code.run import Limits, Outcome
 from tests.tables import tables_beside
 
@@ -126,19 +125,16 @@ def test_by_itself():
     )
 
 
-SHELL = Language(command=("/bin/sh", "{file}"), file="solution.sh")
-
-
 def test_another_language_is_a_word_of_the_run_and_never_a_path_of_the_data():
     tests = {"inputs": ["4\n"], "outputs": ["got 4\n"], "language": "shell"}
     response = "```shell\nread x\necho got $x\n```"
-    named = grader(SETTINGS | {"languages": {"shell": "tests.rewards.code.test_grading:SHELL"}})
+    named = grader(SETTINGS | {"languages": {"shell": "tests.rewards.code.languages:shell"}})
     assert named(Item("code", response, (json.dumps(tests),), False))[:2] == ("correct", "correct")
     assert grader(SETTINGS)(Item("code", response, (json.dumps(tests),), False))[:2] == (
         "ungraded",
         "unknown_language",
     )
-    tests["language"] = "tests.rewards.code.test_grading:SHELL"
+    tests["language"] = "tests.rewards.code.languages:shell"
     assert named(Item("code", response, (json.dumps(tests),), False))[:2] == ("ungraded", "bad_reference")
     with pytest.raises(ConfigError, match=r"reward\.code\.languages\.shell"):
         CodeConfig(languages={"shell": "sh"})

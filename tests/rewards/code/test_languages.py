@@ -14,6 +14,7 @@ from r3_openrlhf.rewards.code.languages import LANGUAGES, Language
 from r3_openrlhf.rewards.code.run import Call, Limits, Runner, run_program
 from tests.rewards.code.test_attacks import descendants
 from tests.rewards.code.test_grading import SETTINGS
+from tests.tables import tables_beside
 
 HERE = "tests.rewards.code.languages"
 needs_node = pytest.mark.skipif(not os.path.exists("/usr/bin/node"), reason="no node")
@@ -51,20 +52,7 @@ def test_javascript():
     assert run("javascript", flood, memory_mb=256).status in ("memory", "crashed")
 
 
-SUM = "#include <iostream>\nint main() { long long a, b; std::cin >> a >> b; std::cout << a + b; }"
-CPP = {
-    SUM: ("correct", "correct"),
-    SUM.replace("a + b", "a"): ("wrong", "failed test 2 of 2: wrong output"),
-    "int main() {": ("wrong", "syntax_error"),
-    '#include "/etc/passwd"': ("wrong", "syntax_error"),
-    'asm(".incbin \\"/etc/passwd\\""); int main() {}': ("wrong", "syntax_error"),
-    "int main() { for (;;); }": ("wrong", "timeout"),
-    "int main() { return *(volatile int*) 0; }": ("wrong", "failed test 1 of 2: SIGSEGV"),
-    "#include <vector>\nint main() { for (std::vector<int> v;; v.resize(v.size() + 1000000, 1)); }": ("wrong", "memory"),
-    # what it may not do has no effect
-    f"#include <fstream>\n#include <unistd.h>\nbool none = !std::ifstream(\"/etc/passwd\") && fork() < 0;\n"
-    f"{SUM.replace('a + b', 'a + b * none')}": ("correct", "correct"),
-}  # fmt: skip
+CPP = {case["program"]: tuple(case["says"]) for case in tables_beside(__file__)["cpp"]}
 
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/g++"), reason="no g++")
@@ -99,8 +87,3 @@ def test_a_language_that_does_not_exist_and_one_without_functions():
         run_program("", [Call(function="f")], language=f"{HERE}:shell")
     with pytest.raises(ConfigError, match=re.escape("which is no Language")):
         run_program("", [], language="json:loads")
-
-
-def test_the_functions_of_the_module_share_a_process():
-    tests = [Call(test=test, names=("f",)) for test in ("assert f(1) == 1", "assert f(1) == 2")]
-    assert [outcome.value for outcome in run_program("def f(x): return x", tests)] == ["true", "false"]
