@@ -29,9 +29,9 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
-from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, prepare_held_out, read_prompts
+from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, prepare_held_out
 from r3_openrlhf.problems.prompts import RunPrompts, r3_of
-from r3_openrlhf.problems.training_file import Label, prepare
+from r3_openrlhf.problems.training_file import Label, prepare, read_prompts
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
 from research.sampling import Sample, sample

@@ -150,16 +150,11 @@ def _other_loss(c: R3Config) -> dict[str, Any]:
     return dict(other=other) if other and c.train.loss != "ppo" else {}
 
 
-def _loss_name(c: R3Config) -> dict[str, Any]:
-    own = c.algorithm.loss is not None
-    return dict(name=f"that of {c.algo}" if own else c.flag("actor.policy_loss_type") or c.train.loss)
-
-
 def _bounds_without_loss(c: R3Config) -> Iterator[dict[str, Any]]:
     for section, name in ((c.train, "eps_clip_low"), (c.train, "eps_clip_high"), (c.replay, "dual_clip")):
         value, default = getattr(section, name), type(section).__dataclass_fields__[name].default
         if value not in (None, default) and name not in c.loss.reads:
-            yield dict(key=f"{'train' if section is c.train else 'replay'}.{name}", value=value, **_loss_name(c))
+            yield dict(key=f"{'train' if section is c.train else 'replay'}.{name}", value=value, name=c.loss_name)
 
 
 def _untested_with_a_critic(c: R3Config) -> Iterator[dict[str, Any]]:
@@ -250,14 +245,14 @@ _CONDITIONS: dict[str, tuple[Condition, dict[str, Condition]]] = {
     "loss": (_always, {
         "two": _other_loss,
         "of_response": lambda c: (
-            c.loss.of_response and c.train.loss_aggregation == LossAggregation.TOKEN_MEAN and _loss_name(c)
+            c.loss.of_response and c.train.loss_aggregation == LossAggregation.TOKEN_MEAN and {"name": c.loss_name}
         ),
         "bound": lambda c: _first(_bounds_without_loss(c)),
         "recalled": lambda c: (
-            "recalled" in c.loss.reads and not c.loss.of_user and not c.replay.enabled and _loss_name(c)
+            "recalled" in c.loss.reads and not c.loss.of_user and not c.replay.enabled and {"name": c.loss_name}
         ),
         "exgrpo": lambda c: (
-            c.loss is LOSSES["exgrpo"] and c.replay.old_logprobs != OldLogprobs.BEHAVIOUR and _loss_name(c)
+            c.loss is LOSSES["exgrpo"] and c.replay.old_logprobs != OldLogprobs.BEHAVIOUR and {"name": c.loss_name}
         ),
     }),
     "critic": (lambda c: c.algorithm.has_critic, {

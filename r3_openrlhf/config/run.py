@@ -92,6 +92,11 @@ class R3Config(R3Settings):
         return self.algorithm.loss or LOSSES[word]
 
     @property
+    def loss_name(self) -> str:
+        """Name of that loss."""
+        return self.algo if self.algorithm.loss else str(self.flag("actor.policy_loss_type") or self.train.loss)
+
+    @property
     def loss_settings(self) -> LossSettings:
         """The bounds that a loss may read."""
         return LossSettings(self.train.eps_clip_low, self.train.eps_clip_high, self.dual_clip)

@@ -25,6 +25,7 @@ from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompt_checks import near
 from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
+from r3_openrlhf.problems.training_file import read_prompts
 from r3_openrlhf.rewards.thinking import response_text
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.display import Display, Outputs
@@ -270,8 +271,7 @@ def _trained_on(sets: Sequence[ProblemSet], source: ModelSource) -> dict[str, in
     file = RunDirectory(source.output.parents[1]).data
     if source.config is None or not file.is_file():
         return {}
-    with file.open(encoding="utf-8") as lines:
-        trained = {near(Label.from_json(json.loads(line)["label"])) for line in lines}
+    trained = {near(Label.from_json(label)) for label in read_prompts(file)[1]}
     return {each.name: sum(near(label) in trained for label in each.labels) for each in sets}
 
 

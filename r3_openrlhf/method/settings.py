@@ -78,7 +78,7 @@ class ImportedSettings(Section, prefix="replay.imported."):
     min_logprob: float | None = number(-4.0, max=0)
     # passes of supervised training over these rows and those of rollout.collect before step 1; 0: none
     warm_start: int = number(0, min=0)
-    # rows below -4 nats a token may enter a warm start, or updates of ratio1, which nothing bounds
+    # rows below -4 nats a token may enter a warm start, or updates that weight and train.loss do not bound
     foreign: bool = False
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Rollout, Verdict
 from r3_openrlhf.problems.prompt_checks import near
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, check_source, load_problems
-from r3_openrlhf.problems.training_file import line_of, rendered, write_once
+from r3_openrlhf.problems.training_file import line_of, read_prompts, rendered, write_once
 
 HELD_OUT_TEMPERATURE = 1.0
 
@@ -66,8 +65,7 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
     with _errors_name_the_right_key():
         problems = load_problems(data, with_rows=config.reward.reads_rows)
     labels = problems.labels
-    with training.open(encoding="utf-8") as file:
-        trained = [Label.from_json(json.loads(line)["label"]) for line in file]
+    trained = [Label.from_json(label) for label in read_prompts(training)[1]]
     uids, texts = {label.uid for label in trained}, set(map(near, trained))
     both = [label for label in labels if label.uid in uids or near(label) in texts]
     if both and not data.path.startswith(REASONING_GYM):
@@ -89,13 +87,6 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
             "another file, or a held_out.reasoning_gym.seed that is further away (problem i comes from seed + i)"
         )
     write_once(output, lines, f"held_out.path {data.path}", problems.sources)
-
-
-def read_prompts(path: Path) -> tuple[list[str], list[str]]:
-    """(prompts, labels) of a file that prepare_held_out wrote."""
-    with path.open(encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    return [row["input"] for row in rows], [row["label"] for row in rows]
 
 
 def evaluation_line(

@@ -123,9 +123,7 @@ def write_once(output: Path, lines: list[str], source: str, counts: Iterable[Sou
             for path, commit in commits.items()
             if before.get(path, commit) != commit
         ]
-        with output.open(encoding="utf-8") as file:
-            written = [json.loads(line)["label"] for line in file]
-        if written != [json.loads(line)["label"] for line in lines]:
+        if read_prompts(output)[1] != [json.loads(line)["label"] for line in lines]:
             raise DataError(
                 f"{output} holds other problems than {source} gives now; a run continues with the problems it was "
                 + "; ".join(["started with, so restore them or choose another run_dir", *moved])
@@ -189,3 +187,10 @@ def _check_reflection(config: R3Config, tokenizer: PreTrainedTokenizerBase, shor
             f"{config.rollout.max_new_tokens}, but the shortest reflection prompt needs {needed}; "
             "use a larger data.max_len or reflection.enabled=false"
         )
+
+
+def read_prompts(path: Path) -> tuple[list[str], list[str]]:
+    """(prompts, labels) of a file that `write_once` wrote."""
+    with path.open(encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    return [row["input"] for row in rows], [row["label"] for row in rows]

@@ -7,8 +7,6 @@ a prompt without spaces, a reference that is no answer, a grader that accepts ev
 from __future__ import annotations
 
 import inspect
-import itertools
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,7 +20,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.reward_functions import BUILT_IN, reward_function
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.label import Label
-from r3_openrlhf.problems.training_file import PreparedData
+from r3_openrlhf.problems.training_file import PreparedData, read_prompts
 from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.exchange import Grade, in_group
@@ -107,12 +105,9 @@ class FirstPage:
 def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str, data: PreparedData) -> FirstPage:
     """Make the page of a training run, from its training file. Only `FirstPage.check` raises."""
     room = config.data.max_len - config.rollout.max_new_tokens
-    rows = []
-    with data.path.open(encoding="utf-8") as file:
-        step = max(1, data.num_problems // NUM_EXAMPLES)
-        for line in itertools.islice(file, 0, step * (NUM_EXAMPLES - 1) + 1, step):
-            row = json.loads(line)
-            rows.append((Label.from_json(row["label"]), row["input"]))
+    prompts, labels = read_prompts(data.path)
+    places = range(0, len(labels), max(1, data.num_problems // NUM_EXAMPLES))[:NUM_EXAMPLES]
+    rows = [(Label.from_json(labels[i]), prompts[i]) for i in places]
     left_out = Counter({"equal to an earlier one": data.num_duplicates})
     for source in data.sources:
         left_out.update(source.left_out)
@@ -158,9 +153,6 @@ def algorithm_lines(config: R3Config) -> list[str]:
     else:
         estimator = config.algo if algorithm.advantages is not None else str(config.advantage.function)
         estimator += ", which has no baseline" if config.estimator.trains_equal_groups else ""
-    loss = config.algo if algorithm.loss is not None else train.loss
-    if train.loss == "ppo" and algorithm.loss is None:
-        loss = config.flag("actor.policy_loss_type") or loss
     bounds = {name: value for name, value in config.loss_settings._asdict().items() if name in config.loss.reads}
     clip = ", ".join(f"{name} {'off' if value is None else f'{value:g}'}" for name, value in bounds.items())
     parts = {
@@ -175,7 +167,7 @@ def algorithm_lines(config: R3Config) -> list[str]:
         "KL": train.kl_coef > 0,
     }
     return [
-        f"{config.algo}: estimator {estimator}; loss {loss}, {train.loss_aggregation}; clip: {clip or 'none'}",
+        f"{config.algo}: estimator {estimator}; loss {config.loss_name}, {train.loss_aggregation}; clip: {clip or 'none'}",
         f"on: {', '.join(name for name, is_on in parts.items() if is_on) or 'nothing'}",
         f"off: {', '.join(name for name, is_on in parts.items() if not is_on)}",
         _held_out_line(config),

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.core.losses import bounds_imported
 from r3_openrlhf.method.errors import DataError, TrainingStopped
 from r3_openrlhf.method.history.numbers import successes
 from r3_openrlhf.method.history.witness import record_of
 from r3_openrlhf.method.types import Rollout
-from r3_openrlhf.problems.held_out import read_prompts
 from r3_openrlhf.problems.label import Label
+from r3_openrlhf.problems.training_file import read_prompts
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 
@@ -83,23 +84,23 @@ def measured(
 
     TrainingStopped: none is left, or a foreign style would enter an update that nothing bounds."""
     settings = config.replay.imported
-    limit = settings.min_logprob
     means = [float(found_T.mean(dtype=np.float64)) for found_T in logprobs]
-    kept = [i for i, mean in enumerate(means) if limit is None or mean >= limit]
+    kept = [i for i, mean in enumerate(means) if settings.min_logprob is None or mean >= settings.min_logprob]
     aside = {rows[i].uid: round(mean, 3) for i, mean in enumerate(means) if i not in set(kept)}
     sentence = (
         f"imported successes have {np.mean(means):.2f} nats a token under the first policy, those shown "
         f"{', '.join(f'{mean:.2f}' for mean in means[:3])} (its own rows: minus fresh/entropy); {len(means) - len(kept)} of "
-        f"{len(means)} are below replay.imported.min_logprob={limit} and set aside"
+        f"{len(means)} are below replay.imported.min_logprob={settings.min_logprob} and set aside"
     )
     if not kept:
         raise TrainingStopped(f"{sentence}: none is left; use others, or a lower limit on your own responsibility")
     foreign = sum(means[i] < FOREIGN for i in kept)
-    if foreign and (settings.warm_start or settings.weight == "ratio1") and not settings.foreign:
+    bounded = bounds_imported(config.loss, str(settings.weight), config.loss_settings, foreign=FOREIGN)
+    if foreign and (settings.warm_start or not bounded) and not settings.foreign:
         raise TrainingStopped(
             f"{foreign} imported successes are below {FOREIGN} nats a token, and replay.imported.warm_start="
-            f"{settings.warm_start} with weight={settings.weight} would train on them without a bound; use "
-            f"replay.imported.min_logprob={FOREIGN}, or replay.imported.foreign=true if you mean it"
+            f"{settings.warm_start} with weight={settings.weight} and the loss {config.loss_name} would train on them "
+            f"without a bound; use replay.imported.min_logprob={FOREIGN}, or replay.imported.foreign=true if you mean it"
         )
     return [replace(rows[i], response_logprobs=logprobs[i]) for i in kept], sentence, aside
 

@@ -21,10 +21,11 @@ from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.history.witness import record_of
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.method.types import Rollout
-from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, read_prompts
+from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import r3_of
+from r3_openrlhf.problems.training_file import read_prompts
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory
 from r3_openrlhf.runs.kept_files import forget_superseded

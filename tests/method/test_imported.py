@@ -19,10 +19,9 @@ from r3_openrlhf.method.types import Context, HardBy
 from tests.method.test_r3 import C, W, rollout, settings_of
 
 
-def imported(uid="a", *, number=50, known=False):
+def imported(uid="a", *, number=50):
     made = rollout(C, uid=uid, number=number, context=Context.IMPORTED)
-    logprobs = made.response_logprobs if known else np.zeros(0, np.float32)
-    return replace(made, origin="teacher T", response_logprobs=logprobs)
+    return replace(made, origin="teacher T", response_logprobs=np.zeros(0, np.float32))
 
 
 def begun(*rows):
@@ -44,20 +43,13 @@ def test_they_join_all_wrong_groups_and_rehearsal_however_old(use, joins):
     assert numbers["r3/replay/imported"] == sum(joins) and numbers["r3/replay/max_lag"] == 0.0
     if use != "rehearse":  # rewards 0 0 0 0 1: mean .2, std .4472
         assert batch.rows[4].advantage == pytest.approx(1.788854, abs=1e-6)
-    right = r3.mix([rollout(C, number=i) for i in range(4)], step=5)
-    assert not any(row.recalled and not row.rehearsed for row in right.rows)
-
-
-@pytest.mark.parametrize(("weight", "old"), [("clip", [-0.5, -0.5]), ("ratio1", None), ("shaped", None)])
-def test_the_weight_says_what_the_ratio_is_against(weight, old):
-    """Recalled or rehearsed, and whatever replay.old_logprobs says of the policy's own."""
-    settings = settings_of(
-        replay__imported__weight=weight, replay__rehearse__share=1.0, replay__old_logprobs="recompute"
-    )
-    r3 = R3(settings, history=begun(imported(known=True), imported("b", known=True)))
-    batch = r3.recall([rollout(W, number=i) for i in range(2)], step=9)
-    found = [row.old_logprobs for row in batch.rows if row.recalled]
-    assert [None if one is None else one.tolist() for one in found] == [old, old]
+    for verdict, context in (
+        (C, Context.PLAIN),
+        (W, Context.REFLECTION),
+        (W, Context.HINT),
+    ):  # after its own prompt alone
+        batch = r3.mix([rollout(verdict, number=i, context=context) for i in range(4)], step=5)
+        assert not any(row.recalled and not row.rehearsed for row in batch.rows)
 
 
 def test_a_shaped_weight_by_hand():

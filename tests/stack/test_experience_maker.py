@@ -3,6 +3,7 @@
 Only the log-probs, which need models, are given: everything else is the real code of both.
 """
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,13 +16,14 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  #
 
 from r3_openrlhf.config import R3Config  # noqa: E402
 from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.core.losses import LossSettings  # noqa: E402
+from r3_openrlhf.method.core.losses import LOSSES  # noqa: E402
 from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.method.settings import ImportedSettings, RehearsalSettings  # noqa: E402
 from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict  # noqa: E402
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker  # noqa: E402
+from r3_openrlhf.stack.imported import measured  # noqa: E402
 from tests.stack.mixed_rows import experience_of  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -176,11 +178,16 @@ def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_
 )
 @pytest.mark.parametrize("rehearsed", [False, True])
 def test_the_weight_of_an_imported_success_by_hand(weight, old, factor, rehearsed):
-    """Rewards 0 0 0 0 1.5: advantage 1.788854; a rehearsed row's is 1. The policy's own rows keep theirs."""
+    """Rewards 0 0 0 0 1.5: advantage 1.788854; a rehearsed row's is 1. The policy's own rows keep theirs, and
+    replay.old_logprobs is for own stored rows alone."""
     stored = sample(C, prompt="z" if rehearsed else "p", tokens=(9, 9), step=0).r3_rollout
     stored.context, stored.origin = Context.IMPORTED, "teacher T"
     config = config_with(
-        replay={"rehearse": RehearsalSettings(share=0.25), "imported": ImportedSettings(weight=weight)}
+        replay={
+            "old_logprobs": "recompute",
+            "rehearse": RehearsalSettings(share=0.25),
+            "imported": ImportedSettings(weight=weight),
+        }
     )
     made = maker(Ours, history=history_with(stored), config=config)
     made.gap = 0.05
@@ -213,21 +220,36 @@ def test_a_mixed_group_of_each_preset_by_hand(preset, joined, advantage, gradien
     fresh = [sample(verdict, tokens=(3, 4 + i), reward=float(verdict is C)) for i, verdict in enumerate((C, W, W, W))]
     experiences = made.make_experience_batch(fresh)
     assert made.metrics["r3/replay/recalled"] == joined
-    now, old, adv = (
-        by_row(experiences, name)[4][:1] for name in ("action_log_probs", "action_log_probs", "advantages")
-    )
-    assert adv.item() == pytest.approx(advantage, abs=1e-5)
-    now = torch.tensor([[-0.85]], requires_grad=True)  # the actor's of token 9
-    loss, _ = config.loss.of(
-        now,
-        old[None],
-        adv[None],
-        torch.ones(1, 1),
-        settings=LossSettings(),
-        recalled=torch.ones(1, 1, dtype=torch.bool),
-    )
-    loss.sum().backward()
-    assert now.grad.item() == pytest.approx(gradient, abs=1e-5)
+    assert by_row(experiences, "advantages")[4][0].item() == pytest.approx(advantage, abs=1e-5)
+    assert gradient_of_recalled(config, experiences, now=-0.85) == pytest.approx(gradient, abs=1e-5)
+
+
+def gradient_of_recalled(config, experiences, *, now):
+    """The gradient of the loss of the fifth row's first token, which the actor says with `now`."""
+    old_11, adv_11 = (by_row(experiences, name)[4][None, :1] for name in ("action_log_probs", "advantages"))
+    now_11, is_one = torch.tensor([[now]], requires_grad=True), torch.ones(1, 1)
+    loss, _ = config.loss.of(now_11, old_11, adv_11, is_one, settings=config.loss_settings, recalled=is_one.bool())
+    return torch.autograd.grad(loss.sum(), now_11)[0].item()
+
+
+@pytest.mark.parametrize("weight", ["clip", "ratio1", "shaped"])
+@pytest.mark.parametrize("loss", [*LOSSES, "examples/own_cispo.py:cispo"])
+def test_a_foreign_style_needs_a_word_where_its_gradient_does_not_end(loss, weight):
+    """It ends where the policy has learned what the first one gave -4 nats, or where it never says such tokens."""
+    settings = [f"train.loss={loss}", f"replay.imported.weight={weight}", "replay.imported.min_logprob=null"]
+    more = ["train.loss_aggregation=seq-mean-token-mean", "stop.max_abs_logprob_gap=99", "algo=r3"]
+    config, gradients = load_config("quickstart", [*settings, *more]), []
+    for first, now in ((-4.0, 0.0), (-20.0, -20.0)):
+        stored = sample(C, tokens=(9, 9), step=0).r3_rollout
+        stored.context, stored.origin = Context.IMPORTED, "teacher T"
+        stored.response_logprobs = np.full(2, first, np.float32)
+        made = maker(Ours, history=history_with(stored), config=config)
+        made.gap = now - first
+        experiences = made.make_experience_batch(group(W, W, W, W))
+        gradients.append(abs(gradient_of_recalled(config, experiences, now=now)))
+    refused = pytest.raises(TrainingStopped, match=f"with weight={weight} and the loss {loss} would train")
+    with refused if min(gradients) > 0.01 else nullcontext():
+        measured(config, [stored], [np.full(2, -4.5, np.float32)])
 
 
 def test_a_rehearsed_success_of_another_problem_is_counted_apart_and_has_no_record():

@@ -188,6 +188,9 @@ LOSSES: OpenTable[TokenLoss] = OpenTable(
 
 # ── imported rows ──
 
+NEVER = -20.0  # log-prob of a token that the policy never says
+NO_PULL = 0.01  # of the gradient -A of ratio 1
+
 
 def shaped(probs: Tensor) -> Tensor:
     """c p / (p + c)^2: with ratio 1 the gradient of LUFFY's p / (p + c), arXiv 2504.14945. [A] -> [A]"""
@@ -204,3 +207,20 @@ def _weight_of_user(path: str, function: Any) -> Callable[[Tensor], Tensor]:
 IMPORTED_WEIGHTS: OpenTable[Callable[[Tensor], Tensor] | None] = OpenTable(
     "replay.imported.weight", {"clip": None, "ratio1": None, "shaped": shaped}, of_user=_weight_of_user
 )
+
+
+def bounds_imported(loss: TokenLoss, weight: str, settings: LossSettings, *, foreign: float) -> bool:
+    """Tell whether an imported row's pull on the policy, |d loss / d log pi| for A = 1, ends.
+
+    It does where tokens that the policy never says have none (LUFFY), or where under `clip` a token to which
+    the first policy gave `foreign` nats has none once it is certain."""
+    import torch
+
+    def pull(now: float, old: float) -> float:
+        now_BA, ones_BA = torch.full((4, 5), now, requires_grad=True), torch.ones(4, 5)
+        factor = IMPORTED_WEIGHTS[weight] or torch.ones_like
+        adv_BA, recalled_B1 = ones_BA * factor(now_BA[0].detach().exp()), ones_BA[:, :1].bool()
+        per_token, _ = loss.of(now_BA, ones_BA * old, adv_BA, ones_BA, settings=settings, recalled=recalled_B1)
+        return torch.autograd.grad(per_token.sum(), now_BA)[0].abs().max().item()
+
+    return pull(NEVER, NEVER) < NO_PULL or (weight == "clip" and pull(0.0, foreign) < NO_PULL)

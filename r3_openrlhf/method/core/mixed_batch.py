@@ -223,7 +223,7 @@ class MixedBatch:
         group that starts from a state gets none, because stored rollouts do not start there. Neither
         does a group of trajectories that saw an earlier attempt, because stored ones keep their own
         prompts. An all-right reflection group gets no failure: it has no log-probs after that prompt,
-        so nothing would bound its update.
+        so nothing would bound its update; nor does one get imported rows, for the same reason.
 
         With `mode` "replace", as many fresh rows leave the ranking and the update as were recalled,
         never all of them. They stay in the group's statistics with their outcome reward.
@@ -244,7 +244,10 @@ class MixedBatch:
                 group.replay = RecallFate.STARTS_ELSEWHERE
             else:
                 fresh = list(group.rows)
-                group.recalled = [self._add(group, index, rollout).index for rollout in recall(group.uid, verdict)]
+                stored = (
+                    one for one in recall(group.uid, verdict) if group.context is Context.PLAIN or not one.origin
+                )
+                group.recalled = [self._add(group, index, rollout).index for rollout in stored]
                 group.replay = RecallFate.RECALLED if group.recalled else RecallFate.NOT_CHOSEN
                 group.repaired = bool(group.recalled) and verdict is opposite
                 leave = min(len(group.recalled), len(fresh) - 1) if mode is ReplayMode.REPLACE else 0

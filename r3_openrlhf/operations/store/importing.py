@@ -28,6 +28,7 @@ from r3_openrlhf.problems.prompt_checks import near
 from r3_openrlhf.problems.prompts import prompt_of
 from r3_openrlhf.problems.sources import load_problems
 from r3_openrlhf.problems.stops import stops_of
+from r3_openrlhf.problems.training_file import read_prompts
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.exchange import Grade
@@ -94,9 +95,7 @@ def _of_run(earlier: RunDirectory) -> Solutions:
             f"{earlier.path} has a history and no {earlier.data.name}, so it is no run; give the run's directory"
         )
     tokenizer = _tokenizer_of(earlier.load_config())
-    with earlier.data.open(encoding="utf-8") as lines:
-        labels = [Label.from_json(json.loads(line)["label"]) for line in lines]
-    problems = {label.uid: near(label) for label in labels}
+    problems = {label.uid: near(label) for label in map(Label.from_json, read_prompts(earlier.data)[1])}
     for row in successes(earlier.history):
         if row.turns is not None:
             raise DataError(f"{earlier.path} holds trajectories of an environment; only responses can be imported")

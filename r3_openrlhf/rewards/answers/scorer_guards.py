@@ -32,7 +32,6 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _TOKEN = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?|[^\W\d]+|[^\s\w\[\]{}(),;:.'\"`°]")
 _CUBE_MOVE = re.compile(r"[A-Za-z]{1,3}['\u2019]?\d?['\u2019]?")
 _CLOCK = re.compile(r"(?:-?\d+ days?, )?\d{1,2}:[0-5]\d(?::[0-5]\d(?:\.\d{1,6})?)?")
-_DAYS = re.compile(r"-?\d{1,9}(?: days?)?")
 _NO_ROOTS = re.compile(r"(?i)\[\]|none|no (?:real )?(?:solutions?|roots?)")
 # What an answer consists of, where the scorer passes over anything else in it, or evaluates it.
 _FORMS = {

@@ -1,4 +1,4 @@
-"""Losses of a token: each written out in plain numbers, upstream's own, and one of a user's own."""
+"""Losses of a token: each written out in plain numbers, and upstream's own."""
 
 import math
 
@@ -6,9 +6,6 @@ import pytest
 import torch
 
 from r3_openrlhf.method.core.losses import LOSSES, LossSettings
-
-OWN = "def cispo(logprobs, old_logprobs, advantages, mask, settings):\n    ratio = (logprobs - old_logprobs).exp().detach()\n"
-OWN += "    return -ratio.clamp(1 - settings.eps_clip_low, 1 + settings.eps_clip_high) * advantages * logprobs\n"
 
 
 def rows(seed, count=12, width=7):
@@ -102,14 +99,3 @@ def test_the_written_out_losses_of_openrlhf_are_its_own(name, dual_clip):
             results.append((loss, clip, kl, gradient))
             assert others == [None, None]
         torch.testing.assert_close(results[0], results[1])
-
-
-def test_a_loss_of_a_user_is_taken_like_ours(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    own = LOSSES[f"{tmp_path / 'own.py'}:cispo"]
-    now, then, advantages, mask, _ = rows(1)
-    found, clipped = own.of(now, then, advantages, mask, settings=LossSettings(), recalled=None)
-    assert clipped is None and own.of_user
-    torch.testing.assert_close(
-        found, LOSSES["cispo"].of(now, then, advantages, mask, settings=LossSettings(), recalled=None)[0]
-    )
