@@ -83,8 +83,12 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
         ("final held-out accuracy", level("final_accuracy", ".3f")),
         (less, difference("final_accuracy")),
         *before,
-        *((quantity.label, level(quantity.name, quantity.form)) for quantity in QUANTITIES),
+        *((one.label, level(one.name, one.form)) for one in QUANTITIES if _is_known(comparison, one.name)),
     ]
+
+
+def _is_known(comparison: Comparison, quantity: str) -> bool:
+    return any(arm.estimates[quantity] is not None for arm in comparison.arms)
 
 
 def _crossing_label(comparison: Comparison, number: int) -> str:

@@ -15,7 +15,7 @@ SHOWN_LINES = 6  # of a response on a terminal
 COLUMNS = ("right", "wrong", "recalled", "ranked", "reward", "sum |A|")
 RECORD = (
     *("uid", "problem", "references", "step", "context", "trajectory", "turn", "verdict", "reason", "reward"),
-    *("ranked", "recalled_from", "advantage", "num_tokens", "truncated", "text"),
+    *("ranked", "recalled_from", "origin", "advantage", "num_tokens", "truncated", "text"),
 )
 NOTHING_DONE = (None, "not_collapsed", "not_all_wrong")  # the group needs no replay or ranking
 
@@ -123,7 +123,7 @@ def group_records(run: RunDirectory, *, uid: str, step: int | None) -> list[dict
 def _facts(row: Mapping[str, Any]) -> str:
     facts = [row["verdict"] + (f" ({row['reason']})" if row["verdict"] == "ungraded" else "")]
     if row["recalled_from"] is not None:
-        facts.append(f"recalled from step {row['recalled_from']}")
+        facts.append(f"from {row['origin']}" if row.get("origin") else f"recalled from step {row['recalled_from']}")
     if row["reward"] is not None:
         facts.append(f"reward {row['reward']:.3f}{' (ranked)' if row.get('ranked') else ''}")
     if row["advantage"] is not None:

@@ -20,6 +20,7 @@ STEP_S, ADDED_S = "timing/step_total", "r3/time/added_s"
 _TABLE = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
 MECHANISMS = tuple((name, *keys) for name, keys in _TABLE["mechanisms"].items())
 # (name, key, format); shown as the mean of the first and of the last quarter of the steps
+TOKENS: dict[str, str] = _TABLE["tokens"]
 LEVELS = tuple((name, *values) for name, values in _TABLE["levels"].items())
 
 
@@ -39,7 +40,8 @@ def summary(run: RunDirectory) -> dict[str, Any]:
         "steps": len(metrics),
         "totals": {key: total(metrics, key) for _, *keys in MECHANISMS for key in keys},
         "data": read_json(run.data_counts, DataCounts) if run.data_counts.is_file() else None,
-        "generated_tokens_total": metrics[-1].get("generated_tokens_total"),
+        "begun_with": _begun_with(run),
+        **{key: metrics[-1].get(key) for key in TOKENS},
         "steps_per_mean": _quarter(metrics),
         "first": {key: quarter_means(metrics, key)[0] for _, key, _ in LEVELS},
         "last": {key: quarter_means(metrics, key)[1] for _, key, _ in LEVELS},
@@ -66,8 +68,8 @@ def summary_table(run: RunDirectory) -> Group:
         table.add_row("problems", str(counts["num_problems"]))
         left_out = (counts[key] for key in ("num_dropped_overlong", "num_duplicates", "num_unusable"))
         table.add_row("rows left out: too long / repeated / unusable", " / ".join(map(str, left_out)))
-    if "generated_tokens_total" in numbers:
-        table.add_row("response tokens sampled", f"{numbers['generated_tokens_total']:,.0f}")
+    for key in filter(numbers.__contains__, TOKENS):
+        table.add_row(TOKENS[key], f"{numbers[key]:,.0f}")
     table.add_section()
     quarter = numbers["steps_per_mean"]
     table.add_row("mean of" + (" a step" if quarter == 1 else f" {quarter} steps"), "first -> last")
@@ -86,7 +88,14 @@ def summary_table(run: RunDirectory) -> Group:
     if added is not None and whole:
         table.add_row("seconds per step: added by R³", f"{added:.3f} ({added / whole:.1%} of {whole:.2f})")
     # a path is to be copied: it is never broken, however wide it is
-    return Group(table, Text(f"In {run.path}", no_wrap=True, overflow="ignore"))
+    begun = map(Text, numbers.get("begun_with", []))
+    return Group(table, *begun, Text(f"In {run.path}", no_wrap=True, overflow="ignore"))
+
+
+def _begun_with(run: RunDirectory) -> list[str] | None:
+    """Return what the first page says of successes from elsewhere, without their texts. None: nothing."""
+    said = read_json(run.first_page, dict).get("imported") if run.first_page.is_file() else None
+    return [line for line in said if not line.startswith("correct: ")] if said else None
 
 
 def _evaluation_rows(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, str]]:

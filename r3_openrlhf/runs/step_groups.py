@@ -85,7 +85,7 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
         num_cut=sum(row["truncated"] for row in fresh),
         num_recalled=len(_first_turns(recalled)),
         num_ranked=sum(bool(row.get("ranked")) for row in rows),
-        oldest=max((step - row["recalled_from"] for row in recalled), default=0),
+        oldest=max((step - row["recalled_from"] for row in recalled if not row.get("origin")), default=0),
         shortest_correct=min((row["num_tokens"] for row in correct), default=None),
         mean_tokens=fmean(row["num_tokens"] for row in fresh) if fresh else 0.0,
         mean_reward=fmean(rewards) if rewards else None,

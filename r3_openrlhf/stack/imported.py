@@ -16,6 +16,7 @@ from r3_openrlhf.method.history.numbers import successes
 from r3_openrlhf.method.history.witness import record_of
 from r3_openrlhf.method.types import Rollout
 from r3_openrlhf.problems.label import Label
+from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.problems.training_file import read_prompts
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
@@ -30,23 +31,31 @@ def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str
     DataError: the directory is not what the import wrote, or not that with which the run began; its
     rows are of other prompts or another tokenizer than the run's."""
     began: dict[str, Any] = {"digest": None, "sentences": []}
-    file = run.path / "imported.json"
-    if checkpoint_record.newest(run.checkpoints) is not None and file.is_file():
+    file, has_begun = run.path / "imported.json", checkpoint_record.newest(run.checkpoints) is not None
+    if has_begun and file.is_file():
         began = json.loads(file.read_text(encoding="utf-8"))
     if config.history.start is None:
         return list(began["sentences"])
     record = _record(config)
     rows, prompts = rows_to_begin_with(config, run)
-    if began["digest"] not in (None, record["digest"]):
+    if has_begun and began["digest"] != record["digest"]:
         raise DataError(
-            f"history.start {config.history.start} is another import than the run began with; restore it, or start with "
+            f"history.start {config.history.start} is not the import that the run began with; restore it, or start with "
             "an empty run_dir"
         )
+    if not rows:
+        raise DataError(
+            f"history.start {config.history.start} has no success of a problem of data.path; import for this run"
+        )
+    ends = stops_of(tokenizer, config.data, config.rollout.stop)[0] or [tokenizer.eos_token_id]
     for one in rows:
-        if tokenizer(text=prompts[one.uid], add_special_tokens=False)["input_ids"] != one.prompt_ids.tolist():
+        *response_ids, end = one.response_ids.tolist()
+        texts = prompts[one.uid], tokenizer.decode(response_ids)
+        encoded = [tokenizer(text=text, add_special_tokens=False)["input_ids"] for text in texts]
+        if encoded != [one.prompt_ids.tolist(), response_ids] or end not in ends:
             raise DataError(
-                f"history.start {config.history.start} has another prompt of problem {one.uid} than this run; import again "
-                "with the run's settings (a template with a date needs data.template_date)"
+                f"history.start {config.history.start} has another prompt of problem {one.uid} than this run, or another "
+                "tokenizer; import again with the run's settings (a template with a date needs data.template_date)"
             )
     problems = len({one.uid for one in rows})
     shown = [tokenizer.decode([*one.prompt_ids, *one.response_ids]) for one in rows[:3]]

@@ -80,7 +80,7 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
                 group=group,
                 stored_mean=mean,
                 is_hard=is_plain and mean is not None and tau is not None and mean < tau,
-                sources=sorted({row["recalled_from"] for row in group.rows if row["recalled_from"] is not None}),
+                sources=sorted({row["recalled_from"] for row in group.rows if row["recalled_from"]}),
                 recalled_by=sorted(recalls),
             )
         )

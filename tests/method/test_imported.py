@@ -5,12 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from r3_openrlhf.method.core.batch_metrics import batch_metrics
-from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
 from r3_openrlhf.method.errors import InvalidValue
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import ChatPrompts
@@ -50,15 +48,6 @@ def test_they_join_all_wrong_groups_and_rehearsal_however_old(use, joins):
     ):  # after its own prompt alone
         batch = r3.mix([rollout(verdict, number=i, context=context) for i in range(4)], step=5)
         assert not any(row.recalled and not row.rehearsed for row in batch.rows)
-
-
-def test_a_shaped_weight_by_hand():
-    """c p / (p + c)^2 with c = .1: .01 / .04 at p = .1, .09 / 1 at p = .9, 0 at 0; LUFFY's own gradient."""
-    weight = IMPORTED_WEIGHTS["shaped"]
-    assert weight(torch.tensor([0.1, 0.9, 0.0])).tolist() == pytest.approx([0.25, 0.09, 0.0])
-    logprobs = torch.tensor([-0.1, -2.0, -6.0], requires_grad=True)
-    (logprobs.exp() / (logprobs.exp() + 0.1)).sum().backward()
-    assert weight(logprobs.detach().exp()).tolist() == pytest.approx(logprobs.grad.tolist())
 
 
 @given(

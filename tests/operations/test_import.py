@@ -5,9 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile, sampled
 from r3_openrlhf.method.errors import DataError, TrainingStopped
@@ -135,30 +133,33 @@ def test_a_run_begins_with_what_its_first_policy_could_say(config, tmp_path):
     assert len(begin(config, run, tokenizer, mean=-5.0)[0]) == 2
 
 
-def test_the_command_takes_the_settings_of_a_run_with_a_warm_start(settings, tmp_path):
-    (tmp_path / "solved.jsonl").write_text(json.dumps(RIGHT))
-    command = ["history", "import", str(tmp_path / "solved.jsonl"), "--into", str(tmp_path / "start")]
-    done = CliRunner().invoke(main, [*command, "experiment=cpu_smoke", *settings, "replay.imported.warm_start=2"])
-    assert done.exit_code == 0 and "successes: 1" in done.output, done.output
-
-
 def test_another_prompt_or_another_import_is_refused(config, tmp_path):
-    imported(config, [RIGHT, {"problem": "2 + 2", "solution": "4"}], tmp_path)
+    imported(config, [RIGHT, {"problem": "2 + 2", "solution": "4\n"}], tmp_path)
     config.history.start = str(tmp_path / "start")
     run, tokenizer = RunDirectory(tmp_path / "run"), load_tokenizer(str(MODEL))
     prepare(config, tokenizer, run.data)
-    begin(config, run, tokenizer)
-    text = run.data.read_text()
-    run.data.write_text(text.replace("assistant", "user"))
-    with pytest.raises(DataError, match="has another prompt of problem"):
-        check_start(config, run, tokenizer)
+    text, (merged, ended) = run.data.read_text(), (load_tokenizer(str(MODEL)) for _ in range(2))
+    for content, why in ((text.replace("assistant", "user"), "has another prompt of problem"), ("", "has no success")):
+        run.data.write_text(content)
+        with pytest.raises(DataError, match=why):
+            check_start(config, run, tokenizer)
     run.data.write_text(text)
+    merged.add_tokens(["4\n"])  # which no prompt has
+    config.data.chat_template, ended.eos_token = False, "!"
+    for other in (merged, ended):
+        with pytest.raises(DataError, match="or another tokenizer"):
+            check_start(config, run, other)
     (run.checkpoints / "_actor" / "global_step2").mkdir(parents=True)
     (run.checkpoints / "_actor" / "latest").write_text("global_step2")
+    with pytest.raises(DataError, match="is not the import that the run began with"):  # it began with none
+        check_start(config, run, tokenizer)
+    shutil.move(run.checkpoints, tmp_path / "checkpoints")
+    begin(config, run, tokenizer)
+    shutil.move(tmp_path / "checkpoints", run.checkpoints)
     assert "-1.00 nats a token" in check_start(config, run, tokenizer)[-1]  # a resumed run's page says it again
     shutil.rmtree(tmp_path / "start")
     imported(config, [RIGHT], tmp_path)
-    with pytest.raises(DataError, match="is another import than the run began with"):
+    with pytest.raises(DataError, match="is not the import that the run began with"):
         check_start(config, run, tokenizer)
     with HistoryStore.open(tmp_path / "start" / "history.sqlite") as store:
         store.roll_back(-1)

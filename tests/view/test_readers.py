@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +20,19 @@ from r3_openrlhf.method.core.groups import ABSENT, RecallFate
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Context
 from r3_openrlhf.problems.label import Label
+from r3_openrlhf.runs import group_report, report
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.view.app import create_app
+from r3_openrlhf.view.group_page import group_page, tokens_page
 from r3_openrlhf.view.health import CHECKS
 from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.problem_page import problem_page
 from r3_openrlhf.view.rendering import environment, json_block, render, signed
 from r3_openrlhf.view.responses import of_group, ranked_points, reward_parts
 from r3_openrlhf.view.run_reader import RunReader
 from r3_openrlhf.view.tokens import TokenTexts, TokenValues, peak_tokens, token_values
+from tests.view.story import Story
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -40,6 +45,21 @@ def row(**changes):
 
 
 # ── groups ──
+
+
+def test_a_row_from_elsewhere_names_its_origin_wherever_it_is_shown(tmp_path):
+    with Story(tmp_path / "run", num_problems=12) as story:
+        label, run = story.labels[0], story.run
+        story.skill[label.uid] = 99.0
+        success, _ = story.sample(label, Context.PLAIN, story.prompt(label.problem), 0)
+        story.history.commit_step(0, 1, [replace(success, context=Context.IMPORTED, origin="teacher T")])
+        story.skill[label.uid] = -99.0
+        story.step()
+    run.first_page.write_text(json.dumps({"imported": ["1 success (teacher T)", "correct: its text"]}))
+    library, group = Library([run.path]), ("run", 1, "plain", label.uid)
+    pages = [group_page(library, *group), tokens_page(library, *group, 8), problem_page(library, "run", label.uid)]
+    pages += [group_report.group_page(run, uid=label.uid, step=1, width=99), *report.summary(run)["begun_with"]]
+    assert all("teacher T" in page and "step 0" not in page for page in pages) and len(pages) == 5
 
 
 def test_a_group_by_hand():
