@@ -140,17 +140,14 @@ def page() -> str:
     lines = [
         "# Settings",
         "",
-        "Every key of a run's configuration. `r3 config KEY` also prints its type, unit and allowed words. This page is",
-        "made from the code by `r3 config --page`; a test compares them.",
+        "Every key of a run's configuration with its default. `r3 config KEY` also prints its type, unit and allowed words.",
+        "This page is made from the code by `r3 config --page`; a test compares them.",
     ]
     section = None
     for setting in settings():
         name = setting.key.rpartition(".")[0] or "run"
         if name != section:
             section = name
-            lines += ["", f"## {section}", "", "| Key | Default | Meaning |", "|---|---|---|"]
-        unsaid = any(word not in setting.meaning for word in setting.allowed if word != "package.module:name")
-        words = f" (one of {', '.join(setting.allowed)})" if unsaid else ""
-        cells = (f"`{setting.key}`", f"`{setting.default}`", setting.meaning + words)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            lines += ["", f"## {section}", ""]
+        lines.append(f"- `{setting.key}: {setting.default}` {setting.meaning}".rstrip())
     return "\n".join(lines) + "\n"

@@ -25,7 +25,7 @@ class ModelConfig:
     path: str = MISSING
     # commit, branch or tag of a hub model; null: the hub's main branch
     revision: str | None = None
-    # attention of Transformers; use "sdpa" if flash-attn is not installed
+    # attention of Transformers: flash_attention_2, flash_attention_3, flex_attention, eager, or sdpa, which needs no package
     attn_implementation: str = word("flash_attention_2", ATTENTIONS)
     # recompute activations in the backward pass: less memory, more time
     gradient_checkpointing: bool = False

@@ -162,6 +162,8 @@ def table(flags: list[str], own: frozenset[str]) -> str:
     alike: dict[str, dict[str, list[str]]] = {}
     for name in sorted(flags):
         what, why = fate(name, own)
+        if what == "refused":
+            why = "the message says why"
         alike.setdefault(what, {}).setdefault(why, []).append(f"`--{name}`")
     lists = (
         f"\n**{what[0].upper()}{what[1:]}**\n\n"
