@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from r3_openrlhf import __version__
-from r3_openrlhf.method.errors import R3Error, quoted, without_secrets
+from r3_openrlhf.method.errors import R3Error, without_secrets
 from r3_openrlhf.method.open_table import looking_only
 from r3_openrlhf.runs.stop_request import RunInterrupted
 
@@ -50,6 +50,7 @@ MOVED = {"lab": "python -m research", "evidence": "python -m research evidence"}
 # Options that are gone, with what does the same.
 RETIRED = {
     "compare --out": "`> comparison.md` for the table, --json for every number, r3 view for the curves",
+    "config --diff": "`diff RUN/config.yaml OTHER/config.yaml`, or Compare with in r3 view",
     "ray --follow": "`ray job logs --address URL --follow JOB`",
     "ray --working-dir": "`ray job submit --working-dir DIR -- COMMAND`, with the command of --dry-run",
     "slurm --lead": "--sbatch=--signal=USR1@SECONDS",
@@ -150,29 +151,17 @@ def main() -> None:
 @main.command("config")
 @click.argument("section", required=False)
 @click.option("--search", help="Settings whose key, meaning or values mention this word.")
-@click.option("--diff", nargs=2, type=click.Path(path_type=Path), help="The settings in which two runs differ.")
 @click.option("--page", "as_page", is_flag=True, help="All settings as the page docs/settings.md.")
-def config_command(section: str | None, search: str | None, diff: tuple[Path, Path] | None, as_page: bool) -> None:
+def config_command(section: str | None, search: str | None, as_page: bool) -> None:
     """Every setting of a run: default, type, unit, meaning and allowed values.
 
     \b
     r3 config replay
     r3 config --search entropy
-    r3 config --diff runs/one runs/another
     """
     from r3_openrlhf.config import map as config_map
 
-    if diff is not None:
-        from r3_openrlhf.config.loading import flatten
-        from r3_openrlhf.runs.directory import RunDirectory
-
-        one, other = (flatten(RunDirectory(str(run)).load_config()) for run in diff)
-        differ = {key: (one.get(key), other.get(key)) for key in one if one.get(key) != other.get(key)}
-        lines = [
-            f"{key}: {' -> '.join(quoted(value, marks=False) for value in values)}" for key, values in differ.items()
-        ]
-        click.echo("\n".join(lines) or "The two runs have the same settings.")
-    elif as_page:
+    if as_page:
         click.echo(config_map.page(), nl=False)
     else:
         click.echo("\n\n".join(config_map.described(one) for one in config_map.chosen(section, search)))

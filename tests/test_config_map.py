@@ -9,7 +9,6 @@ from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import SYNONYMS, fields_of, load_config
 from r3_openrlhf.config.map import page, settings
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.runs.directory import RunDirectory
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 
@@ -41,19 +40,7 @@ def test_a_section_a_search_and_a_mistake():
     assert r3_config("repaly") == (1, "Error: repaly is no section and no key; did you mean replay?\n")
     code, text = r3_config("--search", "telepathy")
     assert code == 1 and "no setting mentions 'telepathy'" in text
-
-
-def test_the_settings_in_which_two_runs_differ(tmp_path):
-    runs = []
-    for name, more in (("one", []), ("other", ["replay.k=5", "train.seed=7"])):
-        config = load_config("cpu_smoke", [f"run_dir={tmp_path / name}", *more])
-        RunDirectory(config.run_dir).create(config)
-        runs.append(config.run_dir)
-    _, text = r3_config("--diff", *runs)
-    assert [line for line in text.splitlines() if not line.startswith("run_dir")] == [
-        "replay.k: 2 -> 5",
-        "train.seed: 42 -> 7",
-    ]
+    assert "--diff no longer exists; use `diff RUN/config.yaml OTHER/config.yaml`" in r3_config("--diff", "a", "b")[1]
 
 
 def test_the_page_is_made_from_the_code():

@@ -23,6 +23,7 @@ from starlette.testclient import TestClient
 import r3_openrlhf
 from r3_openrlhf.cli import main as cli
 from r3_openrlhf.comparison import frames
+from r3_openrlhf.comparison.runs import differences_between, settings_of
 from r3_openrlhf.config.loading import load_config, of_others
 from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.store import HistoryStore
@@ -97,8 +98,9 @@ def test_a_key_that_is_none_any_more_is_passed_over_and_told(run):
     config = OmegaConf.to_container(OmegaConf.load(run.config))
     config["replay"]["gone"] = config["\x1b]0;title\a" + "x" * 500] = 1
     run.config.write_text(yaml.safe_dump(config))
-    done = subprocess.run([R3, "config", "--diff", run.path, run.path], capture_output=True, text=True)
-    assert done.returncode == 0 and "the same settings" in done.stdout, done.stderr
+    command = [R3, "report", run.path, "--out", run.path.with_name("page.html")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     assert "config.yaml sets '\\x1b]0;title\\x07xx" in done.stderr or "config.yaml sets 'replay.gone" in done.stderr
     assert "which this version does not know" in done.stderr and "x" * 81 not in done.stderr
     assert "\x1b" not in done.stderr
@@ -200,7 +202,7 @@ def test_looking_at_a_run_runs_no_code_that_it_names(run, tmp_path, key, monkeyp
     assert page.status_code == 200
     # the attack itself: whoever reads these settings to train with them runs the code
     commands = (["show", run.path], ["history", run.path], ["compare", run.path, run.path], ["status", run.path],
-                ["report", run.path, "--out", tmp_path / "report.html"], ["config", "--diff", run.path, run.path],
+                ["report", run.path, "--out", tmp_path / "report.html"],
                 ["eval", run.path, "--benchmark", problems, "data.task=code"])  # fmt: skip
     for command in commands:
         done = CliRunner().invoke(cli, [str(part) for part in command])
@@ -208,7 +210,7 @@ def test_looking_at_a_run_runs_no_code_that_it_names(run, tmp_path, key, monkeyp
         if command[0] == "eval" and key.startswith("reward."):
             typed = {"reward.functions": f"[{value}]", "reward.code.languages": f"{{c:'{value}'}}"}.get(key, value)
             assert done.exit_code == 1 and f"add {key}={typed} to the command" in done.output, done.output
-        if command[0] in ("show", "config"):
+        if command[0] == "show":
             assert done.exit_code == 0, done.output
     with suppress(R3Error):
         frames.Run(run.path).config.flag("actor.eps_clip")
@@ -233,16 +235,16 @@ def test_a_run_gets_no_request_and_no_variable_of_its_reader(run, tmp_path, monk
     (run.final_model / "config.json").write_text("{}")
     with TestClient(create_app(Library([run.path])), base_url="http://localhost") as client:
         shown = [client.get(page).text for page in ("/run", "/run/files")]
-    commands = (["show", run.path], ["compare", run.path, run.path], ["status", run.path], ["config", "--diff", run.path, run.path],
+    commands = (["show", run.path], ["compare", run.path, run.path], ["status", run.path],
                 ["report", run.path, "--out", tmp_path / "page.html"], ["eval", run.path, "--benchmark", "aime24", "--data-dir", tmp_path])  # fmt: skip
     shown += [CliRunner().invoke(cli, [*map(str, command)]).output for command in commands]
     with suppress(R3Error):
         shown.append(str(frames.Run(run.path).config))
     assert not any(secret in page for page in shown)
     if "/$" in text:
-        assert "holds an interpolation" in shown[7]
+        assert "holds an interpolation" in shown[6]
     elif "$" in text or key in ADDRESSES:
-        assert f"the run's {key} is" in shown[7] and f"add {key}=" in shown[7]
+        assert f"the run's {key} is" in shown[6] and f"add {key}=" in shown[6]
 
 
 def test_a_link_shows_no_line_of_its_target(run, tmp_path):
@@ -257,7 +259,7 @@ def test_a_link_shows_no_line_of_its_target(run, tmp_path):
         file.unlink(missing_ok=True)
         file.symlink_to(secret)
         commands = (["show", run.path], ["compare", run.path, other.path], ["status", run.path],
-                    ["config", "--diff", run.path, other.path], ["submit", "slurm", "experiment=cpu_smoke", f"run_dir={run.path}", "--dry-run"])  # fmt: skip
+                    ["submit", "slurm", "experiment=cpu_smoke", f"run_dir={run.path}", "--dry-run"])  # fmt: skip
         for command in commands:
             result = CliRunner().invoke(cli, [*map(str, command)])
             assert "hunter2" not in result.output and "unexpected" not in result.output, (command, result.output)
@@ -279,8 +281,8 @@ def test_passwords_of_urls_are_the_owners_alone(run):
     assert "http://host" in run.changes.read_text() and "hunter2" not in run.changes.read_text()
     other = RunDirectory(run.path.with_name("other"))
     other.create(load_config("cpu_smoke", [f"run_dir={other.path}", "replay.k=3"]))
-    result = CliRunner().invoke(cli, ["config", "--diff", str(run.path), str(other.path)])
-    assert "reward.urls: ['http://host'] -> []" in result.output and "replay.k: 2 -> 3" in result.output
+    differences = differences_between(*(settings_of(one.load_config()) for one in (run, other)))
+    assert ("reward.urls", ["http://host"], []) in differences and ("replay.k", 2, 3) in differences
     with pytest.raises(R3Error) as error:
         run.check(load_config("cpu_smoke", [f"run_dir={run.path}", f"model.path=http://me:hunter2@{'x' * 200}/\x1b"]))
     assert "hunter2" not in str(error.value) and "x" * 81 not in str(error.value) and str(error.value).isprintable()
