@@ -142,30 +142,6 @@ def test_a_gpu_experiment_without_a_gpu_says_so():
     assert result.exit_code == 1 and "cluster.device is cuda, but no CUDA device is visible here" in result.stderr
 
 
-SMALLEST = """
-import sys
-allowed = {*sys.stdlib_module_names, "r3_openrlhf", "click", "filelock", "msgspec", "numpy", "psutil", "zstandard"}
-
-class Nothing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in allowed:
-            raise ModuleNotFoundError(name=name)
-
-sys.meta_path.insert(0, Nothing())
-from r3_openrlhf.cli import main
-main(prog_name="r3")
-"""
-
-
-def test_help_needs_only_the_smallest_installation():
-    """Every command's module is imported for its line. tests/test_packaging.py does the same with a real installation."""
-    done = subprocess.run([sys.executable, "-c", SMALLEST, "--help"], capture_output=True, text=True, cwd=REPOSITORY)
-    assert done.returncode == 0 and "\n  serve-rewards " in done.stdout, done.stderr
-    command = [sys.executable, "-c", SMALLEST, "show", "x"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
-    assert done.returncode == 1 and "pip install 'r3_openrlhf[view]'" in done.stderr
-
-
 def test_help_and_version():
     result = call("--help")
     for command in ("train", "show", "history", "serve-rewards"):
