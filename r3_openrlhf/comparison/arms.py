@@ -22,6 +22,7 @@ from r3_openrlhf.comparison.intervals import (
 from r3_openrlhf.comparison.runs import SAME_IN_EVALUATIONS, Run, check_comparable, settings_that_differ
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.open_table import nearest
+from r3_openrlhf.runs.report import mean
 
 DEFAULT_REFERENCE = "grpo"
 GROUPS = ("r3/groups/all_correct", "r3/groups/none_correct", "r3/groups/mixed")
@@ -156,8 +157,8 @@ def _result(run: Run, *, start: float, end: float) -> RunResult:
         "tokens": lambda quantity: _share_of_tokens(spent, quantity.keys),
         "elsewhere": lambda _: None if (share := _share_of_tokens(spent, TOKENS)) is None else 1 - share,
         "sum": lambda quantity: _sum(spent, quantity.keys),
-        "mean": lambda quantity: _mean(steps, *quantity.keys),
-        "late": lambda quantity: _mean(steps[-max(1, len(steps) // 4) :], *quantity.keys),
+        "mean": lambda quantity: mean(steps, *quantity.keys),
+        "late": lambda quantity: mean(steps[-max(1, len(steps) // 4) :], *quantity.keys),
         "run": lambda quantity: run.evaluations[-1][quantity.keys[0]],
     }
     accuracies: dict[str, float | None] = {
@@ -210,11 +211,6 @@ def _sum(steps: Steps, keys: tuple[str, ...]) -> float | None:
     """Over all steps, of the first of these keys that each has. None: a step has none."""
     values = [next((line[key] for key in keys if _has(line, key)), None) for line in steps]
     return sum(value for value in values if value is not None) if values and None not in values else None
-
-
-def _mean(steps: Steps, key: str) -> float | None:
-    values = [line[key] for line in steps if _has(line, key)]
-    return statistics.fmean(values) if values else None
 
 
 def _arm(name: str, runs: list[RunResult], reference: list[RunResult], crossings: list[Crossing | None]) -> ArmResult:

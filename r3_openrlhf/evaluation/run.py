@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.problems.training_file import read_prompts
 from r3_openrlhf.rewards.thinking import response_text
-from r3_openrlhf.runs.directory import RunDirectory, write_whole
+from r3_openrlhf.runs.directory import RunDirectory, versions_of, write_whole
 from r3_openrlhf.runs.display import Display, Outputs
 from r3_openrlhf.runs.first_page import NUM_EXAMPLES, FirstPage, make_page
 from r3_openrlhf.runs.kept_files import copy_in, file_of
@@ -136,7 +135,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
         results = {
             "model": {"name": source.name, "path": source.path, "weights": settings["weights"]},
             "settings": settings,
-            "versions": _versions(),
+            "versions": versions_of(PACKAGES),
             "benchmarks": summaries,
             "mean": mean_over_benchmarks(summaries, options.n_samples),
             "this_call": asdict(speed),  # 0 where every response was there already
@@ -334,8 +333,3 @@ def _sample(
         return sample(missing, engine, file, text_of, options, on_problem=show)
     finally:
         engine.close()
-
-
-def _versions() -> dict[str, str]:
-    installed = {package.metadata["Name"].lower(): package.version for package in importlib.metadata.distributions()}
-    return {name: installed[name] for name in PACKAGES if name in installed}

@@ -16,6 +16,7 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -289,12 +290,8 @@ def _say_passed_over(file: Path, keys: tuple[str, ...]) -> None:
 
 def describe_code() -> str:
     """Return the commit, the diff to it in a git checkout, and the main packages' versions."""
-    versions = []
-    for package in PACKAGES:
-        try:
-            versions.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            versions.append(f"{package} not installed")
+    found = versions_of(PACKAGES)
+    versions = [f"{package} {found.get(package, 'not installed')}" for package in PACKAGES]
     commit = commit_of(PACKAGE)
     source = "commit unknown: not a git checkout\n"
     if commit is not None:
@@ -302,6 +299,15 @@ def describe_code() -> str:
             (git(PACKAGE, "diff", "HEAD") or "") if not (PACKAGE / FILE).is_file() else ""
         )
     return "\n".join(["# code state", *versions, source])
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those of these packages that are installed, by name."""
+    found = {}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:

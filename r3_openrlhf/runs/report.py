@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Group
@@ -47,7 +48,7 @@ def summary(run: RunDirectory) -> dict[str, Any]:
         "last": {key: quarter_means(metrics, key)[1] for _, key, _ in LEVELS},
         "first_evaluation": evaluations[0] if evaluations else None,
         "last_evaluation": evaluations[-1] if evaluations else None,
-        "seconds_per_step": {key: _mean(metrics, key) for key in (*PHASES.values(), STEP_S, ADDED_S)},
+        "seconds_per_step": {key: mean(metrics, key) for key in (*PHASES.values(), STEP_S, ADDED_S)},
     }
     return _without_absent(numbers)
 
@@ -124,7 +125,7 @@ def _quarter(metrics: Sequence[dict[str, Any]]) -> int:
 def quarter_means(metrics: Sequence[dict[str, Any]], key: str) -> tuple[float | None, float | None]:
     """Means over the first and the last quarter of the steps; None: no values."""
     quarter = _quarter(metrics)
-    return _mean(metrics[:quarter], key), _mean(metrics[-quarter:], key)
+    return mean(metrics[:quarter], key), mean(metrics[-quarter:], key)
 
 
 def total(metrics: Iterable[dict[str, Any]], key: str) -> float | None:
@@ -133,10 +134,11 @@ def total(metrics: Iterable[dict[str, Any]], key: str) -> float | None:
     return sum(values) if values else None
 
 
-def _values(metrics: Iterable[dict[str, Any]], key: str) -> list[float]:
+def _values(metrics: Iterable[Mapping[str, Any]], key: str) -> list[float]:
     return [line[key] for line in metrics if line.get(key) is not None]
 
 
-def _mean(metrics: Sequence[dict[str, Any]], key: str) -> float | None:
+def mean(metrics: Iterable[Mapping[str, Any]], key: str) -> float | None:
+    """Average a value over the steps that have it; None: none has."""
     values = _values(metrics, key)
-    return sum(values) / len(values) if values else None
+    return fmean(values) if values else None

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from r3_openrlhf.method.types import Rollout, Verdict
+from r3_openrlhf.runs.report import mean
 
 SENTENCES: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 FIRST_STEPS = 3
@@ -79,14 +80,14 @@ def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
         return found
     step = int(lines[-1]["step"])
     now, then = lines[-WINDOW:], lines[:WINDOW]
-    length, first_length = _mean(now, LENGTH), _mean(then, LENGTH)
-    cut, first_cut = _mean(now, CUT), _mean(then, CUT)
+    length, first_length = mean(now, LENGTH), mean(then, LENGTH)
+    cut, first_cut = mean(now, CUT), mean(then, CUT)
     if cut is not None and first_cut is not None and cut >= TRUNCATED and cut - first_cut >= MORE_TRUNCATED:
         found["truncation"] = SENTENCES["truncation"].format(step=step, now=cut, first=first_cut)
     elif length and first_length and length >= LONGER * first_length:
         found["length"] = SENTENCES["length"].format(step=step, now=length, first=first_length)
     found |= _lower_rate(lines)
-    entropy, first_entropy = _mean(now, ENTROPY), _mean(then, ENTROPY)
+    entropy, first_entropy = mean(now, ENTROPY), mean(then, ENTROPY)
     if entropy is not None and first_entropy and not LOW_ENTROPY <= entropy / first_entropy <= HIGH_ENTROPY:
         why = SENTENCES["entropy_fell" if entropy < first_entropy else "entropy_rose"]
         found["entropy"] = SENTENCES["entropy"].format(step=step, now=entropy, first=first_entropy, why=why)
@@ -101,13 +102,7 @@ def _lower_rate(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
         return {}
     begin = max(0, start - WINDOW)
     rates = [[line for line in part if line.get(MIXED)] for part in (lines[begin : begin + WINDOW], lines[-WINDOW:])]
-    first, rate = (_mean(part, MIXED) for part in rates)
+    first, rate = (mean(part, MIXED) for part in rates)
     if first is None or rate is None or rate > first - LOWER_RATE:
         return {}
     return {"replay": SENTENCES["replay"].format(step=int(lines[-1]["step"]), now=rate, first=first)}
-
-
-def _mean(lines: Iterable[Mapping[str, float]], key: str) -> float | None:
-    """Over the lines that have it; None where none has."""
-    values = [line[key] for line in lines if line.get(key) is not None]
-    return fmean(values) if values else None

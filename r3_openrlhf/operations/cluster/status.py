@@ -98,7 +98,8 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
 def _state(run: RunDirectory, record: dict, queue: str | None) -> tuple[str, str | None]:
     """Describe a job of Slurm, with the reason where there is one."""
     has_ended = record.get("state") == "ended"
-    saved = _saved_at(run) if has_ended and record.get("code") == GO_ON else None
+    step = _latest(run) if has_ended and record.get("code") == GO_ON else ""
+    saved = f"preempted at {step}, saved" if step else None
     why = saved or _last_error(run) or record.get("why")
     if queue is not None and queue.startswith("PENDING"):
         waits = queue.partition(" ")[2]
@@ -121,10 +122,6 @@ def _without_a_sign(run: RunDirectory, why: str | None) -> tuple[str, str | None
     if holder is not None and why is None:
         return "gone", f"{holder} was killed"
     return ("failed" if why else "started" if run.config.is_file() else "not started"), why
-
-
-def _saved_at(run: RunDirectory) -> str | None:
-    return f"preempted at {step}, saved" if (step := _latest(run)) else None
 
 
 def _latest(run: RunDirectory) -> str:

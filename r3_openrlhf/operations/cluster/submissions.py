@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -28,11 +27,6 @@ class Submission(TypedDict):
     seeds: NotRequired[list[Count]]
 
 
-def seed_directories(run_dir: str | Path, seeds: Iterable[int]) -> list[Path]:
-    """Return the directories of an array of seeds; `run_dir` itself without seeds."""
-    return [Path(run_dir, f"seed{seed}") for seed in seeds] or [Path(run_dir)]
-
-
 def note(run_dir: str | Path, submission: dict[str, Any]) -> None:
     """Write down a Submission; of an array of seeds also in each run."""
     folder = RunDirectory(run_dir).cluster
@@ -46,7 +40,9 @@ def note(run_dir: str | Path, submission: dict[str, Any]) -> None:
 def runs_of(path: str | Path) -> list[Path]:
     """Return the runs of an array of seeds, for the directory above them; any other path itself."""
     seeds = sorted({seed for line in submissions(path) for seed in line.get("seeds", ())})
-    return [Path(path)] if RunDirectory(path).config.is_file() else seed_directories(path, seeds)
+    if RunDirectory(path).config.is_file():
+        return [Path(path)]
+    return [Path(path, f"seed{seed}") for seed in seeds] or [Path(path)]
 
 
 def submissions(run_dir: str | Path) -> list[dict[str, Any]]:

@@ -4,7 +4,9 @@ only we can know: that counters agree with the rows, and that every array decode
 from __future__ import annotations
 
 import sqlite3
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,36 +21,13 @@ from r3_openrlhf.method.history.usage import Usage
 from r3_openrlhf.method.history.witness import check_against
 from r3_openrlhf.runs import checkpoint_record
 
+_RULES = tomllib.loads(files(__package__).joinpath("rules.toml").read_text(encoding="utf-8"))["rule"]
 _MAX_FINDINGS = 20  # of one kind: one lost page can damage thousands of rows
 
 
 def _in_words(column: str, names: Mapping[int, Any]) -> str:
     cases = " ".join(f"WHEN {code} THEN '{name.value}'" for code, name in names.items())
     return f"CASE {column} {cases} ELSE {column} END"
-
-
-# Each finds the rows that break a rule; the sentence gets the columns in order.
-_RULES = [
-    (
-        "SELECT \"table\", coalesce(', row ' || rowid || ',', ''), parent FROM pragma_foreign_key_check",
-        "{0}{1} refers to {2} that are not there",
-    ),
-    (
-        # counters = rows + gone; sums of rewards have another order: equal up to rounding
-        f"SELECT coalesce(uid, problem), {_in_words('context', CONTEXTS)}, {_in_words('verdict', VERDICTS)}, "
-        "sum(a), sum(b), sum(c), sum(d) FROM ("
-        "SELECT problem, context, verdict, count a, reward_sum b, 0 c, 0.0 d FROM counters UNION ALL "
-        "SELECT problem, context, verdict, 0, 0.0, count, reward_sum FROM gone UNION ALL "
-        "SELECT problem, context, verdict, 0, 0.0, samples, reward_sum FROM rollouts) "
-        "LEFT JOIN problems p ON p.id = problem GROUP BY problem, context, verdict "
-        "HAVING sum(a) != sum(c) OR NOT coalesce(abs(sum(b) - sum(d)) <= 1e-9 * (1 + abs(sum(b))), 0)",
-        "problem {0} counts ({3}, {4}) {1} {2} rollouts and rewards; its rows give ({5}, {6})",
-    ),
-    (
-        "SELECT value FROM meta WHERE key = 'floor' AND value > coalesce((SELECT max(step) FROM steps), -1)",
-        "the rollback floor {0} is after the newest step",
-    ),
-]
 
 
 class Verification(NamedTuple):
@@ -86,8 +65,11 @@ def _pages(connection: sqlite3.Connection, _path: Path) -> list[str]:
 
 
 def _rules(connection: sqlite3.Connection, _path: Path) -> list[str]:
+    words = {"context": _in_words("context", CONTEXTS), "verdict": _in_words("verdict", VERDICTS)}
     return [
-        sentence.format(*row) for sql, sentence in _RULES for row in connection.execute(sql).fetchmany(_MAX_FINDINGS)
+        rule["sentence"].format(*row)
+        for rule in _RULES
+        for row in connection.execute(rule["sql"].format(**words)).fetchmany(_MAX_FINDINGS)
     ]
 
 
