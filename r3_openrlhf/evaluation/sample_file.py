@@ -24,7 +24,7 @@ from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.runs.directory import write_whole
-from r3_openrlhf.runs.files import no_link, not_ours
+from r3_openrlhf.runs.files import no_link, not_ours, replacing
 
 NOT_YET = "not graded yet"
 # Reasons that say nothing about a response: it is graded by the next call.
@@ -116,10 +116,8 @@ class SampleFile:
 
     def replace(self, problems: Iterable[SampledProblem]) -> None:
         """Let the file hold these problems, maybe of its own lines; a kill leaves the old ones."""
-        new = self.path.with_suffix(".new")
-        with open(new, "wb", opener=no_link) as file:
+        with replacing(self.path) as file:
             file.writelines(map(_encode, problems))
-        new.replace(self.path)
 
     def read(self) -> Iterator[SampledProblem]:
         """Every problem, in the order of finishing. DataError: a line that is none."""

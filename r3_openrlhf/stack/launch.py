@@ -37,7 +37,7 @@ from r3_openrlhf.config.algorithms import MAKERS
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine import every_process, flash_attention
 from r3_openrlhf.machine.cpu import cpu_platform
-from r3_openrlhf.machine.ray_start import of_this_machine
+from r3_openrlhf.machine.ray_start import of_this_machine, replaced
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import is_import_path, load_object
 from r3_openrlhf.problems.files import is_on_the_hub
@@ -262,20 +262,17 @@ def _run_upstream(config: R3Config, arguments: list[str], platform: str, console
     gc.enable()
     options = ray_options(config, platform)
     console.announce(Phase.RAY)
-    with running_ray(options) as ray:
-        argv = sys.argv
+    with running_ray(options) as ray, replaced(sys, argv=[MODULE, *arguments]):
         try:
             for sentence in check_devices(ray.nodes(), config, platform):
                 console.say(f"Warning: {sentence}")
             console.announce(Phase.ENGINE)  # upstream makes the engines first
-            sys.argv = [MODULE, *arguments]
             runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
         except Exception as error:
             if not isinstance(error, R3Error) and (lost := lost_actor(ray)) is not None:
                 raise lost from error
             raise
         finally:
-            sys.argv = argv
             with contextlib.suppress(OSError):  # a full disk; what ended the run counts
                 console.announce(Phase.STOPPING)
 

@@ -26,6 +26,7 @@ from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from peft import PeftModel
 from peft.tuners.lora import Linear, LoraLayer
 
+from r3_openrlhf.machine.ray_start import replaced
 from r3_openrlhf.method.errors import TrainingStopped
 
 ADAPTER = "default"  # the name that get_peft_model gives when it is told none (models/actor.py:188)
@@ -106,15 +107,9 @@ def prepare(strategy, model: PeftModel) -> None:
 def merged_for_sync(trainer, model: PeftModel) -> Iterator[None]:
     """Let upstream's broadcast_to_vllm (ppo_actor.py:409) read merged weights in the block."""
     view = SimpleNamespace(named_parameters=lambda: merged_parameters(model))
-    actor, trainer.actor = trainer.actor, SimpleNamespace(model=SimpleNamespace(module=view))
-    upstream, ppo_actor.deepspeed = (
-        ppo_actor.deepspeed,
-        SimpleNamespace(zero=SimpleNamespace(GatheredParameters=gathered)),
-    )
-    try:
+    actor, zero = SimpleNamespace(model=SimpleNamespace(module=view)), SimpleNamespace(GatheredParameters=gathered)
+    with replaced(trainer, actor=actor), replaced(ppo_actor, deepspeed=SimpleNamespace(zero=zero)):
         yield
-    finally:
-        trainer.actor, ppo_actor.deepspeed = actor, upstream
 
 
 def gathered(parameters: list[Any], *, enabled: bool = True):

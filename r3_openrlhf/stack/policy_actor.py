@@ -22,6 +22,7 @@ from peft import PeftModel
 
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.machine.gpus import expandable_segments
+from r3_openrlhf.machine.ray_start import replaced
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
 from r3_openrlhf.method.core.losses import LOSSES, LossSettings
 from r3_openrlhf.method.errors import TrainingStopped
@@ -92,13 +93,9 @@ class R3PolicyActor(UpstreamPolicyActor):
         """Make one pass over the buffer's rows in `windows` updates (warm_start.py): where the advantage
         is 1, the loss `gpg` is -log pi."""
         trainer, buffer = self.trainer, self.trainer.replay_buffer
-        usual = trainer.actor_loss_fn, trainer.max_epochs
-        trainer.actor_loss_fn = OwnLoss(LOSSES["gpg"], LossSettings(), token_level_loss=True)
-        trainer.max_epochs, buffer.windows = 1, windows
-        try:
+        loss = OwnLoss(LOSSES["gpg"], LossSettings(), token_level_loss=True)
+        with replaced(trainer, actor_loss_fn=loss, max_epochs=1), replaced(buffer, windows=windows):
             super().fit()
-        finally:
-            (trainer.actor_loss_fn, trainer.max_epochs), buffer.windows = usual, None
 
     def forget_rows(self) -> None:
         """For steps of the critic alone. Upstream clears the buffer in `fit` (ppo_actor.py:603),

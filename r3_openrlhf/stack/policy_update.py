@@ -5,8 +5,8 @@ B rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,7 @@ from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ray import ppo_actor
 from torch.utils.data import DataLoader
 
+from r3_openrlhf.machine.ray_start import replaced
 from r3_openrlhf.method.core.losses import LossSettings, TokenLoss
 from r3_openrlhf.stack.batching import micro_batches, num_windows
 
@@ -234,14 +235,6 @@ def forget_fillers(experience, real_B: torch.Tensor) -> None:
             setattr(experience, name, value[real_B])
 
 
-@contextmanager
-def in_order(module) -> Iterator[None]:
+def in_order(module) -> AbstractContextManager[None]:
     """For upstream's DataLoader: `lay_out` shuffled the rows; micro-batches keep windows."""
-    loader, module.DataLoader = (
-        module.DataLoader,
-        lambda *args, **kwargs: DataLoader(*args, **kwargs | {"shuffle": False}),
-    )
-    try:
-        yield
-    finally:
-        module.DataLoader = loader
+    return replaced(module, DataLoader=lambda *args, **kwargs: DataLoader(*args, **kwargs | {"shuffle": False}))

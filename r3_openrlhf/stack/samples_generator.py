@@ -25,6 +25,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.machine.ray_start import replaced
 from r3_openrlhf.method.prompts import ChosenStates, Prefix, PromptMaker, StepPrompts
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
@@ -249,21 +250,15 @@ class R3SamplesGenerator(SamplesGenerator):
             images = None  # text only
             for pair in zip(prompts, labels, strict=True):
                 self._order.setdefault(pair, len(self._order))
-        if not self._seed_needed():
+        # a seed for each request slows a GPU sampler down
+        if not (self.config.train.deterministic or RECORD in os.environ or PLAYBACK in os.environ):
             return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
         # samples_generator.py:234 makes the sampling parameters and knows no seed
         occasion = "step" if self._training else self._occasion
         seed = stable_seed(self.config.train.seed, occasion, self.step)
-        params = samples_generator.SamplingParams
-        samples_generator.SamplingParams = functools.partial(params, seed=seed)
-        try:
+        params = functools.partial(samples_generator.SamplingParams, seed=seed)
+        with replaced(samples_generator, SamplingParams=params):
             return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
-        finally:
-            samples_generator.SamplingParams = params
-
-    def _seed_needed(self) -> bool:
-        """Return True if each request needs a seed. It slows a GPU sampler down, so only where asked for."""
-        return self.config.train.deterministic or RECORD in os.environ or PLAYBACK in os.environ
 
     def _further(self, prompts: list[str], labels: list[str]) -> list[tuple[str, str]]:
         """(prompt, label) of groups besides the plain: from a state, then reflection groups."""

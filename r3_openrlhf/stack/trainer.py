@@ -16,6 +16,7 @@ import ray
 import transformers
 from openrlhf.trainer import ppo_trainer
 
+from r3_openrlhf.machine.ray_start import replaced
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.history.witness import record_of
@@ -278,18 +279,15 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
     def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
         """Upstream's logs, and its checkpoint when due (:397) or `now`. It removes no HF copy."""
         settings = self.args.ckpt
-        every, settings.save_steps = settings.save_steps, 1 if now else settings.save_steps
-        is_due = global_step % settings.save_steps == 0  # upstream's condition (:394)
+        is_due = now or global_step % settings.save_steps == 0  # upstream's condition (:394)
         started = time.time()
-        try:
+        with replaced(settings, save_steps=1 if now else settings.save_steps):
             if is_due:
                 announce(self.run, Phase.CHECKPOINT, step=global_step)
                 record = record_of(self.run.history, global_step) if self.history is not None else None
             super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
             if is_due and (folder := checkpoint_record.newest(self.run.checkpoints)) is not None:
                 checkpoint_record.write(folder, step=global_step, config=self.run.load_config(), history=record)
-        finally:
-            settings.save_steps = every
         if is_due:
             forget_superseded(self.run, newest=global_step, max_num=self.config.checkpoint.max_num)
             self._saving = {"timing/save": time.time() - started}

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import itertools
 import json
 import os
@@ -38,6 +37,7 @@ import psutil
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine import ray_temporary, shared_memory
 from r3_openrlhf.machine.ports import free_port
+from r3_openrlhf.machine.processes.sandbox import adopt_orphans, die_with_parent
 from r3_openrlhf.machine.ray_start import authentication
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.history.lease import Lease
@@ -51,8 +51,6 @@ START_S = 600.0  # for all nodes to come together
 TIDY_S = 10.0  # for what was killed to be gone
 PACE_S = 0.2  # between two looks at what is waited for
 STARTS_WITHOUT_PROGRESS = 3
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Ended(Exception):
@@ -95,7 +93,7 @@ class Agent:
     def live(self) -> int:
         """Work until the job is over, and end all that was started here. Returns the job's code."""
         # orphans of what starts here become this process's children, and are found at tidying
-        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         if removed := [*ray_temporary.sweep(self.temporary), *shared_memory.sweep()]:
@@ -176,7 +174,7 @@ class Agent:
         with open(self.temp_dir / output, "w") if output else contextlib.nullcontext() as stdout:
             return subprocess.Popen(
                 command, env={**os.environ, **environment}, start_new_session=True, stdin=subprocess.DEVNULL,
-                stdout=stdout, preexec_fn=_die_with_the_agent,
+                stdout=stdout, preexec_fn=partial(die_with_parent, signal.SIGKILL),
             )  # fmt: skip
 
     def _meet(self) -> None:
@@ -306,11 +304,6 @@ def _answers(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _die_with_the_agent() -> None:
-    # between fork and exec: nothing but a system call
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
