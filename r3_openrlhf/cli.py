@@ -51,6 +51,7 @@ MOVED = {"lab": "python -m research", "evidence": "python -m research evidence"}
 RETIRED = {
     "compare --out": "`> comparison.md` for the table, --json for every number, r3 view for the curves",
     "config --diff": "`diff RUN/config.yaml OTHER/config.yaml`, or Compare with in r3 view",
+    "config --page": "`python tools/settings_page.py` in a checkout, which makes docs/settings.md",
     "ray --follow": "`ray job logs --address URL --follow JOB`",
     "ray --working-dir": "`ray job submit --working-dir DIR -- COMMAND`, with the command of --dry-run",
     "slurm --lead": "--sbatch=--signal=USR1@SECONDS",
@@ -151,8 +152,7 @@ def main() -> None:
 @main.command("config")
 @click.argument("section", required=False)
 @click.option("--search", help="Settings whose key, meaning or values mention this word.")
-@click.option("--page", "as_page", is_flag=True, help="All settings as the page docs/settings.md.")
-def config_command(section: str | None, search: str | None, as_page: bool) -> None:
+def config_command(section: str | None, search: str | None) -> None:
     """Every setting of a run: default, type, unit, meaning and allowed values.
 
     \b
@@ -161,10 +161,7 @@ def config_command(section: str | None, search: str | None, as_page: bool) -> No
     """
     from r3_openrlhf.config import map as config_map
 
-    if as_page:
-        click.echo(config_map.page(), nl=False)
-    else:
-        click.echo("\n\n".join(config_map.described(one) for one in config_map.chosen(section, search)))
+    click.echo("\n\n".join(config_map.described(one) for one in config_map.chosen(section, search)))
 
 
 @main.command()

@@ -1,5 +1,7 @@
 """`r3 config`: the map of all settings is the code's."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,10 +9,10 @@ from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import SYNONYMS, fields_of, load_config
-from r3_openrlhf.config.map import page, settings
+from r3_openrlhf.config.map import settings
 from r3_openrlhf.method.errors import ConfigError
 
-PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
+REPOSITORY = Path(__file__).parents[1]
 
 
 def r3_config(*arguments):
@@ -44,7 +46,12 @@ def test_a_section_a_search_and_a_mistake():
 
 
 def test_the_page_is_made_from_the_code():
-    assert PAGE.read_text(encoding="utf-8") == page(), "make it anew: r3 config --page > docs/settings.md"
+    made = subprocess.run(
+        [sys.executable, "tools/settings_page.py"], capture_output=True, text=True, cwd=REPOSITORY
+    ).stdout
+    assert (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8") == made, (
+        "make it anew: tools/settings_page.py"
+    )
 
 
 @pytest.mark.parametrize("meant", SYNONYMS)

@@ -1,4 +1,4 @@
-"""A map of every setting, made from the code: `r3 config`, and the page docs/settings.md.
+"""A map of every setting, made from the code: `r3 config`, and (tools/settings_page.py) docs/settings.md.
 
 The meaning of a key is the comment above or after its line, its allowed values are those that its
 check names, and its unit follows from its name.
@@ -133,21 +133,3 @@ def described(setting: Setting) -> str:
     if setting.allowed:
         lines.append(f"    one of: {', '.join(setting.allowed)}")
     return "\n".join(lines)
-
-
-def page() -> str:
-    """docs/settings.md."""
-    lines = [
-        "# Settings",
-        "",
-        "Every key of a run's configuration with its default. `r3 config KEY` also prints its type, unit and allowed words.",
-        "This page is made from the code by `r3 config --page`; a test compares them.",
-    ]
-    section = None
-    for setting in settings():
-        name = setting.key.rpartition(".")[0] or "run"
-        if name != section:
-            section = name
-            lines += ["", f"## {section}", ""]
-        lines.append(f"- `{setting.key}: {setting.default}` {setting.meaning}".rstrip())
-    return "\n".join(lines) + "\n"

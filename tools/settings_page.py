@@ -1,0 +1,27 @@
+"""The page docs/settings.md, from the code of the settings. `python tools/settings_page.py > docs/settings.md` makes it anew."""
+
+from __future__ import annotations
+
+from r3_openrlhf.config.map import settings
+
+
+def page() -> str:
+    """The whole page in Markdown."""
+    lines = [
+        "# Settings",
+        "",
+        "Every key of a run's configuration with its default. `r3 config KEY` also prints its type, unit and allowed words.",
+        "This page is made from the code by `tools/settings_page.py`; a test compares them.",
+    ]
+    section = None
+    for setting in settings():
+        name = setting.key.rpartition(".")[0] or "run"
+        if name != section:
+            section = name
+            lines += ["", f"## {section}", ""]
+        lines.append(f"- `{setting.key}: {setting.default}` {setting.meaning}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
