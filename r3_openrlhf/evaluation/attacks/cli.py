@@ -11,6 +11,7 @@ import click
 
 from r3_openrlhf.config import DataConfig, RewardConfig
 from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
+from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
 
@@ -34,9 +35,7 @@ class Attempt(NamedTuple):
 
 @click.command("attack-rewards")
 @click.option("--task", type=click.Choice(list(TASKS)), default=DEFAULT_TASK, show_default=True)
-@click.option(
-    "--problems", required=True, help='A file, as data.path: .jsonl, .json, .parquet, or "reasoning_gym:TASK".'
-)
+@click.option("--problems", required=True, help="A file, as data.path: .jsonl, .json, .parquet.")
 @click.option("--problem-key", default=None, help="As data.problem_key.")
 @click.option("--answer-key", default=None, help="As data.answer_key.")
 @click.option(
@@ -62,20 +61,15 @@ def attack_rewards(
     \b
     r3 attack-rewards --task math --problems train.jsonl
     r3 attack-rewards --task code --problems programs.jsonl --limit 20
-    r3 attack-rewards --task reasoning_gym --problems reasoning_gym:countdown --limit 20
     r3 attack-rewards --problems train.jsonl --url http://127.0.0.1:5000
     """
     from r3_openrlhf.evaluation.grading import Grading
 
+    if problems.startswith(REASONING_GYM):
+        name = problems.removeprefix(REASONING_GYM)
+        raise DataError(f"--problems is {problems}; in a checkout, use python benchmarks/scorer_attacks.py {name}")
     grading = Grading(RewardConfig(urls=list(urls), timeout_s=timeout))
-    from_library = problems.startswith(REASONING_GYM)
-    data = DataConfig(
-        path=problems,
-        task=None if from_library else task,
-        problem_key=problem_key,
-        answer_key=answer_key,
-        reasoning_gym={"size": limit} if from_library else {},
-    )
+    data = DataConfig(path=problems, task=task, problem_key=problem_key, answer_key=answer_key)
     labels = load_problems(data).labels[:limit]
     click.echo(f"{len(labels)} problems of {problems}", err=True)
     attempts = attempt_all(labels, grading)

@@ -1,4 +1,4 @@
-"""`r3 attack-rewards`: a sound file, one whose references accept too much, and one problem of reasoning_gym."""
+"""`r3 attack-rewards`: a sound file, and one whose references accept too much."""
 
 import pytest
 from click.testing import CliRunner
@@ -31,15 +31,8 @@ def test_files(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("reasoning_gym:countdown", "--limit", 1), 0, "notations"),
-        (("reasoning_gym:puzzle24", "--limit", 1), 1, "its scorer does not check which numbers were used"),
-        (("none.jsonl",), 1, "none.jsonl"),
-    ],
+    ("problems", "said"), [("reasoning_gym:puzzle24", "scorer_attacks.py puzzle24"), ("none.jsonl", "none.jsonl")]
 )
-def test_a_task_of_the_library_and_what_is_refused_in_a_sentence(arguments, code, said):
-    pytest.importorskip("reasoning_gym")
-    done = run("--problems", *arguments)
-    assert done.exit_code == code and said in done.output and "Traceback" not in done.output, done.output
-    assert not code or "accepted" not in done.output
+def test_what_is_refused_in_a_sentence(problems, said):
+    done = run("--problems", problems)
+    assert done.exit_code == 1 and said in done.output and "Traceback" not in done.output, done.output
