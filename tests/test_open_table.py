@@ -25,26 +25,15 @@ from r3_openrlhf.method.settings import (
 )
 from tests.method.test_r3 import W, rollout, settings_of
 
-MODULE = """
-from r3_openrlhf.config.algorithms import Algorithm
+EXAMPLE = Path(__file__).parents[1] / "examples" / "own_parts.py"
+MODULE = f"""{EXAMPLE.read_text()}
 from r3_openrlhf.rewards.code.languages import Language
 
-MINE = Algorithm(estimator="rloo", filters_groups=True)
-NOT_MINE = Algorithm(estimator="rloo", mechanisms=frozenset({"telepathy"}))
+NOT_MINE = Algorithm(estimator="rloo", mechanisms=frozenset(["telepathy"]))
 NUMBER = 7
 
 def last(values, places, rng):
     return places[-1], values[places[-1]]
-
-
-def longest(rollouts):
-    return [rollout.num_tokens for rollout in rollouts]
-
-def calm(rollouts, entropies):
-    return [-entropy.global_ for entropy in entropies]
-
-def best(candidates, k, rng):
-    return sorted(candidates, key=lambda one: one.reward, reverse=True)[:k]
 
 def centred(rewards):
     return [reward - sum(rewards) / len(rewards) for reward in rewards]
@@ -54,9 +43,6 @@ def rising(probs):
 
 def plain(logprobs, old_logprobs, advantages, mask):
     return -(logprobs - old_logprobs).exp() * advantages
-
-def graded(response, reference):
-    return reference in response
 
 def text_of(problem):
     return problem + "!"
@@ -77,8 +63,8 @@ def mine(request, tmp_path, monkeypatch):
 
 def test_a_ranking_score_of_a_user_ranks(mine):
     rows = [rollout(W, number=i, truncated=True) for i in range(3)]
-    rows[1].response_ids, rows[1].response_logprobs = np.zeros(9, np.int32), np.zeros(9, np.float32)
-    batch = R3(settings_of(ranking=RankingSettings(score=mine("longest"), guard="none"))).mix(rows, step=0)
+    rows[1].response_ids, rows[1].response_logprobs = np.zeros(1, np.int32), np.zeros(1, np.float32)
+    batch = R3(settings_of(ranking=RankingSettings(score=mine("shortest"), guard="none"))).mix(rows, step=0)
     assert [row.ranking_reward for row in batch.rows] == [0.125, 0.5, 0.125]
 
 
@@ -95,7 +81,7 @@ def test_what_only_looks_at_a_run_imports_nothing_that_it_names(tmp_path):
 
 
 def test_a_score_that_names_entropies_gets_them_measured(mine):
-    assert RANKING_SCORES[mine("calm")].needs_entropy and not RANKING_SCORES[mine("longest")].needs_entropy
+    assert RANKING_SCORES[mine("calm")].needs_entropy and not RANKING_SCORES[mine("shortest")].needs_entropy
     rows = [rollout(W, number=i, truncated=True) for i in range(2)]
     r3 = R3(settings_of(ranking__score=mine("calm")))
     assert r3.rows_to_measure(r3.recall(rows, step=0)) == {0, 1}
@@ -107,7 +93,7 @@ def test_an_algorithm_of_a_user_is_a_configuration(mine):
     off = {
         name: getattr(settings_of(**{f"{name}__enabled": False}), name) for name in ("replay", "reflection", "ranking")
     }
-    config = R3Config(run_dir="run", algo=mine("MINE"), **off)
+    config = R3Config(run_dir="run", algo=mine("RLOO_FILTERED"), **off)
     assert config.algorithm.estimator == "rloo" and config.filters_groups and not config.keeps_history
 
 
@@ -153,33 +139,28 @@ def test_what_cannot_work_is_refused_when_the_settings_are_made(tmp_path, key, s
 
 def test_the_parts_of_the_example_are_taken(tmp_path):
     """What docs/usage.md shows, with the settings of an experiment."""
-    parts = Path(__file__).parents[1] / "examples" / "own_parts.py"
-    mine = [f"ranking.score={parts}:shortest", f"replay.order={parts}:best", f"data.task={parts}:contains"]
+    mine = [f"ranking.score={EXAMPLE}:shortest", f"replay.order={EXAMPLE}:best", f"data.task={EXAMPLE}:contains"]
     config = load_config("cpu_smoke", [f"run_dir={tmp_path}", *mine])
     assert config.ranking.score.endswith(":shortest") and not config.ranks_by_entropy
-    off = [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
-    config = load_config("cpu_smoke", [f"run_dir={tmp_path}", f"algo={parts}:RLOO_FILTERED", *off])
-    assert config.algorithm.estimator == "rloo" and config.filters_groups
-    assert RANKING_SCORES[f"{parts}:calm"].needs_entropy
 
 
 def test_a_file_that_failed_is_read_again_when_it_is_corrected(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("1 / 0")
     with pytest.raises(ConfigError, match="ZeroDivisionError"):
-        load_object("ranking.score", f"{file}:longest")
+        load_object("ranking.score", f"{file}:shortest")
     file.write_text(MODULE)
-    assert load_object("ranking.score", f"{file}:longest")([]) == []
+    assert load_object("ranking.score", f"{file}:shortest")([]) == []
     with pytest.raises(ConfigError, match=r"ranking\.score is '7:up!'; use package\.module:name or file\.py:name"):
         load_object("ranking.score", "7:up!")
 
 
 OF_TABLES = {
-    "ranking.score": "longest",
+    "ranking.score": "shortest",
     "replay.order": "best",
     "replay.imported.weight": "rising",
-    "algo": "MINE",
-    "data.task": "graded",
+    "algo": "RLOO_FILTERED",
+    "data.task": "contains",
     "advantage.function": "centred",
     "train.loss": "plain",
     "exploration.rrl.cut": "last",
@@ -202,7 +183,7 @@ def test_every_open_table_takes_an_object_as_it_takes_its_path(mine):
             assert by_object == by_path
         with pytest.raises(ConfigError, match=key):
             table[object()]
-    score = load_object("ranking.score", mine("longest"))
+    score = load_object("ranking.score", mine("shortest"))
     with pytest.raises(ConfigError, match="ranking.score is .*; a run is kept as text, so use its import path"):
         R3Config(run_dir="run", ranking=RankingSettings(score=score))
     with pytest.raises(ConfigError, match="reward.function is .*; use text"):
