@@ -33,7 +33,8 @@ def another_value(key):
         return "folder"
     bounds = field.metadata["bounds"]
     candidates = (1.5, 3, 0.25, 0.5, 3_000_000, -1.5)
-    return next(v for v in candidates if bounds.allow(v) and v != field.default and isinstance(v, type(field.default)))
+    kind = int if field.default is None else type(field.default)
+    return next(v for v in candidates if bounds.allow(v) and v != field.default and isinstance(v, kind))
 
 
 @pytest.mark.parametrize("algo", BASELINES)

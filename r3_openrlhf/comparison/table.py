@@ -69,6 +69,7 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
     def difference(quantity: str) -> Callable[[ArmResult], str]:
         return lambda arm: _estimate(arm.differences.get(quantity), "+.3f", num_runs=None)
 
+    known = [one for one in QUANTITIES if any(arm.estimates[one.name] is not None for arm in comparison.arms)]
     less = f"{NOTHING} less {comparison.reference}'s, paired by seed"
     *before, last = [(_crossing_label(comparison, n), _crossing_cell(n)) for n in range(len(comparison.levels))]
     needed = f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it"
@@ -83,12 +84,8 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
         ("final held-out accuracy", level("final_accuracy", ".3f")),
         (less, difference("final_accuracy")),
         *before,
-        *((one.label, level(one.name, one.form)) for one in QUANTITIES if _is_known(comparison, one.name)),
+        *((one.label, level(one.name, one.form)) for one in known),
     ]
-
-
-def _is_known(comparison: Comparison, quantity: str) -> bool:
-    return any(arm.estimates[quantity] is not None for arm in comparison.arms)
 
 
 def _crossing_label(comparison: Comparison, number: int) -> str:

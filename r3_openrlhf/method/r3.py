@@ -284,7 +284,8 @@ class R3:
         random.Random(f"{self.seed}/rehearse/{step}").shuffle(uids)
         lag = self.settings.replay.max_policy_lag
         found: list[Rollout] = []
-        most = round(self.settings.replay.rehearse.share * len(rollouts))
+        share, until = self.settings.replay.rehearse.share, self.settings.replay.rehearse.until
+        most = round(share * (1 if until is None else max(0, 1 - step / until)) * len(rollouts))
         for uid in uids:
             if len(found) >= most:
                 break

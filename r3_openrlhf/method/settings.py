@@ -59,6 +59,9 @@ class RehearsalSettings(Section, prefix="replay.rehearse."):
 
     # stored successes added to a step, as a largest share of its sampled rows; 0: off
     share: float = number(0.0, min=0, max=1)
+    # step at which that share has fallen to 0, on a straight line from step 0; null: it stays. With
+    # replay.imported.weight=ratio1 this spreads supervised training on imported successes over a run
+    until: int | None = number(None, min=1)
 
 
 @dataclass

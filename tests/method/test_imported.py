@@ -50,6 +50,15 @@ def test_they_join_all_wrong_groups_and_rehearsal_however_old(use, joins):
         assert not any(row.recalled and not row.rehearsed for row in batch.rows)
 
 
+def test_a_falling_share_spreads_supervised_rows_over_the_run():
+    """Of eight problems four successes join four rows at first, one less each step; at ratio 1 and advantage 1 each is NLL."""
+    settings = settings_of(replay__rehearse__share=1.0, replay__rehearse__until=4, replay__imported__weight="ratio1")
+    r3 = R3(settings, history=begun(*(imported(uid) for uid in "bcdefghi")))
+    batches = [r3.mix([rollout(W, number=i) for i in range(4)], step=step).trained[4:] for step in range(6)]
+    found = [[(one.advantage, one.old_logprobs) for one in rows] for rows in batches]
+    assert found == [[(1.0, None)] * number for number in (4, 3, 2, 1, 0, 0)]
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([C, W]), st.integers(0, 5)), max_size=12), st.booleans()
 )

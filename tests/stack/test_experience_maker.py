@@ -178,8 +178,7 @@ def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_
 )
 @pytest.mark.parametrize("rehearsed", [False, True])
 def test_the_weight_of_an_imported_success_by_hand(weight, old, factor, rehearsed):
-    """Rewards 0 0 0 0 1.5: advantage 1.788854; a rehearsed row's is 1. The policy's own rows keep theirs, and
-    replay.old_logprobs is for own stored rows alone."""
+    """Rewards 0 0 0 0 1.5: advantage 1.788854; a rehearsed row's is 1. Own rows keep theirs, and replay.old_logprobs."""
     stored = sample(C, prompt="z" if rehearsed else "p", tokens=(9, 9), step=0).r3_rollout
     stored.context, stored.origin = Context.IMPORTED, "teacher T"
     config = config_with(
@@ -241,8 +240,7 @@ def test_a_foreign_style_needs_a_word_where_its_gradient_does_not_end(loss, weig
     config, gradients = load_config("quickstart", [*settings, *more]), []
     for first, now in ((-4.0, 0.0), (-20.0, -20.0)):
         stored = sample(C, tokens=(9, 9), step=0).r3_rollout
-        stored.context, stored.origin = Context.IMPORTED, "teacher T"
-        stored.response_logprobs = np.full(2, first, np.float32)
+        stored.context, stored.origin, stored.response_logprobs = Context.IMPORTED, "T", np.full(2, first, np.float32)
         made = maker(Ours, history=history_with(stored), config=config)
         made.gap = now - first
         experiences = made.make_experience_batch(group(W, W, W, W))
