@@ -121,12 +121,13 @@ def decide(answer: str, gold: str) -> bool | None:
     """Compare by labels, intervals, texts and numbers, without the libraries."""
     if answer == gold or answer.isalnum() and gold.isalnum():
         return compare_cheaply(*align(answer, gold))
+    if (same := same_set(answer, gold)) is not None:
+        return same
     if "," in gold or ";" in gold or "{cases}" in gold:
         by_label = False if connectives_differ(answer, gold) else decide_by_label(answer, gold, agree)
         if by_label is not None:
             return by_label
-    same = same_set(answer, gold)
-    return compare_cheaply(*align(answer, gold)) if same is None else same
+    return compare_cheaply(*align(answer, gold))
 
 
 def value_is_same(a: str, b: str) -> bool:

@@ -211,6 +211,7 @@ def _in_json(text: str) -> FinalAnswer | None:
 
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """Return the answer of the last statement, or the end of a text without one."""
+    text = text if statement else _without_remarks(text)
     end = last_line(text) or ""
     if _ASKS.search(statement or end) or statement and _GUESS["hedged"].search(statement):
         return None
@@ -220,7 +221,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
             return FinalAnswer(lone[1], exact=True)
         if _is_denied(text[-STATEMENT_CHARS:]):
             return None
-        if whole := _whole_answer(end):
+        if whole := _in_bold(end) or _whole_answer(end):
             return FinalAnswer(whole, exact=True)
     snippet = _first_number(text[-TAIL_CHARS:]) if statement is None else statement
     if statement and any(map(snippet.__contains__, _WORDS_OF_REASONS)) and not _STATED["exactly"].search(snippet):
@@ -238,10 +239,37 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     return FinalAnswer(snippet, exact=False, stated=statement is not None)
 
 
+def _without_remarks(text: str) -> str:
+    """Leave out a check after the answer, "Let me verify: ...", and a clause that remarks on it."""
+    check = _GUESS["check"].search(text)
+    is_cut = check and not _GUESS["doubts"].search(text, check.end())
+    return _GUESS["aside"].sub(".", text[: check.start()] if check and is_cut else text)
+
+
+def _in_bold(line: str) -> str | None:
+    """Return what alone is in bold type in a last line; not a heading, nor words beside a number."""
+    runs = list(_BOLD.finditer(line))
+    if len(runs) != 1 or runs[0][1].endswith(":") or line[runs[0].end() :].startswith(":"):
+        return None
+    others = line[: runs[0].start()] + line[runs[0].end() :]
+    is_beside = re.search(r"\d", others) and not re.search(r"\d", runs[0][1]) or _CJK.search(runs[0][1])
+    return None if is_beside or _GUESS["doubts"].search(line) else runs[0][1]
+
+
 def _whole_answer(line: str) -> str | None:
-    """Return the list, tuple or amount with a unit that a last line is or states; None: it does not."""
+    """Return the formula, list, tuple or amount with a unit that a last line is or states; None: it does not."""
     if (amount := number(line.strip(" .*$"))) and amount.unit:
         return line.strip(" .*$")  # "1 hour and 20 minutes"
+    sentence = line[max((mark.end() for mark in _SENTENCE_BEGINS.finditer(line.rstrip(" .\n"))), default=0) :]
+    if (said := _GUESS["relation"].search(sentence)) and not _GUESS["not_that"].search(sentence[: said.start("said")]):
+        return said["said"]
+    if not _GUESS["doubts"].search(sentence) and not _GUESS["subject"].match(sentence):
+        for name in ("chain", "share", "is_formula", "amount"):
+            if said := _GUESS[name].search(sentence):
+                text = said["said"].strip(" .*")
+                text = f"\\{text}" if text[0] == "$" else text
+                if name != "amount" or (amount := number(text)) and amount.unit:
+                    return text
     if whole := _GUESS["whole"].search(line):
         return whole["whole"]
     several = _GUESS["several"].search(line[-STATEMENT_CHARS // 10 :])

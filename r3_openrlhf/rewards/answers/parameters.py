@@ -11,6 +11,7 @@ MAX_PARAMETERS = 3
 _LETTER = re.compile(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z ]{3,}\})?|([a-zA-Z](?:_(?:\{\d\}|\d))?)")
 _INTEGERS = frozenset("jklmn")  # integers by custom; t, s are real parameters
 _ANGLE = re.compile(r"\\(?:pi|circ)(?![a-zA-Z])")
+_WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _EXPONENT = re.compile(r"\^\s*(?:\{[^{}]*\}|\w)")
 
 
@@ -22,7 +23,12 @@ def renamed(answer: str, gold: str, problem: str) -> Iterator[str]:
     capitals and C_1 in a sum, k, m, n of "x = ...", and exponents where there are several."""
     mine, theirs = _letters(answer), _letters(gold)
     own, wanted = sorted(mine - theirs), sorted(theirs - mine)
-    if not own or len(own) != len(wanted) or len(own) > MAX_PARAMETERS or set(own + wanted) & _letters(problem):
+    if (
+        not own
+        or len(own) != len(wanted)
+        or len(own) > MAX_PARAMETERS
+        or set(own + wanted) & _letters(_WORDS.sub(" ", problem))
+    ):
         return
     if not (_are_free(answer, own) and _are_free(gold, wanted)):
         return

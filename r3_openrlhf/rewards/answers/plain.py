@@ -14,6 +14,7 @@ _LETTERS_ALIKE = (
 )
 _SIGNS = str.maketrans(*_LETTERS_ALIKE)
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻–—−‑’∶", "01234567890123456789+-----':")
+_RAISED = re.compile("(?<=[₀-₉])[⁰¹²³⁴-⁹]")  # the charge of SO₄²⁻
 _SPACES = re.compile(r"(?:\s|\\[,;:! ]|~|\\q?quad(?![a-zA-Z]))+")
 _MARKS = re.compile(r"\\left|\\right|\\displaystyle|\\!|\*\*|__|[`\"“”]|(?<!\\)\$|\\[()\[\]]")
 _OTHER_TEXT = re.compile(
@@ -30,7 +31,7 @@ def in_ascii_signs(text: str) -> str:
 
 def plain(text: str) -> str:
     r"""Remove \text{}, dollar signs, bold type and the full stop from a text; make spaces one space."""
-    text = in_ascii_signs(text).translate(_SUBSCRIPTS).replace("{,}", ",").replace("{:}", ":")
+    text = in_ascii_signs(_RAISED.sub(r"^\g<0>", text)).translate(_SUBSCRIPTS).replace("{,}", ",").replace("{:}", ":")
     for _ in range(2):
         text = _OTHER_TEXT.sub(r"\1", TEXT_COMMAND.sub(r"\1", text))
     return _SPACES.sub(" ", _MARKS.sub("", text)).strip(" .,;:!")

@@ -34,6 +34,7 @@ _SIZE = re.compile(r"(?:\||\\lvert)\s*([a-zA-Z])\s*([-+]\s*[\d./]+)?\s*(?:\||\\r
 _DESCRIBED = re.compile(
     r"\s*\\?\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|\||:)((?:[^{}]|\\text\s*\{[^{}]*\})*?)\\?\}\s*"
 )
+_EDGES = re.compile(r"^(?:[\s~$]|\\[ ,;])+|(?:[\s~$]|\\[ ,;])+$")
 _BELONGS = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
 
 
@@ -84,7 +85,7 @@ def _intersection(text: str, names: set[str]) -> Set:
 
 
 def _piece(text: str, names: set[str]) -> Set:
-    text = _BELONGS.sub("", text).strip(" ~$")
+    text = _BELONGS.sub("", _EDGES.sub("", text))
     if match := _WITHOUT.fullmatch(text):
         return Complement(_piece(match[1], names), _piece(match[2] or match[3], names))
     if text in _NAMED_SETS:

@@ -17,7 +17,7 @@ from r3_openrlhf.rewards.answers.parts import OR, top_level, without_head
 from r3_openrlhf.rewards.answers.patterns import compiled, table
 from r3_openrlhf.rewards.answers.plain import in_ascii_signs
 from r3_openrlhf.rewards.answers.real_sets import condition
-from r3_openrlhf.rewards.answers.units import in_one_unit, unit_of
+from r3_openrlhf.rewards.answers.units import in_one_unit, split_unit, unit_of
 
 _TABLE = table("spelling.toml")
 _compiled = partial(compiled, pieces=_TABLE["pieces"])
@@ -56,6 +56,26 @@ def _said_once(match: re.Match) -> str:
     return match[1] if said is not None and value_in_words(match[2]) == said.value else match[0]
 
 
+def _relation(match: re.Match) -> str:
+    r"""x \geq 5 of "x is at least 5", [5,\infty) of "all real numbers greater than or equal to 5"."""
+    is_above, end = match["above"] is not None, match["end"].strip(" .$}")
+    is_closed = match["closed"] is not None or match["least"] is not None or match["most"] is not None
+    is_above = is_above or match["least"] is not None
+    if match["name"]:
+        return f"{match['name']} {'><'[not is_above]}{'=' * is_closed} {end}"
+    return f"{'(['[is_closed]}{end},\\infty)" if is_above else f"(-\\infty,{end}{')]'[is_closed]}"
+
+
+def _said_amount(match: re.Match) -> str:
+    r"""5\text{ apples} of "five apples"."""
+    words = match[1].split()
+    for i in range(len(words) - 1, 0, -1):
+        value, rest = value_in_words(" ".join(words[:i])), " ".join(words[i:])
+        if value is not None and split_unit(f"2 {rest}")[0] == "2":
+            return rf"{value}\text{{ {rest}}}"
+    return match[0]
+
+
 _BY: dict[str, Callable[[re.Match], str]] = {
     "raised": lambda match: f"^{{{_plain(match)}}}",
     "lowered": lambda match: f"_{{{_plain(match)}}}",
@@ -67,6 +87,8 @@ _BY: dict[str, Callable[[re.Match], str]] = {
     "base": _base,
     "mixed": _mixed,
     "twice": _said_once,
+    "relation": _relation,
+    "amount": _said_amount,
 }
 # what has to be there, pattern, replacement
 _REWRITES = [
@@ -114,7 +136,8 @@ def unify(answer: str) -> str:
                 text = pattern.sub(replacement, text)
                 break
     text = _FONT.sub(r"\1", _FONT.sub(r"\1", text))
-    return _both_signs(_computed(_once(_system(_without_inner_dollars(text)))))
+    text = _both_signs(_computed(_once(_system(_without_inner_dollars(text)))))
+    return _coordinates(text) or text
 
 
 def _without_lead(text: str) -> str:
@@ -220,18 +243,16 @@ def _renamed(text: str, other: str) -> str:
 
 def _beside(text: str, other: str) -> str:
     text = _renamed(_words_beside(text, other), other)
+    if other.startswith("\\mathbb") or _FORMS["matrix"].match(other):
+        text = without_head(text)
     for pattern, is_beside, replacement in _BESIDE:
         if is_beside.search(other):
             text = pattern.sub(replacement, text).strip() or text
-    if other[:1] == "(" and (coordinates := _coordinates(text)):
-        return coordinates
     if "\\ldots" in other and (steps := _progression(text)) and steps == _progression(other):
         return "{},{},\\ldots,{}".format(*steps)
     text = _as_column(_as_period(text, other), other)
     if condition(other) == other:
         text = condition(text)
-    if other.startswith("\\mathbb"):
-        text = without_head(text)
     if (derivative := _FORMS["derivative"].match(text)) and "=" in other:
         is_derivative = _FORMS["derivative"].match(other) and not re.search(r"''|\^", text + other)
         return text[derivative.end() :].strip() if is_derivative else text

@@ -14,6 +14,8 @@ _SPEEDS, _SYMBOLS, _POWERS, _CURRENCY = map(_TABLES.pop, ("speeds", "symbols", "
 _OTHERS, _COUNTS = {words.split()[0]: words for words in _TABLES.pop("others")}, _TABLES.pop("counts")
 # unit -> (kind, how many of the smallest unit of the kind)
 _AMOUNTS = {unit: (kind, size) for kind, units in _TABLES.items() for unit, (size, _) in units.items()}
+_CM = _AMOUNTS["cm"][1]
+_AMOUNTS |= {f"{unit}^3": ("volume", Fraction(size, _CM) ** 3) for unit, (size, _) in _TABLES["length"].items()}
 _UNITS = {
     word: unit
     for units in (*_TABLES.values(), _COUNTS, _OTHERS)
@@ -23,7 +25,7 @@ _UNITS = {
 _SEPARATORS = re.compile(r"\\[,;: ]|\\cdot(?![a-zA-Z])|[~⋅·]")
 _SAID_POWER = re.compile(r"\s*([a-zµμ-]+)\s+(squared|cubed)(?![a-z])")
 _LIGHT_YEAR = re.compile(r"light years?")
-_PRODUCT = re.compile(r"([a-zµμ-]+)\s+([a-zµμ]+)\s*\^\s*\{?\s*(-[12])\s*\}?")
+_PRODUCT = re.compile(r"([a-zµμ-]+)\s+([a-zµμ]+)\s*\^\s*\{?\s*(-[123])\s*\}?")
 _EXPONENT = re.compile(r"\s*\^\s*\{?\s*-?[123]\s*\}?\s*$")
 _CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥₹])")
 _CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"

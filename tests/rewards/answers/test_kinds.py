@@ -140,6 +140,18 @@ def test_a_list_of_any_length_may_be_in_any_order(form, members, rng):
     assert verdict(rf"\boxed{{{', '.join(form % member for member in [*shuffled[1:], 1])}}}", reference, "") == "wrong"
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    value=st.integers(12, 500),
+    form=st.sampled_from(TABLES["sentences"]),
+    other=st.sampled_from(TABLES["no_sentences"]),
+)
+def test_a_last_sentence_states_denies_or_bounds_its_number(value, form, other):
+    for text, expected in ((form, "correct"), (other, "wrong")):
+        response = text.replace("%%", "%").replace("%d", str(value))
+        assert verdict(response, str(value), "How many pages are there?") == expected, response
+
+
 ATOMS = st.sampled_from(["n", "x", "2", "10", "7", "99", r"\pi", "e", "i", "0", "0.5"])
 FORMULAS = st.recursive(
     ATOMS,

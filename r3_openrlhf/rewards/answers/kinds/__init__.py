@@ -21,7 +21,7 @@ DENIES = re.compile(
     r"(?i)\b(?:not|never|cannot|neither|nicht|pas|(?:could|might|may) (?:also )?be)\b(?! (?:only|just)\b)|n['’]t\b"
 )
 
-_SUBJECT = re.compile(r"^(?:The|So|Thus|Hence|Therefore)\b[^:=()\[\]{}$\\]*\b(?:is|are|was|were|equals)\b:?\s+")
+SUBJECT = re.compile(r"^[^:=()\[\]{}$\\]*\b(?:is|are|was|were|equals)\b:?\s+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,18 @@ class Kind:
     recognise: Callable[[str, str], bool]
     read: Callable[[str, str], Any]
     same: Callable[[Any, Any], bool] = operator.eq
-    find: Callable[[str, str], list[str]] = lambda sentence, problem: [_SUBJECT.sub("", last_sentence(sentence)[0])]
+    find: Callable[[str, str], list[str]] = lambda sentence, problem: subject_left_out(sentence)
     describe: Callable[[Any], str] = lambda value: ""
 
 
 def last_sentence(text: str, problem: str = "") -> list[str]:
     """Return the last sentence of a statement, as the only text that may be the answer."""
     return [re.split(r"(?<=[.!?])\s+|\n", text.strip())[-1].removeprefix("Answer: ")]
+
+
+def subject_left_out(text: str) -> list[str]:
+    """Return what the last sentence says of its subject: "4, 5" of "So a and b are 4, 5"."""
+    return [SUBJECT.sub("", last_sentence(text)[0])]
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ _NUMERAL = re.compile(
 
 
 def _read(text: str, problem: str) -> Numeral | None:
-    text = plain(text).removeprefix("0x")
+    text = re.sub("^0[xbo]", "", plain(text))
     said = _NUMERAL.fullmatch(text.replace(",", "").replace("\\_", "_"))
     if said is None:
         return None
@@ -40,7 +40,8 @@ def _same(said: Numeral, wanted: Numeral) -> bool:
 
 
 def _find(sentence: str, problem: str) -> list[str]:
-    return re.findall(r"\(?\b[0-9A-Za-z]+\)?_(?:\{[^{}]*\}|\w+)", sentence)[-1:] or [sentence.removeprefix("Answer: ")]
+    named = re.findall(r"\(?\b[0-9A-Za-z]+\)?_(?:\{[^{}]*\}|\w+)", sentence)[-1:]
+    return named or re.findall(r"\b(?:is|=|:)\s+(\S+)[.\s]*$", sentence) or [sentence.removeprefix("Answer: ")]
 
 
 KIND = Kind(name="base", rank=27, recognise=_recognise, read=_read, same=_same, find=_find)

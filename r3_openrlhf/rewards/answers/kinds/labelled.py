@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-from r3_openrlhf.rewards.answers.kinds import Kind
+from r3_openrlhf.rewards.answers.kinds import SUBJECT, Kind, subject_left_out
 from r3_openrlhf.rewards.answers.parts import split_parts
 from r3_openrlhf.rewards.answers.plain import plain
 
 _LABEL = re.compile(
-    r"(?:^|(?<=[\s,;.]))(?:part )?(?:\(([a-h]|i{1,3}|iv|v|[1-9])\)|([a-h]|i{1,3}|iv|v|[1-9])[).:](?!\d))\s*=?\s*",
+    r"(?:^|(?<=[\s,;.]))(?<!\d\.)(?:part )?(?:\(([a-h]|i{1,3}|iv|v|[1-9])\)|([a-h]|i{1,3}|iv|v|[1-9])[).:](?!\d))\s*=?\s*",
     re.IGNORECASE,
 )
+_FIRST_LABEL = re.compile(r"(?mi)^\W*(?:part )?\(?(?:a|i|1)[).:]")
 _ORDERS = ("abcdefgh", "123456789", ("i", "ii", "iii", "iv", "v"))
 
 
@@ -27,7 +28,7 @@ def _read(text: str, problem: str) -> dict[str, str] | None:
         return None
     ends = [mark.start() for mark in marks[1:]] + [len(words)]
     texts = [
-        re.sub(r"[\s,;.]*(?:\band\b|;)?[\s,;.]*$", "", words[mark.end() : end])
+        SUBJECT.sub("", re.sub(r"[\s,;.]*(?:\band\b|;)?[\s,;.]*$", "", words[mark.end() : end]))
         for mark, end in zip(marks, ends, strict=True)
     ]
     return dict(zip(labels, texts, strict=True))
@@ -46,11 +47,18 @@ def _recognise(reference: str, problem: str) -> bool:
     return any(labels == list(order[: len(labels)]) for order in _ORDERS)
 
 
+def _find(sentence: str, problem: str) -> list[str]:
+    """Return the text from the last first label on, that begins a line."""
+    begins = [mark.start() for mark in _FIRST_LABEL.finditer(sentence)]
+    return [sentence[begins[-1] :] if begins else text for text in subject_left_out(sentence)]
+
+
 KIND = Kind(
     name="labelled parts",
     rank=38,
     recognise=_recognise,
     read=_read,
     same=_same,
+    find=_find,
     describe=lambda value: ", ".join(value),
 )

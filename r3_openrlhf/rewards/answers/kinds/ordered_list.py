@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-from r3_openrlhf.rewards.answers.kinds import DENIES, Kind
+from r3_openrlhf.rewards.answers.kinds import DENIES, Kind, subject_left_out
 from r3_openrlhf.rewards.answers.parts import split_parts, without_head
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND, plain
 
 _ORDER = phrases("order")
 _CHAIN = re.compile(r"\s*(?:<|>|\\(?:lt|gt|le|ge|leq|geq)(?![a-zA-Z])|≤|≥)\s*")
+_NUMBERED = re.compile(r"\s*(\d{1,2})[.)]\s+(.+)")
+_RESPECTIVELY = re.compile(r",?\s*(?:respectively|in (?:this|that) order)\.?$")
 _NAMED = re.compile(r"\s*([a-z])\s*=")
 _SET_OF_ONE = re.compile(r"^\s*\\?\{\s*(\([^(){}]*\))\s*\\?\}\s*$")
 _SEPARATOR = re.compile(
@@ -57,11 +59,22 @@ def _same(said: list[str], wanted: list[str]) -> bool:
     return len(said) == len(wanted) and all(map(equal_texts, said, wanted))
 
 
+def _find(sentence: str, problem: str) -> list[str]:
+    """Return the numbered lines at the end of a text, or what its last sentence says of several names."""
+    lines = [_NUMBERED.fullmatch(line) for line in sentence.strip().splitlines()]
+    numbered = [line for line in lines if line]
+    first = max((i for i, line in enumerate(numbered) if line[1] == "1"), default=None)
+    if first is not None and lines[-1] and len(numbered) > first + 1:
+        return [", ".join(line[2].strip(" *.") for line in numbered[first:])]
+    return [_RESPECTIVELY.sub("", text) for text in subject_left_out(sentence)]
+
+
 KIND = Kind(
     name="ordered list",
     rank=33,
     recognise=_recognise,
     read=_read,
     same=_same,
+    find=_find,
     describe=lambda values: f"{len(values)} values, order counts",
 )

@@ -16,6 +16,7 @@ _PART = r"[\d.,/]+"
 _RATIO = re.compile(rf"(?:(?:the )?ratio (?:is )?)?{_PART}(?: ?: ?{_PART}| to {_PART})+")
 _CLOCK = phrases("clock")
 _MAY_BE_A_TIME = re.compile(r"\d{1,2}:[0-5]\d")
+_NAMES = re.compile(r"\bratio of (?:the )?(?:number of )?([a-z]+) to (?:the )?(?:number of )?([a-z]+)")
 _FRACTION = re.compile(r"\\frac ?\{(\d+)\} ?\{(\d+)\}|(\d+) ?/ ?(\d+)")
 
 
@@ -39,11 +40,19 @@ def _same(said: Ratio, wanted: Ratio) -> bool:
     return said[0] == wanted[0] and (said[1] == wanted[1] or not (said[1] and wanted[1]))
 
 
+def _find(sentence: str, problem: str) -> list[str]:
+    """Return the ratios in a sentence, turned round where it names the two the other way round than the problem."""
+    found = re.findall(rf"{_PART} ?: ?{_PART}(?: ?: ?{_PART})*|\d+ to \d+", plain(sentence))
+    named, asked = (_NAMES.search(text.lower()) for text in (sentence, problem))
+    is_turned = named and asked and named.groups() == asked.groups()[::-1]
+    return [" : ".join(re.split(r" ?: ?| to ", text)[::-1]) for text in found] if is_turned else found
+
+
 KIND = Kind(
     name="ratio",
     rank=16,
     recognise=lambda reference, problem: re.fullmatch(rf"{_PART}(?: ?: ?{_PART})+", plain(reference)) is not None,
     read=_read,
     same=_same,
-    find=lambda sentence, problem: re.findall(rf"{_PART} ?: ?{_PART}(?: ?: ?{_PART})*|\d+ to \d+", plain(sentence)),
+    find=_find,
 )

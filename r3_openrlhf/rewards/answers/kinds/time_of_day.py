@@ -15,12 +15,17 @@ _CLOCK = phrases("clock")
 _HALVES = {"am": "a", "inthemorning": "a", "pm": "p", "intheafternoon": "p", "intheevening": "p", "atnight": "p"}
 _NAMED = {"noon": "p", "12 noon": "p", "midday": "p", "midnight": "a", "12 midnight": "a"}
 _AS_CLOCK = re.compile(r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?")
-_PARTS = {"half past": 30, "quarter past": 15, "quarter to": -15}
+_PARTS = re.compile(r"(?:a )?(half|quarter|[a-z\d-]+)(?: minutes?)? (past|after|to|before) ([a-z]+|\d+)")
+_PART = {"half": 30, "quarter": 15}
 _IN_TEXT = re.compile(
-    r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b|\b(?:half|(?:a )?quarter) (?:past|to) \w+"
+    r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b|\b(?:half|(?:a )?quarter) (?:past|to) \w+|\b[a-z\d-]+ minutes? (?:past|to|after|before) \w+(?: ?[ap]\.?m\b)?"
 )
 _SPOKEN_HALF = re.compile(r"\s*(?:in the (?:morning|afternoon|evening)|at night|[ap]\.? ?m\.?)$")
 _SAID = re.compile(r"(?i)[ap]\.? ?m\.?\b|o'?clock")
+
+
+def _whole(word: str) -> int:
+    return int(word) if word.isdecimal() else int(value_in_words(word.replace("-", " ")) or 0)
 
 
 def _read(text: str, problem: str) -> Time | None:
@@ -29,9 +34,10 @@ def _read(text: str, problem: str) -> Time | None:
     if name in _NAMED:
         return 0, _NAMED[name]
     spoken = _SPOKEN_HALF.sub("", name)
-    part, _, words = spoken.removeprefix("a ").rpartition(" ")
-    if part in _PARTS and (o_clock := int(words) if words.isdecimal() else value_in_words(words)):
-        clock = int(o_clock) * 60 + _PARTS[part]
+    apart = _PARTS.fullmatch(spoken)
+    part, hour = (_PART.get(word) or _whole(word) for word in (apart[1], apart[3])) if apart else (0, 0)
+    if apart and part and hour and part < 60:
+        clock = hour * 60 + (part if apart[2] in ("past", "after") else -part)
         text = f"{(clock // 60 - 1) % 12 + 1}:{clock % 60:02d}{name[len(spoken) :]}"
     said = _CLOCK["time"].fullmatch(text) or _CLOCK["time"].fullmatch(text + ".")
     if said is None or not (said["minute"] or said["half"]):

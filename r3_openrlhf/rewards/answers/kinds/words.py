@@ -22,7 +22,7 @@ _NAME = re.compile(
 )
 _ASKS_WHO = re.compile(r"(?i)\b(?:who|which|whose)\b")
 _IS_THE_ONE = re.compile(
-    r"(?:(?:So|Thus|Hence|Therefore),? )?((?:[A-Z][\w'’.-]*(?: |$)){1,3})(?:is|was|has|had) the\b"
+    r"(?:(?:So|Thus|Hence|Therefore),? )?(?!(?:It|Th[a-z]+|S?[Hh]e) )((?:[A-Z][\w'’.-]*(?: |$)){1,3})(?:is|was|has|had|does|did|[a-z]{2,}s)\b(?! not\b|n.t\b)"
 )
 _AROUND_A_NAME = re.compile(r"\\triangle(?![a-zA-Z])|(?<=[IVX]) only(?=\}?$)")
 
