@@ -59,6 +59,9 @@ RIGHT = {"problem": "1 + 2", "solution": "3", "correct": False}  # a column that
         ({"problem": "1 + 3", "solution": "4<|im_end|>4"}, "not restored by the tokenizer"),
         ({"problem": "1 + 3", "solution": "e\u0301 4"}, "not restored by the tokenizer"),  # it composes
         ({"problem": "1 + 3", "solution": "\ud800"}, "wrong by the run's grader"),  # no text of Unicode
+        ({"problem": "1 + 3", "solution": ["5"]}, "wrong by the run's grader"),
+        ({"problem": "1 + 3", "solution": []}, "no response, or ended by a token limit"),
+        (RIGHT | {"problem": " 1  + 2"}, "equal to another one, or beyond history.max_per_problem_and_verdict"),
     ],
 )
 def test_what_is_no_success_of_the_run_is_left_out_and_counted(config, tmp_path, row, why):

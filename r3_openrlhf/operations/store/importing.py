@@ -72,6 +72,8 @@ def import_successes(
     with HistoryStore.open(run.history, limits=config.history, seed=config.train.seed) as store:
         store.commit_step(0, 1, kept)
     record = record_of(run.history, 0)
+    if more := len(kept) - record.rows:
+        left_out["equal to another one, or beyond history.max_per_problem_and_verdict"] = more
     result = {
         "origin": kept[0].origin,
         "successes": record.rows,
@@ -117,14 +119,18 @@ def _of_evaluation(samples: Path) -> Solutions:
 
 
 def _of_file(source: str, config: R3Config, problem: str, solution: str) -> Solutions:
-    """Yield the rows of a data set. DataError: it lacks a column."""
+    """Yield the responses of a data set, of which a row has one or a list. DataError: it lacks a column."""
     table = load_table(replace(config.data, path=source, sources=[]))
     for column in {problem, solution} - set(table.columns):
         raise DataError(f"{source} has no column {column}; name the columns with --problem and --solution")
     for _, row in table.rows({problem, solution}):
-        texts = [row.get(column) if isinstance(row, dict) else None for column in (problem, solution)]
-        asked, text = (one.encode(errors="replace").decode() if isinstance(one, str) else None for one in texts)
-        yield (None if asked is None else near(Label(uid="", problem=asked, references=[], task=""))), text
+        asked, found = (row.get(column) if isinstance(row, dict) else None for column in (problem, solution))
+        asked, *texts = (
+            one.encode(errors="replace").decode() if isinstance(one, str) else None
+            for one in (asked, *(found if isinstance(found, list) and found else [found]))
+        )
+        key = None if asked is None else near(Label(uid="", problem=asked, references=[], task=""))
+        yield from ((key, text) for text in texts)
 
 
 def _encoded(
