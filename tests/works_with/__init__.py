@@ -15,11 +15,11 @@ and functions in the published shape. Nothing was downloaded.
 
 
 def rows_of(outcomes: dict[str, str]) -> str:
-    """The rows of a table. Names with the same outcome share a row, where the first of them is."""
+    """The items of a list. Names with the same outcome share an item, where the first of them is."""
     names: dict[str, list[str]] = {}
     for name, outcome in outcomes.items():
         names.setdefault(outcome, []).append(name)
-    return "".join(f"| {', '.join(same)} | {outcome} |\n" for outcome, same in names.items())
+    return "".join(f"- {', '.join(same)}: {outcome}\n" for outcome, same in names.items())
 
 
 def page() -> str:

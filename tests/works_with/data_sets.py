@@ -71,7 +71,7 @@ def outcome(name: str, directory: Path) -> str:
         problems = load(name, directory, **keys)
     except DataError as refusal:
         said = str(refusal).replace(f"data.path {directory / 'train.jsonl'}", "data.path ...")
-        return f"refused: {said}".replace("|", "\\|")
+        return f"refused: {said}"
     (counts,) = problems.sources
     how = [f"`{counts.problem_key}`, `{counts.answer_key}`"]
     how += [f"answer: {form}" for form in counts.forms if form != "as it is"]
@@ -86,14 +86,12 @@ def section() -> str:
         rows = rows_of({name: outcome(name, Path(folder)) for name in DATA_SETS})
     text = f"""## Data sets
 
-`data.path` takes a file, a directory, a pattern or a hub name; `data.sources` takes [several](usage.md#your-data). The columns are found by
-their published names, or named with `data.problem_key` and `data.answer_key`; dots go into structures, lists and JSON texts
+`data.path` takes a file, a directory, a pattern or a hub name; `data.sources` takes [several](usage.md#your-data). Columns are found by their
+published names, or named with `data.problem_key` and `data.answer_key`; dots go into structures, lists and JSON texts
 (`reward_model.ground_truth`). An answer is cut at the `####` of a last line, taken from a JSON text or what Python prints, after a last "The
-answer is", or from the last `\\boxed{{}}`. A row with two boxes side by side, and one without an answer (`proof`, `notfound`), is left out. In
-messages the last turn of the user is the problem; only earlier turns are kept. A grader of your own gets the cell as it is. With
-`data.task=code` the answer is the tests of a program ([code](rewards.md#training-on-code-and-isolation)).
+answer is", or from the last `\\boxed{{}}`. A row with two boxes side by side, and one without an answer (`proof`, `notfound`), is left out. Of
+messages the user's last turn is the problem; only earlier turns are kept. Your own grader gets the cell as it is. With `data.task=code` the
+answer is the [tests of a program](rewards.md#training-on-code-and-isolation). With {NUM_ROWS} rows in its schema each does this:
 
-| data set | with {NUM_ROWS} rows in its schema |
-|---|---|
 """
     return text + rows

@@ -57,7 +57,7 @@ def outcome(name: str, directory: Path) -> str:
 
 
 def _cell(start: str, text: str, directory: Path) -> str:
-    return (start + text).replace(str(directory), "...").replace("|", "\\|").replace("<think>", "`<think>`")
+    return (start + text).replace(str(directory), "...").replace("<think>", "`<think>`")
 
 
 def section() -> str:
@@ -70,7 +70,5 @@ def section() -> str:
 Tokenizers of bytes with the special tokens and the chat template of each family. A warning follows the
 semicolon; [the first page](tutorial.md#the-first-page-of-a-run) of a run shows it.
 
-| model | what a run does |
-|---|---|
 """
     return text + rows

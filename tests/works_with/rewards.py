@@ -97,13 +97,11 @@ def _keys(settings: dict[str, Any]) -> str:
 def section() -> str:
     """The table of rewards."""
     with tempfile.TemporaryDirectory() as folder:
-        said = {name: outcome(name, Path(folder)).replace("|", chr(92) + "|").removesuffix(USUAL) for name in REWARDS}
+        said = {name: outcome(name, Path(folder)).removesuffix(USUAL) for name in REWARDS}
     text = """## Rewards
 
-Without a key the built-in grader of `data.task` judges. Each [reward](rewards.md#a-reward-of-your-own) judged a right, a wrong and an
+Without a key the built-in grader judges. Each [reward](rewards.md#a-reward-of-your-own) judged a right, a wrong and an
 empty response. Unless the row says otherwise, the right one was correct with reward 1, and the others were wrong with reward 0.
 
-| reward | outcome |
-|---|---|
 """
     return text + rows_of(said)
