@@ -1,4 +1,4 @@
-"""A server of this machine that answers what a test says."""
+"""Servers of this machine that answer what a test says."""
 
 import json
 import threading
@@ -39,3 +39,22 @@ def answering(answer: Callable[[str, Any], tuple[int, str]]) -> Iterator[Answeri
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """The address of an ASGI application, in a thread of its own."""
+    import uvicorn
+
+    config = uvicorn.Config(app, port=0, log_level="warning", ws="none")
+    listener = config.bind_socket()
+    listener.listen()  # from here on a request waits instead of being refused
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()

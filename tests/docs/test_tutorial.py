@@ -1,23 +1,19 @@
 """The tutorial, word by word: its commands train on its data with its reward (docs/tutorial.md)."""
 
-import asyncio
-import contextlib
 import importlib.util
 import json
-import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.remote import RemoteGrader
 from r3_openrlhf.runs.directory import RunDirectory
+from tests.answering import served
 from tests.docs.pages import DOCS, REPOSITORY, blocks_of, environment
+from tests.rewards.graders import graded, request
 
 
 def load_example(name="own_reward_server"):
@@ -26,22 +22,6 @@ def load_example(name="own_reward_server"):
     sys.modules[name] = module  # pydantic looks its names up there
     spec.loader.exec_module(module)
     return module
-
-
-@contextlib.contextmanager
-def serving(app):
-    import uvicorn
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 @pytest.mark.parametrize(
@@ -56,17 +36,9 @@ def serving(app):
     ],
 )
 def test_a_run_understands_what_the_example_answers(response, verdict, reward):
-    request = GradeRequest(response=response, references=("23",), task="math", num_tokens=16, truncated=False)
-
-    async def ask(url):
-        grader = RemoteGrader(RewardConfig(urls=[url], length_reward_max_tokens=32, deadline_s=300.0))
-        try:
-            return await asyncio.gather(*[grader.grade(request) for _ in range(3)])
-        finally:
-            grader.close()
-
-    with serving(load_example().app) as url:
-        grades = asyncio.run(ask(url))
+    with served(load_example().app) as url:
+        config = RewardConfig(urls=[url], length_reward_max_tokens=32, deadline_s=300.0)
+        grades = graded(config, [request(response, "23", num_tokens=16)] * 3)
     assert [(grade.verdict, grade.reward) for grade in grades] == [(verdict, reward)] * 3
 
 

@@ -1,6 +1,5 @@
 """The rewards of examples/: what the functions say, and a judge behind a local OpenAI-compatible server."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -9,24 +8,15 @@ from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.client import make_grader
 from tests.answering import answering
+from tests.rewards.graders import graded, request
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def grades(responses, **settings):
-    async def run():
-        grader = make_grader(RewardConfig(num_workers=1, **settings))
-        try:
-            facts = dict(references=("23",), task="math", problem="5 + 10 + 8", num_tokens=16, truncated=False)
-            requests = [GradeRequest(response=response, **facts) for response in responses]
-            return await asyncio.gather(*map(grader.grade, requests))
-        finally:
-            grader.close()
-
-    return asyncio.run(run())
+    requests = [request(response, "23", problem="5 + 10 + 8", num_tokens=16) for response in responses]
+    return graded(RewardConfig(num_workers=1, **settings), requests)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ follow.
 A copy of the run as it was preempted loses its history and gets its rewards from another process, which is killed, too.
 """
 
-import asyncio
 import contextlib
 import os
 import random
@@ -25,10 +24,10 @@ import tests.stack.cpu_only  # noqa: F401
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.stack.phases import Phase
 from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, rollouts_of, settings_of, story
+from tests.rewards.graders import graded
 from tests.rewards.server.service import Service
 from tests.stack.test_weights import assert_same_weights
 from tests.stack.training import LIMIT_S, R3, Run, train
@@ -171,25 +170,11 @@ def grade_again(rows, run_dir):
         label.uid: label for label in (Label.from_json(row["label"]) for row in lines(run_dir / "data/problems.jsonl"))
     }
 
-    async def run():
-        grader = make_grader(RewardConfig(length_reward_max_tokens=48))
-        requests = [
-            GradeRequest(
-                response=row["text"],
-                references=tuple(labels[row["uid"]].references),
-                task=labels[row["uid"]].task,
-                num_tokens=row["num_tokens"],
-                truncated=row["truncated"],
-                metadata=labels[row["uid"]].metadata,
-            )
-            for row in rows
-        ]
-        try:
-            return await asyncio.gather(*map(grader.grade, requests))
-        finally:
-            grader.close()
-
-    return asyncio.run(run())
+    requests = [
+        GradeRequest.about(labels[row["uid"]], row["text"], num_tokens=row["num_tokens"], truncated=row["truncated"])
+        for row in rows
+    ]
+    return graded(RewardConfig(length_reward_max_tokens=48), requests)
 
 
 def step_saved(run_dir):

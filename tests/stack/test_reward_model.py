@@ -1,6 +1,5 @@
 """A reward model of OpenRLHF, served as openrlhf.cli.serve_rm does: its numbers, whatever they are, are the rewards."""
 
-import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -14,9 +13,8 @@ from transformers import AutoModel, AutoTokenizer  # noqa: E402
 
 from r3_openrlhf.config import RewardConfig  # noqa: E402
 from r3_openrlhf.method.types import Verdict  # noqa: E402
-from r3_openrlhf.rewards.answers.request import GradeRequest  # noqa: E402
-from r3_openrlhf.rewards.client import make_grader  # noqa: E402
 from tests.recordings import MODEL  # noqa: E402
+from tests.rewards.graders import graded, request  # noqa: E402
 from tests.rewards.server.test_answers_of_servers import own_server  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -60,21 +58,11 @@ def served(tmp_path_factory):
 def test_a_served_reward_model_gives_the_rewards(served):
     answer, written_out = served
 
-    async def graded(url, correct_from):
-        grader = make_grader(RewardConfig(urls=[url], correct_from=correct_from, length_reward_max_tokens=None))
-        asked = [
-            GradeRequest(response=text, references=("7",), task="math", num_tokens=1, truncated=False, prompt="3+4=")
-            for text in RESPONSES
-        ]
-        try:
-            return await asyncio.gather(*map(grader.grade, asked))
-        finally:
-            grader.close()
-
     expected = [written_out(f"3+4={text}") for text in RESPONSES]
     middle = sum(sorted(expected)[1:3]) / 2
     with own_server(answer) as server:
-        grades = asyncio.run(graded(f"{server.url}/get_reward", middle))
+        config = RewardConfig(urls=[f"{server.url}/get_reward"], correct_from=middle, length_reward_max_tokens=None)
+        grades = graded(config, [request(text, "7", prompt="3+4=") for text in RESPONSES])
     rewards = [grade.reward for grade in grades]
     assert rewards == pytest.approx(expected, rel=0.05, abs=0.05)
     assert min(rewards) < 0 or max(rewards) > 1

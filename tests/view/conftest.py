@@ -5,17 +5,16 @@ import json
 import os
 import shutil
 import tarfile
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 from r3_openrlhf.config.loading import config_to_yaml, load_config
 from r3_openrlhf.view.app import create_app
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.run_reader import RunReader
+from tests.answering import served
 from tests.view.story import Story
 
 # Of Debian's two the one without windows takes less than half of the processor time. It is rarely idle: what a page does when the
@@ -60,20 +59,10 @@ def serving(*paths, token=None, page=None, root_path=""):
         await asyncio.sleep(DELAY_S if scope["type"] == "http" else 0)
         await app(scope, receive, send)
 
-    config = uvicorn.Config(late, port=0, log_level="warning", ws="none")
-    listener = config.bind_socket()
-    listener.listen()  # from here on a request waits instead of being refused
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with served(late) as address:
+        yield address
         for one in page.context.pages if page else ():
             one.goto("about:blank")
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 @pytest.fixture(scope="session")

@@ -20,20 +20,18 @@ def make_rollout(
     context=Context.PLAIN,
     prompt=(7, 8),
     reward=None,
-    policy_step=0,
-    epoch=1,
-    truncated=False,
     entropy=None,
-    finish_reason="stop",
-    reason="wrong",
     prefix_tokens=0,
-    given=None,
     turns=None,
     state=None,
+    **more,
 ):
     """`turns`: how many of the ids are the response of each turn of a trajectory."""
     if reward is None and verdict is not Verdict.UNGRADED:
         reward = 1.5 if verdict is Verdict.CORRECT else 0.0
+    more = {"policy_step": 0, "epoch": 1, "truncated": False, "finish_reason": "stop", "reason": "wrong"} | more
+    if prefix_tokens:
+        more["given"] = ((0, prefix_tokens),)
     if logprobs is None:
         logprobs = [-0.125 * (place + 1) for place in range(len(ids))]
     return Rollout(
@@ -45,15 +43,10 @@ def make_rollout(
         response_logprobs=np.array(logprobs, dtype=np.float32),
         verdict=verdict,
         reward=reward,
-        truncated=truncated,
-        finish_reason=finish_reason,
-        policy_step=policy_step,
-        epoch=epoch,
         entropy=None if entropy is None else EntropyStatistics(peak=entropy[0], global_=entropy[1], source="exact"),
-        reason=reason,
-        given=given if given is not None else ((0, prefix_tokens),) if prefix_tokens else (),
         state=None if state is None else PromisingState(num_tokens=state[0], value=state[1]),
         turns=None if turns is None else tuple(make_turn(place, tokens) for place, tokens in enumerate(turns)),
+        **more,
     )
 
 

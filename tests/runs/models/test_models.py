@@ -18,6 +18,7 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.models import locate, pretraining
 from r3_openrlhf.runs.models import smollm2 as smollm2_model
 from r3_openrlhf.runs.models import tiny as tiny_model
+from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.runs.models.locate import locate_model, resolve_model
 
 
@@ -44,9 +45,7 @@ def smollm2():
 
 @pytest.fixture(scope="module")
 def smollm2_tokenizer(smollm2):
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(smollm2)
+    return load_tokenizer(smollm2)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +55,7 @@ def tiny():
 
 @pytest.fixture(scope="module")
 def tiny_tokenizer(tiny):
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny)
+    return load_tokenizer(tiny)
 
 
 @pytest.fixture
