@@ -97,7 +97,7 @@ def load_object(key: str, path: str) -> Any:
         raise ConfigError(f"{key} is {quoted(path)}, and a command that only looks at a run never runs its code")
     try:
         module = _from_file(module_name) if module_name.endswith(".py") else _from_path(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{key} is {quoted(path)}, which cannot be imported: {type(error).__name__}: {error}"
         ) from error

@@ -11,6 +11,7 @@ import math
 import numbers
 import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,6 @@ def make_worker(functions: Sequence[tuple[str, dict[str, Any]]]) -> Callable[[Gr
 
 
 def _parts(function: RewardFunction, item: GradeRequest, finish: Finish) -> list[Part]:
-    """One part for each response of the item."""
     try:
         values = zip(*_values(function, item, finish), strict=True)
         return [_best([checked_part(function.name, value) for value in each], function) for each in values]
@@ -158,7 +158,6 @@ def _trl_arguments(item: GradeRequest) -> dict[str, Any]:
 
 
 def _only(value: object) -> object:
-    """Return the one value of a batch of one."""
     content = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(content, (list, tuple)):
         if len(content) != 1:
@@ -216,7 +215,7 @@ def _bad(name: str, trouble: str, what: str) -> Part:
 def _number(value: object) -> float | None:
     # numbers of numpy and tensors of one element
     value = value.item() if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1 else value
-    return float(value) if isinstance(value, numbers.Real) else None
+    return float(value) if isinstance(value, numbers.Real | Decimal) else None
 
 
 def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: float) -> Outcome:

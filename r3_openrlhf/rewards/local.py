@@ -76,7 +76,6 @@ class GradingPools:
 
 
 def _part_of_lost(lost: ItemLost) -> list[Part]:
-    """One part, which stands for all of the item."""
     error = lost.detail and f"{lost.reason}: {lost.detail}"
     return [Part("reward function", trouble=lost.reason, error=error)]
 
