@@ -329,7 +329,7 @@ def show(
 
 
 def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
-    """Show the plan of `r3 train`, after its checks: no hub, no model, nothing stays."""
+    """Show the plan of `r3 train`, after its checks: no weights, nothing stays but what the hub gave."""
     from r3_openrlhf.config.loading import config_to_json, config_to_yaml
     from r3_openrlhf.runs.first_page import algorithm_lines
     from r3_openrlhf.stack.launch import plan

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -128,9 +129,25 @@ def test_a_dry_run_in_the_directory_of_another_run_is_refused(run, tmp_path):
     assert result.exit_code == 0
 
 
-def test_a_dry_run_says_what_it_could_not_check():
-    result = call("train", "experiment=cpu_smoke", "model.path=org/name", "--dry-run")
-    assert result.exit_code == 0 and "Not checked: the prompts' length and the model's context" in result.stderr
+def test_a_dry_run_says_what_it_could_not_check(monkeypatch, tmp_path):
+    """Without a tokenizer the page has the problems; one of the hub's cache is as good as a model."""
+    from huggingface_hub import constants
+
+    from r3_openrlhf.runs.models.locate import resolve_model
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    command = ["train", "experiment=cpu_smoke", "model.path=org/name", "--dry-run"]
+    result = call(*command)
+    assert result.exit_code == 0 and "as the model is not here (org/name cannot be had" in result.stderr
+    assert "  prompt     Calculate" in result.stdout
+    (tmp_path / "models--org--name" / "refs").mkdir(parents=True)
+    (tmp_path / "models--org--name" / "refs" / "main").write_text("a" * 40)
+    folder = tmp_path / "models--org--name" / "snapshots" / ("a" * 40)
+    shutil.copytree(resolve_model("tiny"), folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    result = call(*command)
+    assert result.exit_code == 0 and "Not checked" not in result.stderr, result.stderr
+    assert "  prompt     <|im_start|>user\n" in result.stdout
 
 
 def test_a_gpu_experiment_without_a_gpu_says_so():

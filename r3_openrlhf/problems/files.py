@@ -32,6 +32,7 @@ ENDINGS = (".jsonl", ".json", *SEPARATORS, *TYPED)
 _ENDINGS = f"{', '.join(ENDINGS)} (texts also with {' or '.join(PACKED)})"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+|[A-Za-z0-9][\w-]*")  # without a slash: of old data sets
 _IS_COMMIT = re.compile(r"[0-9a-f]{7,40}")
+_IS_FILE = re.compile(r"\.[A-Za-z]{1,7}\Z")  # as of x.txt; of names on the hub only versions follow a dot
 _IS_PATTERN = re.compile(r"[*?\[]")
 
 
@@ -44,8 +45,25 @@ def ending(path: str | Path) -> str | None:
 
 
 def is_on_the_hub(path: str) -> bool:
-    """Tell whether data.path names a data set on the hub, and no file or directory here."""
-    return ending(path) is None and bool(_HUB_NAME.fullmatch(path)) and not Path(path).exists()
+    """Tell whether data.path names a data set on the hub: no file or directory that is here or should be."""
+    is_named = ending(path) is None and _HUB_NAME.fullmatch(path) and not _IS_FILE.search(path)
+    return bool(is_named) and not Path(path).exists() and ("/" not in path or not Path(path).parent.is_dir())
+
+
+def hub_fault(parts: Iterable[DataConfig]) -> str | None:
+    """Say why the hub does not give the data sets now; None: it, or its cache with HF_HUB_OFFLINE, does. Without a
+    connection `datasets` tries again and again before it looks into the cache."""
+    from huggingface_hub import HfApi, constants
+
+    for part in parts:
+        try:
+            if is_on_the_hub(part.path):
+                if not constants.HF_HUB_OFFLINE:
+                    HfApi().dataset_info(part.path, revision=part.revision, timeout=10)
+                load_table(part)
+        except Exception as error:  # the hub's errors have no common class
+            return f"{part.path}: {cause(error)}"
+    return None
 
 
 def load_table(data: DataConfig) -> Table:
@@ -80,7 +98,7 @@ def load_table(data: DataConfig) -> Table:
         raise DataError(
             f"data.path is {data.path}, an address; download the file and give its path, or a hub name (org/name)"
         )
-    if ending(path) is not None:
+    if ending(path) is not None or _IS_FILE.search(data.path):
         raise DataError(f"data.path is {data.path}, but there is no such file")
     raise DataError(
         f"data.path is {data.path}, which does not exist; use a file that ends in {_ENDINGS}, a pattern or a directory of such "
@@ -89,7 +107,6 @@ def load_table(data: DataConfig) -> Table:
 
 
 def _generated(data: DataConfig, name: str) -> Table:
-    """Read problems from a user's function, with data.reasoning_gym: a dictionary a problem."""
     generate = load_object("data.path", data.path)
     check_signature("data.path", data.path, generate, **data.reasoning_gym)
     rows = list(generate(**data.reasoning_gym))
@@ -164,7 +181,6 @@ def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row
 
 
 def _table_of(dataset: Any, name: str) -> Table:
-    """Make a table of a data set whose columns have types."""
 
     def rows(wanted: Collection[str] | None) -> Iterator[Row]:
         kept = [column for column in dataset.column_names if wanted is None or column in wanted]

@@ -52,7 +52,9 @@ def check_held_out_source(config: R3Config) -> None:
             check_source(data, with_rows=config.reward.reads_rows)
 
 
-def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, training: Path, output: Path) -> None:
+def prepare_held_out(
+    config: R3Config, tokenizer: PreTrainedTokenizerBase | None, training: Path, output: Path
+) -> None:
     """Write the prompts of the held-out problems as data.prepare does the present `training`.
 
     Generated problems meet by chance: those trained on are left out, before held_out.max_samples

@@ -43,8 +43,9 @@ class PreparedData:
     findings: list[Finding] = field(default_factory=list)  # suspicions, for the first page
 
 
-def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) -> PreparedData:
-    """Load, check, render and write all problems of a run; what was left out is in counts.json.
+def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase | None, output: Path) -> PreparedData:
+    """Load, check, render and write all problems of a run; what was left out is in counts.json. Without a
+    tokenizer, which a plan may lack, the prompts are the problems.
 
     DataError: as `load_problems`, fewer problems than one batch, an `output` of an earlier start
     with other problems. ConfigError: no problem leaves room for a reflection prompt."""
@@ -73,7 +74,7 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
             f"data.path {data.path} gives {len(lines)} problems{dropped}, fewer than one batch: "
             f"rollout.batch_size is {config.rollout.batch_size}"
         )
-    if config.reflection.enabled:
+    if config.reflection.enabled and tokenizer is not None:
         _check_reflection(config, tokenizer, shortest[1])
     moved = write_once(output, lines, f"data.path {data.path}", problems.sources)
     for name, counts in counts_of.items():
@@ -93,7 +94,7 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
             Finding(
                 f"data.chat_template_kwargs has {name}, and the chat template has no such variable; is it another word?"
             )
-            for name in unknown_values(tokenizer, data)
+            for name in (unknown_values(tokenizer, data) if tokenizer is not None else ())
         ]
         + overlong_finding(data, num_overlong=overlong, num_read=len(lines) + overlong, room=room),
     )
@@ -151,10 +152,13 @@ def overlong_finding(data: DataConfig, *, num_overlong: int, num_read: int, room
 
 
 def rendered(
-    labels: Iterable[Label], data: DataConfig, tokenizer: PreTrainedTokenizerBase, *, room: int
+    labels: Iterable[Label], data: DataConfig, tokenizer: PreTrainedTokenizerBase | None, *, room: int
 ) -> Iterator[tuple[Label, str | None, int]]:
     """(problem, its final prompt, tokens of that) for each problem. The prompt is None where it has
-    more than `room` tokens."""
+    more than `room` tokens. Without a tokenizer: the user's turn, 0 tokens."""
+    if tokenizer is None:
+        yield from ((label, problem_message(data.parts[label.source], label.problem), 0) for label in labels)
+        return
     pending = iter(labels)
     while some := list(itertools.islice(pending, AT_ONCE)):
         prompts = [prompt_of(tokenizer, data, label) for label in some]

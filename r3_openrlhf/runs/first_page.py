@@ -102,7 +102,9 @@ class FirstPage:
         return found + [f"{word}: {_clean(sentence)}" for word, sentence in notes]
 
 
-def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str, data: PreparedData) -> FirstPage:
+def page_of_run(
+    config: R3Config, tokenizer: PreTrainedTokenizerBase | None, model: str | None, data: PreparedData
+) -> FirstPage:
     """Make the page of a training run, from its training file. Only `FirstPage.check` raises."""
     room = config.data.max_len - config.rollout.max_new_tokens
     prompts, labels = read_prompts(data.path)
@@ -136,9 +138,9 @@ def num_steps(config: R3Config, data: PreparedData) -> int:
     return min(steps, config.train.max_steps or steps)
 
 
-def page_of_tasks(config: R3Config, model: str, data: PreparedData) -> FirstPage:
+def page_of_tasks(config: R3Config, model: str | None, data: PreparedData) -> FirstPage:
     """Make the page of an agentic run: model and number of tasks; prompts only arise in play."""
-    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
+    tokenizer = model and load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
     steps, algorithm = num_steps(config, data), algorithm_lines(config)
     return make_page(FirstPage(used=data.num_problems, steps=steps, algorithm=algorithm), config, tokenizer, model, [])
 
@@ -185,33 +187,33 @@ def _held_out_line(config: R3Config) -> str:
 def make_page(
     start: FirstPage,
     config: R3Config,
-    tokenizer: PreTrainedTokenizerBase,
-    model: str,
+    tokenizer: PreTrainedTokenizerBase | None,
+    model: str | None,
     rows: Sequence[tuple[Label, str]],
 ) -> FirstPage:
-    """`start` with what is said of some problems with final prompts (`rows`)."""
-    data, reward = config.data, config.reward
-    ids = [tokenizer(text=prompt, add_special_tokens=False)["input_ids"] for _, prompt in rows]
+    """`start` with what is said of some problems with final prompts (`rows`); without a model, of the problems alone."""
+    reward, found, shown = config.reward, list[Finding](), [prompt for _, prompt in rows]
     said = _grades(reward, rows)
+    if tokenizer is not None and model is not None:
+        ids = [tokenizer(text=prompt, add_special_tokens=False)["input_ids"] for prompt in shown]
+        shown, used_ids = list(map(tokenizer.decode, ids)), [number for one in ids for number in one]
+        found += [
+            *directory_findings(model),
+            *tokenizer_findings(tokenizer, model, [label.problem for label, _ in rows], used=used_ids),
+            *template_findings(tokenizer, model, config.data, ids[0] if ids else []),
+        ]
     examples = [
         Example(
             uid=label.uid,
-            prompt=tokenizer.decode(one),
+            prompt=prompt,
             references=list(label.references),
             read_as=[_read_as(label.task, text, label.problem) for text in label.references],
             said=verdicts,
         )
-        for (label, _), one, verdicts in zip(rows, ids, said, strict=True)
+        for (label, _), prompt, verdicts in zip(rows, shown, said, strict=True)
     ]
     probed = probe(reward, rows)
-    used_ids = [number for one in ids for number in one]
-    found = [
-        *directory_findings(model),
-        *tokenizer_findings(tokenizer, model, [label.problem for label, _ in rows], used=used_ids),
-        *template_findings(tokenizer, model, data, ids[0] if ids else []),
-        *start.findings,
-        *(probed.findings if probed is not None else _grader_findings(rows, examples)),
-    ]
+    found += [*start.findings, *(probed.findings if probed is not None else _grader_findings(rows, examples))]
     rewards = probed.rewards if probed is not None else []
     return replace(start, examples=examples, findings=found, rewards=rewards)
 
@@ -240,7 +242,6 @@ def _asks_for_reference(config: RewardConfig) -> str:
 
 
 def _grades(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> list[list[tuple[str, str]]]:
-    """Grade each row's reference in a box and in a sentence, and a wrong answer."""
     if config.urls or not rows:  # a server may be down: `probe_rewards` asks each about one problem
         return [[] for _ in rows]
     asked = [_asked(label, prompt, rows) for label, prompt in rows]
@@ -275,7 +276,6 @@ def _asked(label: Label, prompt: str, rows: Sequence[tuple[Label, str]]) -> dict
 
 
 def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Example]) -> list[Finding]:
-    """Find a grader that pays no reference, or every answer."""
     asked = [example.said for example in examples if example.said]
     if not asked:
         return []

@@ -40,7 +40,7 @@ from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.machine.ray_start import of_this_machine, replaced
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import is_import_path, load_object
-from r3_openrlhf.problems.files import is_on_the_hub
+from r3_openrlhf.problems.files import hub_fault
 from r3_openrlhf.problems.held_out import held_out_data
 from r3_openrlhf.runs import checkpoint_record, lock
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
@@ -48,7 +48,7 @@ from r3_openrlhf.runs.first_page import FirstPage, num_steps
 from r3_openrlhf.runs.kept_files import keep_functions
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.models.checks import load_tokenizer
-from r3_openrlhf.runs.models.locate import is_built, keep_commit, locate_model, resolve_model
+from r3_openrlhf.runs.models.locate import is_built, keep_commit, locate_model, resolve_model, without_weights
 from r3_openrlhf.runs.planning.history_forecast import history_warnings
 from r3_openrlhf.runs.planning.shapes import published
 from r3_openrlhf.runs.planning.verdict import check_split
@@ -172,32 +172,37 @@ class Plan(NamedTuple):
     platform: str
     arguments: list[str]  # OpenRLHF's
     notes: list[str]  # what a person should know in addition
-    page: FirstPage | None  # None where model or problems are not here
+    page: FirstPage | None  # None where the problems are not here
 
 
 def plan(config: R3Config) -> Plan:
     """Make the plan of a run.
 
-    Does every check of `train` that needs neither the hub nor a model that is yet to be built.
-    Writes nothing that stays."""
+    Does every check of `train` that needs no weights. Of the hub, or of its cache, it takes the tokenizer and the
+    problems; what is neither there nor here is a note. Writes nothing else that stays."""
     every_process.set_environment()
     # A plan may be made on a machine without GPUs for one that has them.
     platform = "cuda" if config.cluster.device == Device.CUDA else platform_of(config)
-    run, model = RunDirectory(config.run_dir), locate_model(config.model.path)
+    run, located = RunDirectory(config.run_dir), locate_model(config.model.path)
     notes = [f"Warning: {sentence}" for sentence in check_places(run, platform=platform)]
-    is_here = (Path(model) / "config.json").is_file()  # no name on the hub, and built already
-    if is_here:
+    model, why = located if Path(located).is_dir() else None, "is not built yet"
+    if located == config.model.path:  # a name on the hub
+        try:
+            model = without_weights(located, config.model.revision)
+        except ConfigError as error:
+            why = f"is not here ({error})"
+    if model is not None:
         config, changed = check_context(config, model)
         notes += [f"Warning: {sentence}" for sentence in changed]
-    arguments = checked_arguments(config, run, model, platform=platform)
-    if not is_here:
-        if (shape := published().get(config.model.path)) is not None:
-            check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
-        notes.append("Not checked: the prompts' length and the model's context, as the model is not here.")
-        return Plan(platform, arguments, notes, None)
+    elif (shape := published().get(config.model.path)) is not None:
+        check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
+    arguments = checked_arguments(config, run, located, platform=platform)
+    if model is None:
+        what = "the chat template, the prompts' length and the model's context"
+        notes.append(f"Not checked: {what}, as the model {why}; prompts are shown without template.")
     parts = [part for data in (config.data, held_out_data(config)) if data is not None for part in data.parts.values()]
-    if any(is_on_the_hub(part.path) for part in parts):
-        return Plan(platform, arguments, [*notes, "Not checked: the problems, as they are on the hub."], None)
+    if fault := hub_fault(parts):
+        return Plan(platform, arguments, [*notes, f"Not checked: the problems, which are on the hub: {fault}"], None)
     with tempfile.TemporaryDirectory(prefix="r3-plan-") as folder:
         scratch = RunDirectory(folder)
         scratch.data.parent.mkdir()

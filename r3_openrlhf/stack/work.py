@@ -34,14 +34,14 @@ class Work(NamedTuple):
     Attributes:
         executor: the file that OpenRLHF loads to sample one rollout (--train.agent_func_path).
         check: checks the source and writes nothing. R3Error: it is of no use.
-        prepare: writes the training file and the held-out one, and makes the first page. R3Error:
-            they are of no use.
+        prepare: writes the training file and the held-out one, and makes the first page; for a plan
+            without a model its half. R3Error: they are of no use.
         prompts: makes what renders plain and reflection prompts.
         evaluated: one record per rollout that an evaluation counts."""
 
     executor: Path
     check: Callable[[R3Config], None]
-    prepare: Callable[[R3Config, str, RunDirectory], tuple[PreparedData, FirstPage]]
+    prepare: Callable[[R3Config, str | None, RunDirectory], tuple[PreparedData, FirstPage]]
     prompts: Callable[[R3Config, PreTrainedTokenizerBase], PromptMaker]
     evaluated: Callable[[Sequence[Rollout]], Sequence[Rollout]]
 
@@ -63,9 +63,9 @@ def _check_problems(config: R3Config) -> None:
     check_held_out_source(config)
 
 
-def _prepare_problems(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
-    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
-    if config.agents.tools and config.agents.tool_form == "template":
+def _prepare_problems(config: R3Config, model: str | None, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
+    tokenizer = model and load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
+    if tokenizer and config.agents.tools and config.agents.tool_form == "template":
         for part in config.data.parts.values():
             TemplateCalls(tokenizer, part)  # refuses a template without calls
     data = prepare(config, tokenizer, run.data)
@@ -83,7 +83,7 @@ _PROBLEMS = Work(
 )
 
 
-def _prepare_tasks(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
+def _prepare_tasks(config: R3Config, model: str | None, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
     """Write the tasks that are trained on, and the held-out ones, whose seeds are the next ones.
 
     Raises:

@@ -234,7 +234,7 @@ def test_a_dry_run_asks_the_table_where_the_model_is_on_the_hub():
     with pytest.raises(ConfigError, match="28 attention heads, 4 for keys and values.*use 1, 2, 4$"):
         plan(config)
     platform, _, remarks, _ = plan(load_config("r3_7b_deepscaler_multinode", []))
-    assert platform == "cuda" and remarks[0].startswith("Not checked: the prompts' length")
+    assert platform == "cuda" and remarks[0].startswith("Not checked: the chat template")
 
 
 def test_what_only_experts_have_is_refused_without_them(tmp_path):

@@ -21,7 +21,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.prompts import begin_of_text, end_of_turn, render
 from r3_openrlhf.rewards.thinking import opened_thinking
-from r3_openrlhf.runs.models.locate import adapter_alone
+from r3_openrlhf.runs.models.locate import SNAPSHOT, adapter_alone
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -89,8 +89,8 @@ def _raise_timeout(*_: object) -> None:
 
 
 def directory_findings(model: str) -> list[Finding]:
-    """List the files that a model directory lacks. A hub name has nothing to look at: []."""
-    why = _lacking(Path(model)) if Path(model).is_dir() else None
+    """List the files that a model directory lacks; nothing of one that is on the hub."""
+    why = _lacking(Path(model)) if Path(model).is_dir() and not SNAPSHOT.search(model) else None
     return [] if why is None else [Finding(f"model.path {model} {why}", refuses=True)]
 
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, load_object
@@ -26,7 +27,7 @@ from r3_openrlhf.method.open_table import is_import_path, load_object
 BUILDERS = {"smollm2": ["smollm2"]} | {name: [name, "pretraining"] for name in ("tiny", "tiny_agent", "tiny_code")}
 BUILDERS["tiny_tools"] = ["tiny_tools", "tiny", "pretraining"]
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|\Z)")  # the hub's cache names directories so
+SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|\Z)")  # the hub's cache names directories so
 
 
 def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
@@ -84,17 +85,31 @@ def resolve_model(path: str, *, cache_dir: Path | None = None, revision: str | N
     if revision is not None:
         if located != path:
             raise ConfigError(f"model.revision is {quoted(revision)}, and model.path {path} is no name on the hub")
-        from huggingface_hub import snapshot_download
-
-        try:
-            return snapshot_download(path, revision=revision)
-        except Exception as error:  # the hub's errors have no common class
-            reason = str(error).strip().splitlines()[0][:200]
-            raise ConfigError(f"model.revision {quoted(revision)} of {path} cannot be had: {reason}") from error
+        return _snapshot(path, revision)
     if is_built(path) and not Path(located).is_dir():
         own = f"r3_openrlhf.runs.models.{BUILDERS[path][0]}:build" if path in BUILDERS else path
         _build(load_object("model.path", own), Path(located))
     return located
+
+
+def without_weights(path: str, revision: str | None) -> str:
+    """Return a directory with the configuration and the tokenizer of a model of the hub, of its cache
+    where the hub cannot be asked. ConfigError: neither has them."""
+    directory = _snapshot(path, revision, allow_patterns=["*.json", "*.jinja", "*.model", "*.py", "*.txt"])
+    if not Path(directory, "tokenizer_config.json").is_file():
+        raise ConfigError(f"the cache of the hub has no tokenizer of {path}")
+    return directory
+
+
+def _snapshot(path: str, revision: str | None, **options: Any) -> str:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return snapshot_download(path, revision=revision, **options)
+    except Exception as error:  # the hub's errors have no common class
+        reason = str(error).strip().splitlines()[0][:200]
+        named = path if revision is None else f"model.revision {quoted(revision)} of {path}"
+        raise ConfigError(f"{named} cannot be had: {reason}") from error
 
 
 def keep_commit(file: Path, model: str) -> None:
@@ -104,7 +119,7 @@ def keep_commit(file: Path, model: str) -> None:
     from huggingface_hub import try_to_load_from_cache
 
     cached = try_to_load_from_cache(model, "config.json") if _HUB_NAME.fullmatch(model) else f"{model}/config.json"
-    commit = _SNAPSHOT.search(str(cached))
+    commit = SNAPSHOT.search(str(cached))
     if commit is None:
         return
     if not file.is_file():
