@@ -20,6 +20,7 @@ ANSWER_COLUMNS = (
 )
 # ShareGPT's names of the roles, and its keys
 _ROLES = {"human": "user", "gpt": "assistant"}
+_PRINTED_MESSAGES = re.compile(r"\s*\[\{'(?:role|content|from|value)': ")
 A_TEXT = "as it is"
 LAST_TURN = "last user turn of messages"
 ANSWERED = "last user turn of messages, without the turns after it"
@@ -77,8 +78,15 @@ def value_at(row: dict[str, Any], key: str) -> Any:
 
 
 def lettered(cell: Any) -> str:
-    """Return options as lines "(A) ..."; of {text, label} by their own labels. "": they are none, or have letters."""
-    labels, texts = (cell.get("label"), cell.get("text")) if isinstance(cell, dict) else (string.ascii_uppercase, cell)
+    """Return options as lines "(A) ...": a list, {label: [], text: []}, {A: text}, [{key: A, value: text}], or a JSON
+    text of one. "": they are none, or have letters."""
+    labels: Any = string.ascii_uppercase
+    texts = _parsed(cell) if isinstance(cell, str) else cell
+    if isinstance(texts, list) and texts and all(isinstance(one, dict) and len(one) == 2 for one in texts):
+        texts = dict(sorted(map(str, one.values()), key=len) for one in texts)
+    if isinstance(texts, dict):
+        is_one_each = set(map(type, texts.values())) <= {str, Numeral}
+        labels, texts = (texts, list(texts.values())) if is_one_each else (texts.get("label"), texts.get("text"))
     if not isinstance(texts, list) or not labels or not all(isinstance(text, str) for text in texts):
         return ""
     if all(re.match(rf"\(?{label}\s*[).:]", text) for label, text in zip(labels, texts, strict=False)):
@@ -93,6 +101,8 @@ def turns_of(cell: Any, *, key: str) -> tuple[list[dict[str, str]], str, str]:
     """
     if isinstance(cell, str) and not isinstance(cell, Numeral):
         messages = _parsed(cell) if cell.lstrip().startswith("[{") else None
+        if messages is None and _PRINTED_MESSAGES.match(cell):
+            raise DataError(f"the problem ({key}) is what Python prints of messages; write them as JSON (json.dumps)")
         if not isinstance(messages, list):
             if not cell.strip():
                 raise DataError(f"the problem ({key}) is empty or not a text")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import mimetypes
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -15,7 +17,8 @@ from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.problems.columns import value_at
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import columns_in
-from r3_openrlhf.problems.reference_checks import CERTAIN, FEW, SUSPICIOUS
+from r3_openrlhf.problems.reference_checks import CERTAIN, FEW, SUSPICIOUS, option_columns
+from r3_openrlhf.problems.references import text_of
 from r3_openrlhf.problems.table import Numeral
 
 # <|anything|>, [|user|], <start_of_turn>, [INST], [SYSTEM_PROMPT], or a turn of the assistant that begins at the end
@@ -41,7 +44,9 @@ _SPACING = re.compile(
 )
 _DASHES = re.compile("[\u2010-\u2015\u2212]")
 _PLACEHOLDER = re.compile(
-    r"<(?:image|img|video|audio)[\s_\d]*/?>|!\[[^\]]*\]\(|\[(?:image|img|figure|video|audio)[\s_\d]*\]", re.IGNORECASE
+    r"<(?:image|img|video|audio)\b[^<>]*>|<(?:image|img|video|audio)_?\d*>|\\includegraphics\b|!\[[^\]]*\]\("
+    r"|\[(?:image|img|figure|video|audio)[\s_\d]*\]",
+    re.IGNORECASE,
 )
 _MEDIA = re.compile(r"(?:image|img|picture|photo|figure|video|audio)(?:s|_?(?:url|path|file|name)s?)?", re.IGNORECASE)
 # the first characters of images in base64: PNG, JPEG, GIF, WebP
@@ -50,8 +55,18 @@ _SPLITS = {"train", "training", "test", "testing", "valid", "val", "validation",
 _FLAG = re.compile(r"(?:is|in|for)?_?(test|valid|validation|val|dev|eval|held_?out)", re.IGNORECASE)
 # the bytes of UTF-8 read as Windows-1252 (Ã© for é), or lost; é and ß before a quote or a hard space are no such
 _CONTINUED = f"[{''.join(bytes([byte]).decode('cp1252', 'ignore') for byte in range(0x80, 0xC0) if byte != 0xA0)}]"
-_TORN = re.compile(f"[Â-Þ]{_CONTINUED}|Ã\xa0|[à-ï]{_CONTINUED}{{2}}|ð{_CONTINUED}{{3}}|\ufffd")
+_TORN = re.compile(f"[Â-Þ]{_CONTINUED}|Ã\xa0|[à-ï]{_CONTINUED}{{2}}|ð{_CONTINUED}{{3}}|[\x80-\x9f\ufffd]|锟斤拷")
+_FOREIGN = re.compile(r"[^\x00-\x7f]{4,}")
+_CODE_PAGES = "cp1250 cp1251 cp1253 cp1254 cp866 koi8_r mac_roman gbk big5 shift_jis euc_kr".split()
+# the end of a template: a speaker's name or a tag, where the answer begins
+_CUE = re.compile(
+    r"(?:\A|[\n.!?>。？！]\s*)(?P<cue>[^\w\s]*[^\W\d_]\w*(?: \w+)?[^\w\s]{0,2}[:：]\s*(?:<\w+>)?)\s*\Z|(?P<tag><[^<>/\s]+>\w*)\s*\Z"
+)
+_MARKUP = re.compile(
+    r"</(?:p|div|span|b|i|em|strong|li|td|tr|a|sup|sub)>|<br ?/?>|&(?:amp|lt|gt|quot|nbsp|#\d+|#x[0-9a-f]+);", re.I
+)
 _BEFORE = 8  # characters in front of an answer that leaks
+_AFTER = re.compile(r"[\W_]*(?:\n|\Z)|[.!]\s")  # nothing but marks follows it on its line, or a sentence
 _SOME = 0.3  # of the problems
 # Columns of what follows the problem; any other one is worth a word
 _AFTERWARDS = ("solution", "explanation", "rationale", "reason", "response", "output", "answer", "generat", "complet")
@@ -88,7 +103,14 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         escaped,
         "have line breaks as two characters, a backslash and an n, or letters as codes, like {}; the model will read them so",
     )
-    torn = [label for label in labels if _TORN.search(label.problem)]
+    cues = Counter(cue for label in labels if (cue := _cue(label.problem)))
+    for cue, count in cues.most_common(1) if data.chat_template else ():
+        if count >= max(FEW, CERTAIN * total):
+            what = f"end with {quoted(cue)}, as templates do where an answer begins, and are put into another one, like {{}}"
+            say([label for label in labels if _cue(label.problem) == cue], what)
+    marked_up = [label for label in labels if _MARKUP.search(label.problem)]
+    say(marked_up, "have tags or entities of HTML, like {}; the model will read them so")
+    torn = [label for label in labels if _is_torn(label.problem)]
     say(torn, "have letters of another encoding, like {}; write the file as UTF-8 from its source")
     shown = [label for label in labels if _PLACEHOLDER.search(label.problem)]
     say(shown, "name an image, a video or a sound that the model is not given, like {}; use rows without")
@@ -111,13 +133,28 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
     return findings
 
 
+def _cue(problem: str) -> str:
+    found = _CUE.search(problem, max(0, len(problem) - _TAIL))
+    return (found["cue"] or found["tag"]) if found else ""
+
+
+def _is_torn(text: str) -> bool:
+    """Tell whether letters are lost, or bytes of UTF-8 were read in another code page."""
+    if text.isascii() or _TORN.search(text):
+        return not text.isascii()
+    for page in _CODE_PAGES if (runs := _FOREIGN.findall(text)) else ():
+        with contextlib.suppress(UnicodeError):
+            return bool(max(runs, key=len).encode(page).decode())
+    return False
+
+
 def _leaks(labels: Sequence[Label]) -> list[Label]:
     """Return the problems with their answer after the same words, if they are most."""
     after: dict[str, list[Label]] = {}
     for label in labels:
         answer = label.references[0].strip() if label.references else ""
         begin, _, end = label.problem.rpartition(answer or "\0")
-        if begin and not begin[-1:].isalnum() and not end[:1].isalnum():
+        if begin and not begin[-1:].isalnum() and _AFTER.match(end):
             after.setdefault(begin[-_BEFORE:], []).append(label)
     words, most = max(after.items(), key=lambda entry: len(entry[1]), default=("", []))
     return most if len(most) >= max(FEW, _SOME * len(labels)) and re.search(r"[^\W\d_]", words) else []
@@ -153,14 +190,8 @@ def check_rows(
             f"texts of {' and '.join(texts)} are not in the prompt, like {quoted(cells[texts[0]][0][0])}; if they are a part of the "
             f"problem, use data.prompt_template={template}"
         )
-    for column, cell in rows[0][0].items() if len(rows) >= FEW else ():
-        texts = cell if isinstance(cell, list) and all(isinstance(one, str) for one in cell) else []
-        places = set(map(str, range(len(texts) + 1)))
-        if len(texts) > 1 and all(label.references and label.references[0] in places for _, label in rows):
-            what = f"{where}: the answers are places of {column}, like {quoted(rows[0][1].references[0])}, which the problem does not hold"
-            remedy = "make a column of problems that lists those, and one of letters"
-            is_listed = all(text in rows[0][1].problem for text in texts)
-            findings += [] if is_listed else [Finding(f"{what}; {remedy}", refuses=True)]
+    if len(rows) >= FEW:
+        findings += [Finding(f"{where}: {sentence}", refuses=True) for sentence in _places(rows)]
     for column, found in cells.items():
         media = sum(_is_medium(cell, column) for cell, _ in found)
         if media or column in _READ_BY_TEMPLATES and found or found and all(_is_tool(cell) for cell, _ in found):
@@ -178,6 +209,24 @@ def check_rows(
         what = f"call themselves {marked[0]}, and data.split is {data.split}"
         sentences.append(f"{len(marked)} {first} {what}; take them out, unless they are to be trained on")
     return findings + [Finding(f"{where}: {sentence}") for sentence in sentences]
+
+
+def _places(rows: Sequence[tuple[dict[str, Any], Label]]) -> Iterator[str]:
+    """Say that the answers are places of a list, or of columns in a row, which the problem does not hold."""
+    row, label = rows[0]
+    options = {column: cell for column, cell in row.items() if isinstance(cell, list)}
+    if names := option_columns(row):
+        options[" and ".join(names)] = [text_of(row[name], key=name, what="column") for name in names]
+    for column, texts in options.items():
+        places = set(map(str, range(len(texts) + 1)))
+        if len(texts) < 2 or not all(label.references and label.references[0] in places for _, label in rows):
+            continue
+        start = min(int(label.references[0]) for _, label in rows)
+        template = "".join(f" ({place}) {{{name}}}" for place, name in enumerate(names, start=start))
+        remedy = "make a column of problems that lists those, and one of letters"
+        remedy = remedy if column in row else f"use data.prompt_template={quoted('{problem}' + template)}"
+        if not all(re.search(rf"\w\s*[).:\]}}]\s*{re.escape(str(text))}", label.problem) for text in texts):
+            yield f"the answers are places of {column}, like {quoted(label.references[0])}, which the problem does not hold; {remedy}"
 
 
 def _dropped(cell: Any, label: Label) -> Iterator[str]:
@@ -201,7 +250,7 @@ def _is_part(column: str, found: Sequence[tuple[Any, Label]], num_rows: int) -> 
     if len(words) < CERTAIN * num_rows or any(word in column.lower() for word in _AFTERWARDS):
         return False
     ends = sum(any(text in cell[-_TAIL:] for text in label.references) for cell, label in words if len(cell) > _TAIL)
-    repeats = sum(cell.strip() in label.problem for cell, label in words)
+    repeats = sum(cell.strip() in label.problem or label.problem in cell for cell, label in words)
     different = len({cell for cell, _ in words})
     return (
         1 < different
@@ -241,7 +290,13 @@ def _leaves(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for column, cell in row.items():
         if isinstance(cell, dict) and not _is_medium(cell):
             yield from _leaves(cell, f"{prefix}{column}.")
-        elif isinstance(cell, list) and cell and all(type(one) in (str, Numeral, int, float) for one in cell):
-            yield f"{prefix}{column}", cell if _is_medium(cell) else ", ".join(map(str, cell))
+        elif isinstance(cell, list) and cell:
+            yield f"{prefix}{column}", cell if _is_medium(cell) or _is_tool(cell) else ", ".join(_texts(cell))
         elif cell:
             yield f"{prefix}{column}", cell
+
+
+def _texts(cell: Any) -> Iterator[str]:
+    """Texts and numbers of a list, of its lists and structures."""
+    for one in cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list) else ():
+        yield from _texts(one) if isinstance(one, list | dict) else [str(one)]

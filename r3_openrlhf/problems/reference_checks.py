@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from r3_openrlhf.config.answer_tasks import TASKS
@@ -142,10 +143,9 @@ def _check_places(column: _Column, first: Counter[str], columns: Sequence[str], 
     if all(map(_LETTER.fullmatch, first)):
         without = [label for label in known if _OPTION.search(label.problem) is None]
         what = "are letters of options, which the problem does not hold"
-        there = OPTION_COLUMNS & set(columns)
-        remedy = (
-            f"use data.prompt_template='{{problem}} {{{min(there)}}}'" if there else "make a column that lists them"
-        )
+        there, names = OPTION_COLUMNS & set(columns), option_columns(columns)
+        listing = f" {{{min(there)}}}" if there else "".join(f" ({name[-1].upper()}) {{{name}}}" for name in names)
+        remedy = f"use data.prompt_template='{{problem}}{listing}'" if listing else "make a column that lists them"
         column.say(without, what, certain=0.5, remedy=remedy)
     if not is_math:
         return
@@ -164,8 +164,16 @@ def _check_places(column: _Column, first: Counter[str], columns: Sequence[str], 
         column.say(known, f"count successes in {shares[0][1]} tries, as pass rates do", remedy=remedy)
 
 
+def option_columns(columns: Collection[str]) -> list[str]:
+    """Return columns whose last letters or digits count on: A to D, opa to opd, option1 and option2."""
+    for stem, begin in itertools.product(dict.fromkeys(name[:-1] for name in columns), "Aa01"):
+        names = (f"{stem}{chr(ord(begin) + number)}" for number in range(9))
+        if len(there := list(itertools.takewhile(columns.__contains__, names))) > 1:
+            return there
+    return []
+
+
 def _is_place(label: Label) -> bool:
-    """Tell whether the problem lists options by letters, and the reference is the text of none."""
     options = _LISTED.split(label.problem)[1:]
     reference = label.references[0]
     return len(options) > 2 and int(reference) <= len(options) and reference not in map(str.strip, options)
@@ -202,7 +210,6 @@ def _values(label: Label) -> set[float]:
 
 
 def _check_frequencies(column: _Column, first: Counter[str], *, is_math: bool) -> None:
-    """Few different answers for many problems."""
     known, num_texts, count = column.known, len(first), f"({column.answer_key})"
     text, most = first.most_common(1)[0]
     few = is_math and 1 < num_texts <= MANY_TEXTS and len(known) >= PER_ANSWER * num_texts
@@ -227,7 +234,6 @@ def _check_frequencies(column: _Column, first: Counter[str], *, is_math: bool) -
 
 
 def _is_copy(reference: str, problem: str) -> bool:
-    """Tell whether a reference is the problem, or contains it."""
     if 2 * len(reference) < len(problem):  # the rest of a problem is not white space
         return False
     text, bare = (" ".join(one.split()).casefold() for one in (reference, problem))

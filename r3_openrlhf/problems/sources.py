@@ -209,7 +209,6 @@ def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = 
 
 
 def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], *, with_rows: bool) -> list[Finding]:
-    """Return the suspicious findings. Raises DataError for what is certainly wrong."""
     findings = list(counts.findings)
     if counts.num_unusable >= SUSPICIOUS * counts.num_rows:
         why = "; ".join(f"{number}: {reason}" for reason, number in counts.left_out.items())
@@ -314,7 +313,6 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
 
 
 def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Columns:
-    """Choose the columns that hold problem, answer and uid. DataError: one is not there."""
     template = data.prompt_template if columns_in(data.prompt_template) else ""
     by = None if data.order in ORDERS else data.order
     for option, key in [

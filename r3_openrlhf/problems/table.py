@@ -11,6 +11,7 @@ import io
 import itertools
 import json
 import math
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,25 +24,8 @@ from r3_openrlhf.method.errors import DataError, quoted
 PACKED = (".gz", ".zst")
 WHOLE = 64  # rows at the beginning that have all columns
 MOST_NAMES = 20  # in a sentence
-# first bytes of files whose names do not say what they are
-FOREIGN = {
-    b"\x1f\x8b": "packed with gzip; rename it to end in .gz",
-    b"\x28\xb5\x2f\xfd": "packed with zstd; rename it to end in .zst",
-    b"PK\x03\x04": "a zip archive or a workbook; unpack it, or save the sheet as CSV",
-    b"\xfd7zXZ": "packed with xz; unpack it",
-    b"BZh": "packed with bzip2; unpack it",
-    b"PAR1": "a Parquet file; rename it to end in .parquet",
-    b"ARROW1": "an Arrow file; rename it to end in .arrow",
-    b"SQLite format 3": "a database of SQLite; write its rows as JSON Lines",
-    b"<!DOCTYPE": "a web page, not the data; download the file itself",
-    b"<html": "a web page, not the data; download the file itself",
-    b"\xff\xfe": "UTF-16; save it as UTF-8",
-    b"\xfe\xff": "UTF-16; save it as UTF-8",
-    **dict.fromkeys(
-        (b"\x80\x03", b"\x80\x04", b"\x80\x05"), "a pickle, which could run code; write its rows as JSON Lines"
-    ),
-    b"version https://git-lfs": "a pointer of Git LFS, not the file; run `git lfs pull` there",
-}
+# first bytes of files whose names do not say what they are -> what they are, and what to do
+FOREIGN = tomllib.loads(Path(__file__).with_name("foreign.toml").read_text(encoding="utf-8"))
 MAX_CELL = 100_000_000  # characters of one cell, or bytes of one line; Python's own limit is 131,072
 MAX_UNPACKED, MAX_RATIO = 2**30, 100  # bytes of a packed file, or that many times its own
 
@@ -110,10 +94,12 @@ def read_separated(path: Path, *, name: str, separator: str) -> Iterator[Row]:
 def refuse_foreign(path: Path) -> None:
     """DataError: the first bytes of the file are those of another format than its name says."""
     with path.open("rb") as file:
-        begin = file.read(max(map(len, FOREIGN)))
+        begin = file.read(32)
     for magic, what in FOREIGN.items():
-        if begin.startswith(magic) and not what.endswith(f" {path.suffix.lower()}"):
+        if begin.startswith(magic.encode("latin-1")) and not what.endswith(f" {path.suffix.lower()}"):
             raise DataError(f"{path} is {what}")
+    if begin[1:2] == b"\0" and path.suffix.lower() in (".json", ".jsonl", ".csv", ".tsv"):
+        raise DataError(f"{path} is UTF-16 or UTF-32; save it as UTF-8")
 
 
 def _opened(path: Path) -> Any:
@@ -132,7 +118,6 @@ def _opened(path: Path) -> Any:
 
 
 def _lines(file: Any, name: str) -> Iterator[bytes]:
-    """DataError: a line of more than MAX_CELL bytes."""
     for number in itertools.count(1):
         line = file.readline(MAX_CELL + 1)
         if len(line) > MAX_CELL:

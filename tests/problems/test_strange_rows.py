@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.problems.columns import lettered
 from r3_openrlhf.problems.references import as_meant
 from r3_openrlhf.problems.training_file import prepare
 from tests.problems.files import config_for, load, refused
@@ -56,6 +57,14 @@ def asked(n, *more, **fields):
     ]
 
 
+IMAGES = (
+    "<image> %d ",
+    "<img src='%d.png' width='3'> ",
+    r"\includegraphics[scale=2]{%d.pdf} ",
+    "![x](%d) ",
+    "[figure %d] ",
+    "<image_%d>",
+)
 SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said)
     "a passage": (with_each(passage=lambda row, n: f"{n} apples are in a basket."), {}, "data.prompt_template='{passage} {problem}'"),
     "a story of many questions": (with_each(meta=lambda row, n: {"story": f"{n // 8} apples are in a big basket."}), {}, "{meta.story} {problem}"),
@@ -76,7 +85,15 @@ SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said
     "spellings of one number": (with_each(answer=lambda row, n: [row["answer"], f"{row['answer']}.0", f"{row['answer']} keys"]), {}, ""),
     "lists among numbers": (with_each(answer=lambda row, n: [n * n, n + 1] if n % 9 == 0 else n * n + 2), {}, "5 of 40 answers (answer) are several, and each is accepted alone"),
     "judgements": (with_each(answer=lambda row, n: ["Yes", "no", "maybe"][n % 3]), {}, ""),
-    "a placeholder": (with_each(problem=lambda row, n: f"<image> {row['problem']}"), {}, "name an image"),
+    "images in words": (with_each(problem=lambda row, n: IMAGES[n % 6] % n + row["problem"]), {}, "40 of 40 problems name an image"),
+    "a table in lists": (with_each(table=lambda row, n: [["day", "keys"], ["Monday", n]]), {}, "{table} {problem}"),
+    "texts in lists in a structure": (with_each(page=lambda row, n: {"lines": [[f"{n} keys."], ["So."]]}), {}, "{page.lines} {problem}"),
+    "the whole talk beside it": (with_each(talk=lambda row, n: [{"text": f"{row['problem']} We add {n}."}]), {}, ""),
+    "a call of a speaker": (with_each(problem=lambda row, n: f"Instruct: {row['problem']}\nOutput:"), {}, "40 of 40 problems end with 'Output:'"),
+    "a tag where the answer begins": (with_each(problem=lambda row, n: f"<u_1>{row['problem']}<u_2>"), {}, "end with '<u_2>'"),
+    "an order with a colon": (with_each(problem=lambda row, n: f"{row['problem']} Give the sum of {n}:"), {}, ""),
+    "marks of HTML": (with_each(problem=lambda row, n: f"Is {n} &lt; 9?<br>{row['problem']}"), {}, "have tags or entities of HTML"),
+    "an answer in the formula": ([{"problem": f"Solve (x-{n})(x-{n + 1})=0 for x.", "answer": n} for n in range(30, 70)], {}, ""),
     "an address of an image": (with_each(pic=lambda row, n: f"https://x.org/{n}.jpg?size=2"), {}, "the column pic of 40"),
     "an image in base64": (with_each(pic=lambda row, n: f"iVBORw0KGgo{n}"), {}, "the column pic of 40"),
     "a flag of the split": (with_each(is_test=lambda row, n: n % 4 == 0), {}, "10 of the first 40 rows call themselves test"),
@@ -104,6 +121,11 @@ SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said
 }  # fmt: skip
 REFUSED = {  # kind -> (rows, a part of the sentence)
     "places": (with_each(problem=lambda row, n: f"{row['problem']}\n(A) {n}x\n(B) {n}y\n(C) {n}z", answer=lambda row, n: n % 3), "places of options"),
+    "places of columns": (with_each(**{f"op{letter}": lambda row, n: f"x {n}" for letter in "abcd"}, answer=lambda row, n: n % 4),
+                          "prompt_template='{problem} (0) {opa} (1) {opb} (2) {opc} (3) {opd}'"),
+    "places of words in it": (with_each(option1=lambda row, n: "keys", option2=lambda row, n: "Ida", answer=lambda row, n: 1 + n % 2), "(1) {option1} (2) {option2}"),
+    "letters of columns": (with_each(A=lambda row, n: n, B=lambda row, n: n + 1, C=lambda row, n: 2, answer=lambda row, n: "ABC"[n % 3]), "{problem} (A) {A} (B) {B} (C) {C}"),
+    "messages as Python prints them": (with_each(problem=lambda row, n: str(asked(n))), "what Python prints of messages"),
     "rates": (with_each(answer=lambda row, n: f"{n % 17}/16"), "count successes in 16 tries"),
     "successes in words": (with_each(answer=lambda row, n: f"pass: {n % 9}/8 runs"), "count successes in 8 tries"),
     "questions on passages": (with_each(problem=lambda row, n: f"How many are in box {n // 8}?", passage=lambda row, n: f"Of {n} pens some are red."), "can be used, so repair them or name other columns; texts of passage are not in the prompt"),
@@ -125,6 +147,22 @@ def test_a_strange_row_is_refused(kind, tmp_path):
     rows, words = REFUSED[kind]
     with refused(DataError, words):
         load(tmp_path, rows)
+
+
+@pytest.mark.parametrize("page", ["cp1251", "cp1252", "cp866", "koi8_r", "gbk", "cp1253"])
+def test_letters_that_another_code_page_made_are_named(page, tmp_path):
+    """Law: bytes of UTF-8 that were read in a code page are named, and the letters themselves are not."""
+    for text in ("Сколько книг у него сейчас", "Πόσα βιβλία", "你好世界今天天气很好"):
+        torn = text.encode().decode(page, "replace").encode("utf-8", "replace").decode()
+        for words, is_torn in ((text, False), (torn, True)):
+            rows = with_each(problem=lambda row, n, words=words: f"{words} {row['problem']}")
+            found = [one.sentence for one in load(tmp_path, rows).findings]
+            assert ["of another encoding" in sentence for sentence in found] == [True] * is_torn, words
+
+
+def test_options_are_listed_by_their_letters():
+    for cell in ({"A": "x", "B": "y"}, {"label": ["A", "B"], "text": ["x", "y"]}, ["x", "y"], [{"key": "A", "value": "x"}, {"key": "B", "value": "y"}]):  # fmt: skip
+        assert lettered(cell) == lettered(json.dumps(cell)) == "(A) x\n(B) y", cell
 
 
 def test_another_column_is_filled_into_the_prompt(tmp_path, byte_tokenizer):
@@ -179,6 +217,7 @@ LFS = ("a.jsonl", "a.csv", "a.parquet", "A.PARQUET", "a.arrow")
         ("a.jsonl", gzip.compress(b"{}", mtime=0), "is packed with gzip; rename it to end in .gz"),
         *((name, b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS") for name in LFS),
         ("a.jsonl", json.dumps(ROWS[0]).encode("utf-16"), "is UTF-16; save it as UTF-8"),
+        ("a.jsonl", json.dumps(ROWS[0]).encode("utf-16-le"), "is UTF-16 or UTF-32; save it as UTF-8"),
         ("a.jsonl", b"PAR1", "is a Parquet file; rename it to end in .parquet"),
         ("a.csv", b"problem;answer\n1;2\n", "has ';' between its columns, not ','"),
         ("a.json", json.dumps({"train": ROWS, "test": ROWS[:2]}).encode(), "one object of train, test, each of which holds rows"),
