@@ -22,28 +22,18 @@ time.time = lambda: _time() + {seconds} * (next(_calls) % 2)
 time.time_ns = lambda: _time_ns() + {seconds} * 10**9 * (next(_calls) % 2)
 """  # in every process of the program, from call to call: Python imports it when it starts
 PROGRAM = """
-import asyncio, os, sys, time
+import sys, time
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.method.history import HistoryStore
+from tests.rewards.graders import graded, request
 
-def request(answer):
-    return GradeRequest(response=rf"\\boxed{{{answer}}}", references=("x^2-1",), task="math", num_tokens=9, truncated=False)
-
-async def run():
-    grader = make_grader(RewardConfig(num_workers=1, timeout_s=20.0))
-    try:
-        grades = await asyncio.gather(*(grader.grade(request(answer)) for answer in ("(x-1)(x+1)", "x^2", "x^2-1")))
-    finally:
-        grader.close()
-    for opened in (1, 2):  # the store that the first one left can be opened again
-        with HistoryStore.open(sys.argv[1]) as store:
-            store.commit_step(opened, 1, [])
-    years = {time.gmtime(time.time()).tm_year for _ in range(2)}
-    print(len(years), *(grade.verdict.value for grade in grades))
-
-asyncio.run(run())
+requests = [request(rf"\\boxed{{{answer}}}", "x^2-1") for answer in ("(x-1)(x+1)", "x^2", "x^2-1")]
+grades = graded(RewardConfig(num_workers=1, timeout_s=20.0), requests)
+for opened in (1, 2):  # the store that the first one left can be opened again
+    with HistoryStore.open(sys.argv[1]) as store:
+        store.commit_step(opened, 1, [])
+years = {time.gmtime(time.time()).tm_year for _ in range(2)}
+print(len(years), *(grade.verdict.value for grade in grades))
 """
 
 
