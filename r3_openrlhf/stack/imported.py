@@ -86,16 +86,20 @@ def rows_to_begin_with(config: R3Config, run: RunDirectory) -> tuple[list[Rollou
 
 def measured(
     config: R3Config, rows: Sequence[Rollout], logprobs: Sequence[np.ndarray]
-) -> tuple[list[Rollout], str, dict[str, float]]:
+) -> tuple[list[Rollout], str, dict[str, list[float]]]:
     """Return the rows with their log-probs under the first policy, float32 [response tokens] each,
     without those that it finds too unlikely (replay.imported.min_logprob); a sentence for the first
-    page; uid -> mean log-prob of those set aside.
+    page; uid -> mean log-probs of its rows that are set aside.
 
     TrainingStopped: none is left, or a foreign style would enter an update that nothing bounds."""
     settings = config.replay.imported
     means = [float(found_T.mean(dtype=np.float64)) for found_T in logprobs]
-    kept = [i for i, mean in enumerate(means) if settings.min_logprob is None or mean >= settings.min_logprob]
-    aside = {rows[i].uid: round(mean, 3) for i, mean in enumerate(means) if i not in set(kept)}
+    kept, aside = list[int](), dict[str, list[float]]()
+    for i, mean in enumerate(means):
+        if settings.min_logprob is None or mean >= settings.min_logprob:
+            kept.append(i)
+        else:
+            aside.setdefault(rows[i].uid, []).append(round(mean, 3))
     sentence = (
         f"imported successes have {np.mean(means):.2f} nats a token under the first policy, those shown "
         f"{', '.join(f'{mean:.2f}' for mean in means[:3])} (its own rows: minus fresh/entropy); {len(means) - len(kept)} of "
@@ -114,7 +118,7 @@ def measured(
     return [replace(rows[i], response_logprobs=logprobs[i]) for i in kept], sentence, aside
 
 
-def write_beginning(config: R3Config, run: RunDirectory, sentences: list[str], aside: dict[str, float]) -> None:
+def write_beginning(config: R3Config, run: RunDirectory, sentences: list[str], aside: dict[str, list[float]]) -> None:
     """Keep in imported.json how the run began, and add it to the first page."""
     digest = None if config.history.start is None else _record(config)["digest"]
     facts = {"digest": digest, "set_aside": aside, "sentences": sentences}

@@ -142,7 +142,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         those that it finds itself (rollout.collect.share); train on both (warm_start). A checkpoint of
         step 0 keeps what took tokens."""
         config, generator, actors = self.config, self.samples_generator, self.actor_model_group
-        rows, sentences, aside = list[Rollout](), list[str](), dict[str, float]()
+        rows, sentences, aside = list[Rollout](), list[str](), dict[str, list[float]]()
         if config.history.start is not None:
             rows, _ = rows_to_begin_with(config, self.run)
             rows, sentence, aside = measured(config, rows, logprobs_of(actors, rows))

@@ -125,6 +125,9 @@ def test_a_run_begins_with_what_its_first_policy_could_say(config, tmp_path):
     assert json.loads(run.first_page.read_text())["imported"][-1] == sentence
     with pytest.raises(TrainingStopped, match="2 of 2 are below replay.imported.min_logprob=-4.0 .* none is left"):
         begin(config, run, tokenizer, mean=-5.0)
+    values = [np.full(one.num_tokens, mean, np.float32) for one, mean in zip(kept * 2, (-1, -5, -2, -6), strict=True)]
+    rows, _, aside = measured(config, kept * 2, values)
+    assert ([one.uid for one in rows], aside) == ([kept[0].uid] * 2, {kept[1].uid: [-5.0, -6.0]})
     settings = config.replay.imported
     settings.min_logprob, settings.warm_start = None, 3  # nothing would bound it
     with pytest.raises(TrainingStopped, match=r"2 imported successes are below -4.0 .*foreign=true if you mean it"):

@@ -24,7 +24,7 @@ from r3_openrlhf.runs import group_report, report
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.view.app import create_app
-from r3_openrlhf.view.group_page import group_page, tokens_page
+from r3_openrlhf.view.group_page import group_page, step_page, tokens_page
 from r3_openrlhf.view.health import CHECKS
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.problem_page import problem_page
@@ -55,11 +55,15 @@ def test_a_row_from_elsewhere_names_its_origin_wherever_it_is_shown(tmp_path):
         story.history.commit_step(0, 1, [replace(success, context=Context.IMPORTED, origin="teacher T")])
         story.skill[label.uid] = -99.0
         story.step()
+        story.asked = lambda: [(label, Context.HINT, story.prompt(label.problem))]
+        story.step()
     run.first_page.write_text(json.dumps({"imported": ["1 success (teacher T)", "correct: its text"]}))
     library, group = Library([run.path]), ("run", 1, "plain", label.uid)
     pages = [group_page(library, *group), tokens_page(library, *group, 8), problem_page(library, "run", label.uid)]
     pages += [group_report.group_page(run, uid=label.uid, step=1, width=99), *report.summary(run)["begun_with"]]
     assert all("teacher T" in page and "step 0" not in page for page in pages) and len(pages) == 5
+    for page in (step_page(library, "run", 2), problem_page(library, "run", label.uid)):
+        assert '<span class="tag">hint</span>' in page  # else its successes are a solved problem's
 
 
 def test_a_group_by_hand():
