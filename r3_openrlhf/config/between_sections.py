@@ -230,6 +230,9 @@ _CONDITIONS: dict[str, tuple[Condition, dict[str, Condition]]] = {
         "advantages": lambda c: c.algorithm.own_advantages,
     }),
     "mechanisms": (_always, {"unknown": _unknown_mechanisms, "keys": lambda c: _first(_keys_of_others(c))}),
+    "rehearsal": (lambda c: "replay" in c.algorithm.mechanisms, {
+        "until": lambda c: c.replay.rehearse.until is not None and not c.replay.rehearse.share,
+    }),
     "collection": (lambda c: c.rollout.collect.share, {
         "budget": lambda c: c.train.max_generated_tokens is None,
         "ahead": lambda c: c.is_async,
