@@ -10,7 +10,7 @@ from pytest import approx
 from r3_openrlhf.comparison.arms import compare
 from r3_openrlhf.comparison.intervals import SeedEstimate
 from r3_openrlhf.comparison.runs import read_run
-from r3_openrlhf.comparison.table import comparison_table
+from r3_openrlhf.comparison.table import comparison_table, table_rows
 from r3_openrlhf.method.errors import R3Error
 from tests.comparison.synthetic import evaluation_of, metrics_of, write_run
 
@@ -86,11 +86,14 @@ def test_groups_that_dynamic_sampling_dropped_were_sampled(tmp_path):
     """Eight mixed groups are trained on; for them twelve collapsed ones were dropped: 8 of 20 are effective."""
     kept = {"all_correct": 0.0, "none_correct": 0.0, "mixed": 8.0, "collapsed_before": 0.0, "collapsed_after": 0.0}
     groups = {f"r3/groups/{key}": value for key, value in kept.items()}
-    metrics = [metrics_of(step, **groups, **{"r3/filter/dropped_groups": 12.0}) for step in (1, 2, 3, 4)]
+    more = {"r3/filter/dropped_groups": 12.0, "warm_start_tokens_total": 7.0}
+    metrics = [metrics_of(step, **groups, **more) for step in (1, 2, 3, 4)]
     comparison = compare([read_run(write_run(tmp_path / "dapo", arm="dapo", metrics=metrics))])
     for quantity in ("effective_before", "effective_after"):
         assert estimate_of(comparison, "dapo", quantity).mean == approx(0.4)
     assert estimate_of(comparison, "dapo", "dropped_per_step").mean == approx(12)
+    assert estimate_of(comparison, "dapo", "warm_start_tokens").mean == 7
+    assert not any("for successes" in row[0] for row in table_rows(comparison))  # no run collected any
 
 
 def test_a_run_that_does_not_count_its_tokens_says_nothing_of_them(tmp_path, runs):
