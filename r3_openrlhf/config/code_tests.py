@@ -26,7 +26,7 @@ MAX_CHARS = 4_000_000  # of one problem's tests, as a reward server takes them
 MAX_TESTS = 1000
 # What programs and tests import besides the standard library. Not all that is installed: some packages hold the answers of benchmarks
 PACKAGES = tuple("numpy scipy pandas sympy mpmath networkx sortedcontainers dateutil pytz six regex tzdata".split())
-OF_PYTEST = frozenset({"raises", "approx", "mark"})  # rewards/code/pytest_stand_in.txt, which tests import
+OF_PYTEST = frozenset({"raises", "approx", "mark", "param"})  # rewards/code/pytest_stand_in.txt, which tests import
 
 
 class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

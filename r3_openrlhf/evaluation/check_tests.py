@@ -101,6 +101,5 @@ def solutions_of(row: dict[str, Any]) -> list[str]:
         pairs = zip(cell.get("language") or [], cell.get("solution") or [], strict=False)
         cell = [text for language, text in pairs if str(language).lower() in PYTHON]
     texts = [text for text in ([cell] if isinstance(cell, str) else cell or []) if isinstance(text, str)]
-    return [
-        text if statements(text) is not None else f"{row.get('prompt', '')}{text}" for text in texts[:MOST_SOLUTIONS]
-    ]
+    prompt = row.get("prompt", "")
+    return [text if statements(text) is not None else f"{prompt}{text}" for text in texts[:MOST_SOLUTIONS]]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 SHOWN = 10  # examples of each kind
 MAX_CHARS = 110
-BATCH = 2000  # requests that wait at once
 
 
 class Attempt(NamedTuple):
@@ -95,19 +94,14 @@ def attempt_all(labels: Sequence[Label], grading: Grading) -> list[Attempt]:
     """Grade references and attacks."""
     from r3_openrlhf.evaluation.attacks.generate import attacks_on
 
-    responses: list[tuple[Label, str, str]] = []
-    for label in labels:
-        task = TASKS[label.task]
-        if label.references and not task.runs_programs:
-            responses.append((label, "", task.answer_form % label.references[0]))
-        responses += [(label, family, response) for family, response in attacks_on(label)]
-    attempts = []
+    attempts: list[Attempt] = []
     with grading:
-        for start in range(0, len(responses), BATCH):
-            batch = responses[start : start + BATCH]
-            requests = [
-                grading.request(label, text, num_tokens=len(text), truncated=False) for label, _, text in batch
-            ]
-            grades = zip(batch, grading.grade(requests), strict=True)
-            attempts += [Attempt(*response, grade.verdict, grade.reason) for response, grade in grades]
+        for label in labels:
+            task = TASKS[label.task]
+            tried = list(attacks_on(label))
+            if label.references and not task.runs_programs:
+                tried.insert(0, ("", task.answer_form % label.references[0]))
+            requests = [grading.request(label, text, num_tokens=len(text), truncated=False) for _, text in tried]
+            grades = zip(tried, grading.grade(requests), strict=True)
+            attempts += [Attempt(label, *response, grade.verdict, grade.reason) for response, grade in grades]
     return attempts

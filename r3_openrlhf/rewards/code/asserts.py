@@ -8,15 +8,18 @@ of a test is shown to an object that is not of a class the tests ask for. Standa
 from __future__ import annotations
 
 import builtins
+import collections
 import contextlib
 import functools
 import importlib
 import io
+import itertools
 import json
 import sys
+import threading
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,9 @@ from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
 NAME = "solution.py"  # of the program, in its exceptions
 _PYTEST = Path(__file__).with_name("pytest_stand_in.txt").read_text("utf-8")  # no program can import the package
 MAX_MESSAGE_BYTES = 2**27  # both ends have a limit of memory and of time as well
-_MUTABLE = (list, dict, set, bytearray)
+MAX_SHARED_CHARS = 1000  # of data that both ends go on to share after the call that it was in
+_SHARED = '{"shared": ['
+_MUTABLE = (list, dict, set, bytearray, collections.deque)
 
 
 def _specials(names: str, *, prefixes: Sequence[str] = ("",)) -> frozenset[str]:
@@ -45,17 +50,11 @@ _OTHERS = _specials(
 _SPECIALS = _COMPARISONS | _OPERATORS | _CHECKS | _OTHERS
 # with these an object that is no data could pass for a value that it does not have
 _CLAIMS = _specials("len contains")
-_READABLE = _specials("name doc module annotations")
+_READABLE = _specials("name qualname doc module annotations")
 # of the tests' objects: modules and frames lead anywhere, the others have nothing but a call or the next item
 _HIDDEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType)
-_CLOSED = (
-    types.FunctionType,
-    types.MethodType,
-    types.BuiltinFunctionType,
-    types.GeneratorType,
-    types.CoroutineType,
-    type,
-)
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+_CLOSED = (*_FUNCTIONS, types.GeneratorType, types.CoroutineType, type)
 
 
 def failure(error: BaseException) -> tuple[str, str]:
@@ -85,42 +84,55 @@ class Peer:
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._stand_ins: dict[tuple[int, bool], Any] = {}
+        self._shared: dict[int, list[Any]] = {}  # number -> data that both ends have, and its text as both know it
+        self._unused = itertools.count(1 + guards, 2)  # numbers; the other end's are even where these are odd
+        self._lock = threading.RLock()
+        self._depth = 0
 
     def ask(self, operation: str, *arguments: Any) -> Any:
         """Return what the other side answers. It may ask in between.
 
         Raises:
             BaseException: the type that the other side raised, or a stand-in. ProgramGone."""
-        self._send({"ask": operation, "arguments": [self._write(argument) for argument in arguments]})
-        while "ask" in (message := self._receive()):
-            self._answer(message)
-        if message["printed"]:
-            sys.stdout.write(message["printed"])
-        if "error" in message:
-            error = self._exception(message)
-            if isinstance(error, StopIteration) and "__next__" not in arguments:
-                raise RuntimeError("it raised StopIteration") from None  # which would end a loop of the test
-            raise error
-        for argument, changed in zip(arguments, message["changed"], strict=False):
-            if changed:
-                _replace(argument, self._read(changed))
-        return arguments[1][message["same"]] if "same" in message else self._read(message["value"])
+        with self._lock, self._exchange():
+            self._send({"ask": operation, "arguments": [self._write(argument) for argument in arguments]})
+            while "ask" in (message := self._receive()):
+                self._answer(message)
+            if message["printed"]:
+                sys.stdout.write(message["printed"])
+            if "error" in message:
+                error = self._exception(message)
+                if isinstance(error, StopIteration) and arguments[1:2] != ("__next__",):
+                    raise RuntimeError("it raised StopIteration") from None  # which would end a loop of the test
+                raise error
+            return self._read(message["value"])
+
+    @contextlib.contextmanager
+    def _exchange(self) -> Iterator[None]:
+        """First forget what is too large to be compared each time, or old and not in use here."""
+        room = MAX_SHARED_CHARS
+        for place, number in enumerate(reversed([*self._shared] if not self._depth else [])):
+            known = self._shared[number]
+            room -= len(known[1]) + 50
+            if room < 0 or place > 2 and sys.getrefcount(known[0]) < 3:
+                del self._shared[number]
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
 
     def _answer(self, request: Any) -> None:
         answer: dict[str, Any] = {}
         try:
-            arguments = [self._read(text) for text in request["arguments"]]
-            if request["ask"] in self._operations:
-                value = self._operations[request["ask"]](*arguments)
-            else:
-                self._check_use(*arguments[:2])
-                value = _USES[request["ask"]](*arguments)
-            written = [self._write(argument) if _has_mutable(argument) else "" for argument in arguments]
-            changes = zip(written, request["arguments"], strict=True)
-            answer["changed"] = ["" if new == old else new for new, old in changes]
-            given = arguments[1] if request["ask"] == "call" else []
-            same = [i for i, argument in enumerate(given) if argument is value and isinstance(value, _MUTABLE)]
-            answer |= {"same": same[0]} if same else {"value": self._write(value)}
+            with self._exchange():
+                arguments = [self._read(text) for text in request["arguments"]]
+                if request["ask"] in self._operations:
+                    value = self._operations[request["ask"]](*arguments)
+                else:
+                    self._check_use(*arguments[:2])
+                    value = _USES[request["ask"]](*arguments)
+            answer = {"value": self._write(value)}
         except ProgramGone:
             raise
         except BaseException as error:  # whatever it is, the other side is told what kind
@@ -131,8 +143,8 @@ class Peer:
         """Refuse what the program was not given, and what leads from there to the tests."""
         if self.guards and id(value) not in self._numbers:
             raise TypeError("no object of the tests")
-        if self.guards and isinstance(name, str) and name not in _SPECIALS:
-            if name.startswith("_") or isinstance(value, _CLOSED):
+        if self.guards and isinstance(name, str) and name not in _SPECIALS | _READABLE:
+            if name.startswith(("_", "assert")) or isinstance(value, _CLOSED):
                 raise AttributeError(name)
 
     def _told(self, error: BaseException) -> dict[str, Any]:
@@ -155,11 +167,29 @@ class Peer:
         vars(error)["of_program"] = str(message.get("detail", ""))[:200]
         return error
 
-    def _write(self, value: object) -> str:
+    def _text(self, value: object) -> str:
         return encode(value, exact=True, of_object=self._described, max_bytes=MAX_MESSAGE_BYTES)
 
+    def _write(self, value: object) -> str:
+        """Write a value; data that can change is from now on the same at both ends."""
+        text = self._text(value)
+        if not _has_mutable(value):
+            return text
+        known = (number for number, (data, _) in self._shared.items() if data is value)
+        number = next(known, None) or next(self._unused)
+        self._shared[number] = [value, text]
+        return f"{_SHARED}{number}, {text}]}}"
+
     def _read(self, text: str) -> Any:
-        return decode(text, of_object=self._object, max_bytes=MAX_MESSAGE_BYTES)
+        if not text.startswith(_SHARED):
+            return decode(text, of_object=self._object, max_bytes=MAX_MESSAGE_BYTES)
+        number, _, text = text[len(_SHARED) : -2].partition(", ")
+        value = decode(text, of_object=self._object, max_bytes=MAX_MESSAGE_BYTES)
+        known = self._shared.setdefault(int(number), [value, text])
+        if known[0] is not value:
+            _replace(known[0], value)
+            known[1] = text
+        return known[0]
 
     def _described(self, value: Any) -> list[object]:
         """Give an object of this process a number, and say what the other process can do with it."""
@@ -203,7 +233,13 @@ class Peer:
         key = stub._Stub__number, True
         return self._stand_ins.setdefault(key, _stub_class(name, tuple(specials), False)(self, key[0], known))
 
-    def _send(self, message: object) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
+        changes = message["changes"] = list[Any]()
+        for number, known in self._shared.items():
+            with contextlib.suppress(NotPlain):
+                if (text := self._text(known[0])) != known[1]:
+                    known[1] = text
+                    changes.append([number, text])
         try:
             self._connection.send_bytes(json.dumps(message).encode())
         except OSError as error:
@@ -211,9 +247,14 @@ class Peer:
 
     def _receive(self) -> Any:
         try:
-            return json.loads(self._connection.recv_bytes(2 * MAX_MESSAGE_BYTES))
-        except (OSError, EOFError, ValueError, RecursionError) as error:  # it has ended, or its answer is no data
+            message = json.loads(self._connection.recv_bytes(2 * MAX_MESSAGE_BYTES))
+            for number, text in message["changes"]:
+                if number in self._shared:
+                    self._read(f"{_SHARED}{number}, {text}]}}")
+        # it has ended, or its answer is no data
+        except (OSError, EOFError, ValueError, TypeError, LookupError, RecursionError) as error:
             raise ProgramGone(type(error).__name__) from error
+        return message
 
 
 def _has_mutable(argument: object) -> bool:
@@ -232,9 +273,9 @@ def _replace(argument: Any, changed: Any) -> None:
                 _replace(item, new)
             elif isinstance(argument, list):
                 argument[place] = new
-    elif isinstance(argument, (dict, set)):
+    elif isinstance(argument, (dict, set, collections.deque)):
         argument.clear()
-        argument.update(changed)
+        (argument.extend if isinstance(argument, collections.deque) else argument.update)(changed)
     elif not isinstance(argument, tuple):
         argument[:] = changed
 
@@ -281,9 +322,9 @@ def _forwarded(special: str, guards: bool) -> Any:
         makes = special in _OPERATORS and not guards
         if special == "__call__":
             makes = "_Stub__makes" in self.__dict__
-            result = peer.ask("call", self, list(arguments), keywords)
+            result = peer.ask("call", self, tuple(keywords), *keywords.values(), *arguments)
         else:
-            result = peer.ask("special", self, special, list(arguments), keywords)
+            result = peer.ask("special", self, special, *arguments)
         return peer.trusted(result) if makes and peer.guards and isinstance(result, Stub) else result
 
     return method
@@ -295,8 +336,8 @@ async def _awaited(peer: Peer, stub: Stub) -> Any:
 
 # What one end does with objects of the other one
 _USES: dict[str, Callable[..., Any]] = {
-    "call": lambda function, arguments, keywords: function(*arguments, **keywords),
-    "special": lambda value, name, arguments, keywords: getattr(type(value), name)(value, *arguments, **keywords),
+    "call": lambda function, names, *given: function(*given[len(names) :], **dict(zip(names, given, strict=False))),
+    "special": lambda value, name, *arguments: getattr(type(value), name)(value, *arguments),
     "attribute": getattr,
     "set attribute": setattr,
 }
@@ -398,4 +439,4 @@ def _share_seeds(peer: Peer) -> None:
 
 def _seed_both(peer: Peer, name: str, seed: Callable[..., object], *arguments: Any) -> None:
     seed(*arguments)
-    peer.ask("seed", name, list(arguments))
+    peer.ask("seed", name, arguments)

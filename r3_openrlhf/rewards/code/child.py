@@ -51,6 +51,7 @@ def run(barriers: Barriers, of_compiler: Barriers) -> None:
     os.closerange(keep + 1, 4096)
     if job["kind"] == "program" and job["command"]:
         _become(job)
+    threading.stack_size(THREAD_STACK_BYTES)
     _KINDS[job["kind"]](job)
     os._exit(0)
 
@@ -103,7 +104,6 @@ def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
     module.__file__ = NAME
     module.__builtins__ = builtins  # type: ignore[attr-defined]
     sys.modules[name] = module
-    threading.stack_size(THREAD_STACK_BYTES)
     sys.argv = sys.orig_argv = [NAME]
     linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]

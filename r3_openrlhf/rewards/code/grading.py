@@ -102,9 +102,8 @@ def _graded(
     tests, pairs = _pairs(reference)
     again = functools.partial(run, _whole(program, tests.preamble), limits=limits, language=language)
     passed, is_absent, reason = 0, False, ""
-    for number, (outcome, (call, expected)) in enumerate(
-        zip(again([call for call, _ in pairs]), pairs, strict=False), 1
-    ):
+    outcomes = zip(again([call for call, _ in pairs]), pairs, strict=False)
+    for number, (outcome, (call, expected)) in enumerate(outcomes, 1):
         holds = None if outcome.status == "unavailable" else False
         if outcome.status == "finished":
             holds = _is_right(tests, call, expected, outcome, again, run)

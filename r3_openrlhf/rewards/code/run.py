@@ -233,19 +233,15 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         if call.test is not None and call.function is None:
             return self._run_test(program, call, limits, limit_s)
         job: dict[str, Any] = {"kind": "program", "program": program}
+        is_of_test = call.test is not None
         if call.function is not None:
             try:
                 arguments = encode(list(call.arguments), exact=True, max_bytes=MAX_INPUT_BYTES)
             except NotPlain as error:
                 return Outcome(status="unavailable", detail=f"the arguments have {error}"), 0.0
-            job |= {
-                "kind": "function",
-                "function": call.function,
-                "arguments": arguments,
-                "exact": call.test is not None,
-            }
+            job |= {"kind": "function", "function": call.function, "arguments": arguments, "exact": is_of_test}
         # what a row calls by name may lack imports, as the editor of its contest has them
-        child = self._fork(job | {"usual_names": call.test is None}, call.stdin or "", limits, limit_s)
+        child = self._fork(job | {"usual_names": not is_of_test}, call.stdin or "", limits, limit_s)
         self._watch([child], limits)
         return self._outcome(child, job["kind"], limits), child.clock.seconds()
 
@@ -365,10 +361,8 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             # by the limit, or by a kernel short of memory
             status = "timeout" if cpu_s >= limits.seconds_per_test else "unavailable"
         if not status and code < 0:
-            status, detail = (
-                "crashed",
-                next((known.name for known in signal.Signals if known == -code), f"signal {-code}"),
-            )
+            status = "crashed"
+            detail = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
         if not status:
             status, detail, value = _said(child.files["result"], kind, code)
         return Outcome(status=status, stdout=stdout, value=value, detail=detail, cpu_s=cpu_s)

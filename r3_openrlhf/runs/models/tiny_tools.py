@@ -45,6 +45,5 @@ def draw_example(rng: random.Random) -> Example:
         return word_problem(terms), f"\\boxed{{{sum(numbers) + rng.choice((-2, -1, 0, 1, 2))}}}"
     copied = [number + (rng.random() < SLIP_RATE) for number in numbers]
     code = "+".join(map(str, copied))
-    return word_problem(
-        terms
-    ), f"```python\nprint({code})\n```\n```output\n{sum(copied)}\n```\n\\boxed{{{sum(copied)}}}"
+    answer = f"```output\n{sum(copied)}\n```\n\\boxed{{{sum(copied)}}}"
+    return word_problem(terms), f"```python\nprint({code})\n```\n{answer}"
