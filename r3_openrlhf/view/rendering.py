@@ -22,7 +22,7 @@ DASH = "–"  # where there is no value
 SIGNS = {Verdict.CORRECT: "✓", Verdict.WRONG: "✗", Verdict.UNGRADED: "?"}
 CHIP_WIDTH = 18  # pixels, the gap to the next one included
 BAR_HEIGHT = 5.5  # pixels of |A| = 1; bars end at |A| = 2
-_ROW = re.compile(r"^\| (?P<first>.+?) \| (?P<second>.+) \|$", re.MULTILINE)
+_ROW = re.compile(r"^- (?P<first>.+?): (?P<second>.+)$", re.MULTILINE)
 _NAME = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 
@@ -173,8 +173,8 @@ def glossary() -> dict[str, str]:
 
 def _rows(part: int) -> list[re.Match[str]]:
     text = Path(__file__).with_name("metrics.md").read_text(encoding="utf-8").split("\n## Glossary\n")[part]
-    return [row for row in _ROW.finditer(text) if not row["first"].startswith(("---", "Key", "Word"))]
+    return list(_ROW.finditer(text))
 
 
 def _plain(text: str) -> str:
-    return _LINK.sub(r"\1", text).replace("`", "").replace("\\|", "|")
+    return _LINK.sub(r"\1", text).replace("`", "")
