@@ -3,6 +3,7 @@
 import base64
 import json
 import pickle
+import re
 import tempfile
 import zlib
 from pathlib import Path
@@ -70,7 +71,9 @@ def outcome(name: str, directory: Path) -> str:
     try:
         problems = load(name, directory, **keys)
     except DataError as refusal:
-        said = str(refusal).replace(f"data.path {directory / 'train.jsonl'}", "data.path ...")
+        said = re.sub(", like '[^']*'", "", str(refusal)).replace(
+            f"data.path {directory / 'train.jsonl'}", "data.path ..."
+        )
         return f"refused: {said}"
     (counts,) = problems.sources
     how = [f"`{counts.problem_key}`, `{counts.answer_key}`"]
