@@ -34,6 +34,7 @@ from r3_openrlhf import ConfigError, Context, uid_of  # noqa: E402
 from r3_openrlhf.method.types import HardBy  # noqa: E402
 from r3_openrlhf.verl import R3PPOTrainer  # noqa: E402
 from tests.ports.trl_runs import tokenizer  # noqa: E402
+from tests.tables import tables_beside  # noqa: E402
 
 GROUP, LIMIT, END = 4, 3, 13
 BASE = [
@@ -218,17 +219,7 @@ def test_the_command_of_the_example_is_taken():
     assert made.r3.settings.replay.k == 2 and made.correct_from == 1.0 and len(overrides) > 12
 
 
-REFUSED = {
-    "algorithm.adv_estimator=grpo": "algorithm.adv_estimator=grpo; use r3",
-    "actor_rollout_ref.rollout.calculate_log_probs=false": "calculate_log_probs=False; the history stores them",
-    "actor_rollout_ref.actor.clip_ratio_c=5": "actor.clip_ratio_c=5; here r3.replay.dual_clip=2.5 sets it",
-    "r3.replay.dual_clip=null": "r3.replay.dual_clip=null; verl's loss always has a bound",
-    "distillation.enabled=true": "distillation.enabled; stored rows have no log-probs of a teacher",
-    "r3.replay.mode=add": "r3.replay.mode=add; use replace, verl fills up mini-batches",
-    "r3.replay.k=4": "r3.replay.k=4 with rollout.n=4; use less",
-    "+r3.replay.rehearse.share=0.5": "r3.replay.rehearse",
-    "algorithm.use_kl_in_reward=true": "algorithm.use_kl_in_reward; use actor_rollout_ref.actor.use_kl_loss",
-}
+REFUSED = tables_beside(__file__)["refused"]
 
 
 @pytest.mark.parametrize("override", REFUSED)

@@ -13,31 +13,11 @@ import tests.stack.cpu_only  # noqa: F401
 from r3_openrlhf.operations.store.verification import verify
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.stack.training import ROOT, lines, rollouts_of, train
+from tests.tables import tables_beside
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 SHARE = 0.125  # rehearsed rows, as a share of the sampled rows of a step
-EVERYTHING = (
-    "reflection.threshold=2",  # every problem is hard
-    "reflection.max_share=0.25",
-    "train.inner_epochs=2",
-    "train.num_epochs=20",
-    "train.max_steps=8",
-    "train.zero_stage=3",
-    "train.kl_coef=0.001",
-    "train.learning_rate=1e-3",
-    "replay.include_reflection=true",
-    "replay.recall_failures=false",
-    f"replay.rehearse.share={SHARE}",
-    "ranking.score=logprob",
-    "advantage.success_scale=3",
-    "checkpoint.save_steps=4",
-    "stop.max_abs_logprob_gap=0.03",  # and ten times that at the 99th percentile; a stale layer shows a mean of 0.07
-    # 15 problems in batches of 6, 7 responses for each: the third step has an odd number of rows, and nothing can be recalled yet
-    "rollout.batch_size=6",
-    "rollout.n_samples_per_prompt=7",
-    "data.max_samples=15",
-    "train.micro_batch_size=7",
-)
+EVERYTHING = tables_beside(__file__)["everything"]
 STALE_FROM = 5  # weight syncs of this step and later ones are thrown away
 
 

@@ -14,28 +14,15 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.rewards.probe import probe_rewards
 from tests.answering import answering
+from tests.tables import tables_beside
 from tests.works_with import rows_of
 
 MODULE = Path(__file__).with_name("users_rewards.txt").read_text()
 ROW = {"problem": "8 * 9", "answer": "72", "solution": "72", "weight": 0.5, "data_source": "made/up"}
+TABLES = tables_beside(__file__)
 MESSAGES = {"prompt": [{"role": "user", "content": "8 * 9"}]}
 
-# kind -> settings, further columns of the row
-REWARDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "a function of a response and a reference": ({"function": "my_rewards.py:is_right"}, {}),
-    "partial credit and negative rewards, with the row's columns": ({"function": "my_rewards.py:partly", "correct_from": 0.5}, {}),
-    "several with weights, the built-in grader among them": ({"functions": ["data.task", "my_rewards.py:tagged"], "weights": [1.0, 0.25]}, {}),
-    "a judge behind an OpenAI-compatible server": ({"function": "my_rewards.py:judged"}, {}),
-    "a function of the whole group": ({"function": "my_rewards.py:ranked"}, {}),
-    "a class with arguments": ({"function": "my_rewards.py:Judge", "function_args": {"weight": 2}}, {}),
-    "TRL `reward_funcs` of texts": ({"function": "my_rewards.py:accuracy_reward"}, {}),
-    "TRL `reward_funcs` of messages": ({"function": "my_rewards.py:accuracy_of_messages"}, MESSAGES),
-    "OpenRLHF file with `reward_func`": ({"function": "my_rewards.py"}, {}),
-    "OpenRLHF `/get_reward` server": ({"urls": ["SERVER/get_reward"]}, {}),
-    "a server of your own": ({"urls": ["SERVER"]}, {}),
-    "verl `compute_score`": ({"function": "my_rewards.py:compute_score"}, {}),
-    "a scorer with other parameters": ({"function": "my_rewards.py:score"}, {}),
-}  # fmt: skip
+REWARDS = TABLES["rewards"]  # kind -> settings
 
 USUAL = "; right: correct, reward 1; wrong: wrong, reward 0; empty: wrong, reward 0"
 
@@ -59,7 +46,7 @@ def _result(item: dict[str, Any]) -> dict[str, Any]:
 
 def outcome(name: str, directory: Path) -> str:
     """A cell of the table."""
-    settings, columns = REWARDS[name]
+    settings, columns = REWARDS[name], MESSAGES if name in TABLES["of_messages"] else {}
     (directory / "my_rewards.py").write_text(MODULE)
 
     def placed(value: Any) -> Any:

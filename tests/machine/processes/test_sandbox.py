@@ -10,6 +10,7 @@ import pytest
 
 from r3_openrlhf.machine.processes import pool
 from r3_openrlhf.machine.processes.sandbox import missing_layers
+from tests.tables import tables_beside
 
 PRELUDE = """
 import os, resource, signal, socket, subprocess, sys
@@ -41,26 +42,7 @@ def confined(tmp_path, code):
     return done.stdout.split()
 
 
-@pytest.mark.parametrize(
-    "action",
-    [
-        "open(outside + '/new', 'w')",
-        "open(outside + '/secret')",
-        "open('/etc/passwd')",
-        "os.listdir('/')",
-        "open(f'/proc/{parent}/environ', 'rb')",
-        "os.mkdir(outside + '/d')",
-        "os.remove(outside + '/secret')",
-        "socket.socket()",
-        "socket.create_connection(('127.0.0.1', 80))",
-        "os.fork()",
-        "os.system('true') and 1/0",
-        "subprocess.run(['/bin/true'])",
-        "os.execv('/bin/true', ['true'])",
-        "os.kill(int(parent), 0)",
-        "os.setuid(12345) if os.getuid() else open('/dev/mem')",
-    ],
-)
+@pytest.mark.parametrize("action", tables_beside(__file__)["refused"])
 def test_refused(tmp_path, action):
     errors = "PermissionError, ZeroDivisionError, FileNotFoundError"
     assert confined(tmp_path, f"refused(lambda: {action}, {errors})") == ["refused"]

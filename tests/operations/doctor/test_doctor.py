@@ -28,6 +28,7 @@ from r3_openrlhf.operations.doctor.checks import (
     pins,
     wanted,
 )
+from tests.tables import tables_beside
 
 REPOSITORY = Path(__file__).parents[3]
 DOCTOR = ["-m", "r3_openrlhf.operations.doctor"]
@@ -105,45 +106,16 @@ def test_nothing_is_installed(tmp_path):
 
 # ── torch and other imports ──
 
-# With the attributes of PyPI's torch 2.13.0: the real one weighs 5 GB with its libraries.
-CUDA_TORCH = """
-from types import SimpleNamespace as Some
-__version__ = "2.13.0+cu130"
-version = Some(cuda="13.0")
-cuda = Some(is_available=lambda: False)
-"""
-IMPORTS = {
-    "the CUDA build on CPUs": ("cpu", {"torch": CUDA_TORCH}, {
-        "torch build": "CUDA 13.0 build (2.13.0+cu130); wanted: CPU build; FAIL: make setup; where GPUs are to be used: r3 doctor --stack gpu",
-    }),
-    "the CUDA build without a GPU": ("gpu", {"torch": CUDA_TORCH}, {
-        "torch build": "CUDA 13.0 build (2.13.0+cu130); wanted: CUDA 13.0 build; ok",
-        "CUDA devices": "none; wanted: 1 or more; FAIL: ",
-    }),
-    "a torch that does not load": ("cpu", {"torch": "import ctypes\nctypes.CDLL('libcudart.so.99')"}, {
-        "torch build": "OSError: libcudart.so.99: cannot open shared object file: No such file or directory; wanted: CPU build; FAIL: make setup",
-    }),
-    # a wheel for processors that this is not dies of a signal
-    "imports that die leave the others their lines": ("cpu", {
-        "ray": "", "transformers": "import os, signal\nos.kill(os.getpid(), signal.SIGILL)", "deepspeed": "raise SystemExit(3)",
-        "vllm": "raise ImportError('libnuma.so.1: cannot open shared object file')",
-    }, {
-        "import ray": "loads; wanted: loads; ok",
-        "import transformers": "the import ended its process with SIGILL; wanted: loads; FAIL: make setup",
-        "import deepspeed": "the import ended its process with exit code 3; ",
-        "import vllm": "ImportError: libnuma.so.1: cannot open shared object file; ",
-    }),
-}  # fmt: skip
+IMPORTS = tables_beside(__file__)["imports"]
 
 
 @pytest.mark.parametrize("name", IMPORTS)
 def test_imports(name, tmp_path):
-    stack, modules, expected = IMPORTS[name]
-    for module, code in modules.items():
+    for module, code in IMPORTS[name]["modules"].items():
         (tmp_path / "site" / module).mkdir(parents=True)
         (tmp_path / "site" / module / "__init__.py").write_text(code)
-    code, lines = bare("--stack", stack, cwd=tmp_path, path=[tmp_path / "site"])
-    assert code == 1 and all(lines[what].startswith(line) for what, line in expected.items()), lines
+    code, lines = bare("--stack", IMPORTS[name]["stack"], cwd=tmp_path, path=[tmp_path / "site"])
+    assert code == 1 and all(lines[what].startswith(line) for what, line in IMPORTS[name]["lines"].items()), lines
 
 
 # ── the machine ──
