@@ -23,17 +23,7 @@ from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import load_object
 
 BUILT_IN = "data.task"  # in reward.functions: the score of the grader that data.task names
-OFFERED: tuple[str, ...] = (
-    "response",
-    "reference",
-    "references",
-    "problem",
-    "row",
-    "prompt",
-    "truncated",
-    "num_tokens",
-    "metadata",
-)
+OFFERED = tuple("response reference references problem row prompt truncated num_tokens metadata".split())
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")  # its compute_score
 _OPENRLHF: tuple[str, ...] = ("queries", "prompts", "labels")
 

@@ -1,6 +1,6 @@
 """Decide for every flag of the installed OpenRLHF that is given as `openrlhf.FLAG=VALUE`.
 
-    python tools/openrlhf_flags.py        prints the table of docs/algorithms.md
+    python tools/openrlhf_flags.py        prints the section of docs/algorithms.md
 
 A flag is set from our configuration, passed through to OpenRLHF, whose parser and checks judge its
 value, or refused with a reason: it would be ignored, or break the run later. The lists are in
@@ -93,24 +93,14 @@ def check_together(given: dict[str, Any], config: R3Config, *, platform: str) ->
     for conflict in _TABLE["conflicts"]:
         if _is_met(conflict, config):
             raise ConfigError(conflict["why"].format(*(_value(one, config) for one in conflict["settings"])))
-    _check_threshold(given)
-    _check_sleep(given, config, platform=platform)
-
-
-def _check_threshold(given: dict[str, Any]) -> None:
-    """Refuse what models/loss.py:153-188 refuses once the model is loaded."""
-    correction = "algo.advantage.is_correction"
+    correction = "algo.advantage.is_correction"  # models/loss.py:153-188 refuses it once the model is loaded
     gating, threshold = given.get(f"{correction}_gating"), given.get(f"{correction}_threshold")
     bounds = threshold if isinstance(threshold, list) else [threshold]
     if gating not in (None, "ratio") and not (threshold is not None and len(bounds) == 1):
         raise ConfigError(
             f"openrlhf.{correction}_gating is {gating}, which has only an upper bound; give openrlhf.{correction}_threshold one number"
         )
-
-
-def _check_sleep(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
-    """Refuse what DeepSpeed's optimizers of ZeRO 0 and 1 cannot do
-    (deepspeed/runtime/engine.py:2064-2107), found out by upstream when the model is loaded."""
+    # optimizers of ZeRO 0 and 1 (deepspeed/runtime/engine.py:2064-2107), found out when the model is loaded
     stage, sums = config.train.zero_stage, given.get("ds.grad_accum_dtype")
     stays = not config.train.adam_offload and (stage == 0 or (stage == 1 and sums in ("fp32", "float32")))
     if platform == "cuda" and config.cluster.enable_sleep and stays:
@@ -155,23 +145,3 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
     if name in _PACKAGES:
         return "passed through", f"needs the package {_PACKAGES[name][1]}"
     return "passed through", _TABLE["remarks"].get(name, "checked by OpenRLHF")
-
-
-def table(flags: list[str], own: frozenset[str]) -> str:
-    """Format the last section of docs/algorithms.md."""
-    alike: dict[str, dict[str, list[str]]] = {}
-    for name in sorted(flags):
-        what, why = fate(name, own)
-        if what == "refused":
-            why = "the message says why"
-        alike.setdefault(what, {}).setdefault(why, []).append(f"`--{name}`")
-    lists = (
-        f"\n**{what[0].upper()}{what[1:]}**\n\n"
-        + "".join(f"- {' '.join(names)}: {why}\n" for why, names in reasons.items())
-        for what, reasons in alike.items()
-    )
-    head = (
-        "## OpenRLHF's flags\n\nHow R³ treats each flag of OpenRLHF 0.11.2 that is given as `openrlhf.FLAG=VALUE`. `python tools/openrlhf_flags.py`\n"
-        "prints this section; a test compares it with the installed parser.\n"
-    )
-    return head + "".join(lists)
