@@ -248,23 +248,29 @@ def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -
 
 
 @main.command("import-openrlhf", context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT | FLAGS...")
-def import_openrlhf(words: tuple[str, ...]) -> None:
-    """A command line of OpenRLHF 0.11.2 as an experiment of R³, and what has no counterpart.
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[NAME=VALUE]... SCRIPT | WORDS...")
+@click.pass_context
+def import_script(context: click.Context, words: tuple[str, ...]) -> None:
+    """A command line of OpenRLHF 0.11.2 or verl 0.9.1 as an experiment of R³, and what has no counterpart.
 
-    A script is read and never run.
+    A script is read and never run; NAME=VALUE are variables of its environment.
 
     \b
     r3 import-openrlhf examples/scripts/train_ppo_ray.sh > configs/experiment/mine.yaml
     r3 import-openrlhf --actor.model_name_or_path Qwen/Qwen2.5-1.5B --data.prompt_dataset my.jsonl
+    r3 import-verl MODEL_PATH=Qwen/Qwen3-1.7B run_qwen3_8b_fsdp.sh > configs/experiment/mine.yaml
     r3 train experiment=mine --dry-run
     """
-    from r3_openrlhf.stack.import_openrlhf import arguments_of, page
+    from r3_openrlhf.stack.shell_words import command_words
 
-    text, refused = page(arguments_of(words))
+    importer = importlib.import_module(f"r3_openrlhf.stack.{(context.info_name or '').replace('-', '_')}")
+    text, refused = importer.page(command_words(words, importer.MODULE, importer.NAME))
     click.echo(text, nl=False)
     if refused is not None:
         click.echo(f"To be settled before it trains: {refused}", err=True)
+
+
+main.add_command(import_script, "import-verl")
 
 
 @main.command()

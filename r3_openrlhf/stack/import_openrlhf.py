@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,9 +17,9 @@ from r3_openrlhf.config.loading import CONFIGS, flatten, with_overrides
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.stack.arguments import own_flags
 from r3_openrlhf.stack.flags import MAY_BE_SET, OLD_NAMES, SAME, TOGETHER, fate, origin
-from r3_openrlhf.stack.shell_words import words_after
 from r3_openrlhf.stack.upstream_parser import parsed_flags
 
+NAME = "openrlhf.cli.train_ppo_ray"
 MODULE = re.compile(r"openrlhf[./]cli[./]train_ppo_ray(?:\.py)?")
 
 
@@ -73,8 +72,12 @@ def _algorithm(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
     ]
     name = max(fitting, key=lambda name: len(ALGORITHMS[name].flags), default=None)
     reason = None if name else f"{estimator} is none of {', '.join(names)}; algo is {names[0]} here"
-    preset = yaml.safe_load((CONFIGS / "algo" / f"{name or names[0]}.yaml").read_text(encoding="utf-8"))
-    return flatten(preset), reason
+    return preset_of(name or names[0]), reason
+
+
+def preset_of(name: str) -> dict[str, Any]:
+    """Return the settings of configs/algo/NAME.yaml, by key."""
+    return flatten(yaml.safe_load((CONFIGS / "algo" / f"{name}.yaml").read_text(encoding="utf-8")))
 
 
 def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, str]]) -> dict[str, Any]:
@@ -103,21 +106,7 @@ def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, 
     return found
 
 
-def arguments_of(words: Sequence[str]) -> list[str]:
-    """Return the flags under today's names: of a script if `words` is its path, else of the command."""
-    if len(words) == 1 and Path(words[0]).is_file():
-        found = words_after(Path(words[0]).read_text(encoding="utf-8"), MODULE)
-        if found is None:
-            raise ConfigError(
-                f"{words[0]} does not call openrlhf.cli.train_ppo_ray; give its script, or the flags themselves"
-            )
-    else:
-        place = next((number for number, word in enumerate(words) if MODULE.fullmatch(word)), -1)
-        found = list(words[place + 1 :])
-    return _by_new_names(found)
-
-
-def _by_new_names(words: list[str]) -> list[str]:
+def by_new_names(words: Sequence[str]) -> list[str]:
     """Return the words with the flags of OpenRLHF 0.5 to 0.9 under the names of 0.11 (flags.toml)."""
     found: list[str] = []
     for word in words:
@@ -134,9 +123,14 @@ def _by_new_names(words: list[str]) -> list[str]:
 
 def page(arguments: Sequence[str]) -> tuple[str, str | None]:
     """Return (the YAML of an experiment with comments, why R³ would refuse it or None)."""
-    found, reasons = configuration(arguments)
+    found, reasons = configuration(by_new_names(arguments))
     if any(flag == "data.image_key" for flag, _ in reasons):
         raise ConfigError("the run trains on images (--data.image_key), and R³ trains on text only")
+    return experiment(found, {"No counterpart": [(f"--{flag}", why) for flag, why in reasons]})
+
+
+def experiment(found: dict[str, Any], notes: dict[str, list[tuple[str, str]]]) -> tuple[str, str | None]:
+    """Return (the YAML of an experiment, with notes under their titles, why R³ would refuse it or None)."""
     nested: dict[str, Any] = {"run_dir": found.pop("run_dir", "runs/imported")}
     for key, value in sorted(found.items()):
         *section, name = key.split(".", maxsplit=1)
@@ -148,6 +142,6 @@ def page(arguments: Sequence[str]) -> tuple[str, str | None]:
     except ConfigError as error:
         refused = str(error)
     text = "# @package _global_\n" + yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
-    if reasons:
-        text += "\n# No counterpart:\n" + "".join(f"#   --{flag}: {why}\n" for flag, why in reasons)
+    for title, lines in notes.items():
+        text += f"\n# {title}:\n" * bool(lines) + "".join(f"#   {name}: {why}\n" for name, why in lines)
     return text, refused

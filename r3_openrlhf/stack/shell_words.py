@@ -1,44 +1,89 @@
 """The words of a command in a script of bash, which is read and never run.
 
-Known: assignments, defaults (`${A:-1}`), arrays, quotes, comments, here-documents, and commands in
-quotes, as `srun bash -c "..."` has them. Of a branch all assignments count; `$(...)` stays as it is."""
+Known: assignments, defaults (`${A:-1}`), arrays, sums (`$((2 * A))`), quotes, comments, here-documents, tests of strings
+and numbers (`if`, `case`, `&&`), and commands in quotes, as `srun bash -c "..."` has them. Of a branch whose
+test depends on something else all assignments count. `$(...)` stays as it is, but for `$(... || echo 1)`, which is 1."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from r3_openrlhf.method.errors import ConfigError
 
 Known = dict[str, list[str]]  # variable -> its words; one, if it is no array
 _HEREDOC = re.compile(r"^[^\n]*?\bread\b[^\n]*?(\w+)\s*<<-?\s*['\"]?(\w+)['\"]?\n(.*?)\n\s*\2$", re.M | re.S)
-_BRACED = r"\$\{(?:[^{}]|\{[^{}]*\})*\}"
+_QUOTED = r"\"(?:\\.|[^\"\\])*\""
+_DEFAULT = rf"(?:[^{{}}\"]|{_QUOTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*"
+_FILLED = rf"\$\{{{_DEFAULT}\}}|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_DOUBLE = rf"\"(?:\\.|{_FILLED}|[^\"\\])*\""
 _TOKEN = re.compile(
-    r"(?P<comment>\#[^\n]*)|(?P<redirection>\d*[<>]+&?\s*[^\s;&|]*)|(?P<end>[;&|\n()])"
-    rf"|(?P<word>(?:\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|{_BRACED}|\$\([^)]*\)|[^\s'\"\\;&|<>()])+)|[^\S\n]+|.",
+    r"(?P<comment>\#[^\n]*)|(?P<redirection>\d*[<>]+&?\s*[^\s;&|]*)|(?P<end>;;|&&|\|\||[;&|\n()])"
+    rf"|(?P<word>(?:\\.|'[^']*'|{_DOUBLE}|{_FILLED}|[^\s'\"\\;&|<>()])+)|[^\S\n]+|.",
     re.S,
 )
-_PART = re.compile(rf"'([^']*)'|\"((?:\\.|[^\"\\])*)\"|\\(.)|((?:{_BRACED}|[^'\"\\])+)", re.S)
+_PART = re.compile(rf"'([^']*)'|({_DOUBLE})|\\(.)|((?:{_FILLED}|[^'\"\\])+)", re.S)
 _VARIABLE = re.compile(
-    r"\\(?P<escaped>[\"\\$`])|\$\{(?P<name>\w+)(?:\[[@*]\])?(?::?[-=](?P<default>(?:[^{}]|\{[^{}]*\})*))?\}|\$(?P<plain>\w+)"
+    rf"\\(?P<escaped>[\"\\$`])|\$\{{(?P<name>\w+|[@*])(?:\[[@*]\])?(?:(?P<empty>:?)[-=](?P<default>{_DEFAULT}))?\}}"
+    rf"|\$(?P<plain>\w+|[@*])|\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)|\$\([^()]*\|\|\s*echo\s+(?P<echo>[\w./-]+)\s*\)"
 )
 _ASSIGNMENT = re.compile(r"(\w+)(\+?)=(.*)", re.S)
-_BEFORE = {"export", "declare", "local", "readonly", "then", "else", "do"}
+_BEFORE = {"export", "declare", "local", "readonly", "do"}
 
 
-def words_after(text: str, module: re.Pattern[str]) -> list[str] | None:
+def command_words(words: Sequence[str], module: re.Pattern[str], name: str) -> list[str]:
+    """Return the words after `module` (`name` in a refusal): of a script if its path is the last word, and all
+    before it NAME=VALUE, as in front of bash; else of the command itself."""
+    *given, path = words
+    values = [_ASSIGNMENT.fullmatch(word) for word in given]
+    if not (Path(path).is_file() and all(values)):
+        place = next((number for number, word in enumerate(words) if module.fullmatch(word)), -1)
+        return list(words[place + 1 :])
+    known = {match[1]: [match[3]] for match in values if match}
+    places = {"HOME": [str(Path.home())], "PWD": [str(Path.cwd())]}
+    found = words_after(Path(path).read_text(encoding="utf-8"), module, places | known)
+    if found is None:
+        raise ConfigError(f"{path} does not call {name}; give its script, or the words after it themselves")
+    return found
+
+
+def words_after(text: str, module: re.Pattern[str], known: Known | None = None) -> list[str] | None:
     """Return the words after the one that is `module`, of the first command with it; None: there is none."""
-    text = _HEREDOC.sub(lambda found: f'{found[1]}="{found[3]}"', text.replace("\\\n", " "))
-    return _search(text, module, {})
+    text = re.sub(r"\$\{@:\d+\}", "$@", text.replace("\\\n", " ").replace("$(pwd)", "$PWD"))
+    text = _HEREDOC.sub(lambda found: f'{found[1]}="{found[3]}"', text)
+    return _search(text, module, {"@": [], "*": []} | (known or {}))
+
+
+@dataclass
+class _Branch:
+    """An `if` or `case` around a statement."""
+
+    word: str | None  # of a case
+    truths: list[bool | None] = field(
+        default_factory=list
+    )  # of the tests, or patterns, of the next part; None: not known
+    asks: bool = True  # are these read now?
+    reads: bool = False  # does the present part count?
+    is_done: bool = False  # did a part count for certain?
 
 
 def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | None:
-    for raw in _statements(text):
+    branches: list[_Branch] = []
+    for raw, end in _statements(text):
+        raw = _branched(raw, end, branches, known)
         while raw and raw[0] in _BEFORE:
             raw = raw[1:]
-        if raw and all(map(_ASSIGNMENT.fullmatch, raw)):
+        if not raw or not all(branch.reads for branch in branches):
+            continue
+        if all(map(_ASSIGNMENT.fullmatch, raw)):
             for name, more, value in (_ASSIGNMENT.fullmatch(word).groups() for word in raw):  # type: ignore[union-attr]
                 is_array = value.startswith("(")
                 words = (
-                    [one for word in _statements(value[1:-1]) for one in _expanded(word, known)] if is_array else []
+                    [one for word, _ in _statements(value[1:-1]) for one in _expanded(word, known)] if is_array else []
                 )
                 words = words if is_array else [" ".join(_expanded([value], known))]
                 known[name] = known.get(name, []) * bool(more) + words
@@ -48,13 +93,58 @@ def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | Non
         for place, word in enumerate(words):
             if module.fullmatch(word):
                 return words[place + 1 :]
-            if module.search(word) and (inner := _search(word, module, known)) is not None:
+            if module.search(word) and word != text and (inner := _search(word, module, known)) is not None:
                 return inner
     return None
 
 
-def _statements(text: str) -> Iterator[list[str]]:
-    """Yield the raw words of each command; an array is one word, NAME=(...)."""
+def _branched(raw: list[str], end: str, branches: list[_Branch], known: Known) -> list[str]:
+    """Follow `if` and `case`; returns what is left of the statement."""
+    first = raw[0] if raw else ""
+    if first in ("fi", "esac") and branches:
+        branches.pop()
+        return raw[1:]
+    if first in ("if", "case"):
+        branches.append(_Branch(_filled_word(raw[1], known) if first == "case" else None))
+        raw = raw[3 if first == "case" else 1 :]
+    if not branches:
+        return raw
+    here = branches[-1]
+    if here.word is not None:
+        here.truths += [fnmatchcase(here.word, _filled_word(word, known)) for word in raw if here.asks]
+        truth = None if "$" in here.word else any(here.truths)
+        decides, left = here.asks and bool(here.truths) and end == ")", [] if here.asks else raw
+    else:
+        raw = raw[1:] if first in ("elif", "else", "then") else raw
+        decides, here.asks = first in ("then", "else"), here.asks or first == "elif"
+        here.truths += [_holds(raw, known)] if here.asks and raw and not decides else []
+        truth = first == "else" or (here.truths[0] if len(here.truths) == 1 else None)
+        left = raw if decides or not here.asks else []
+    if decides:
+        here.reads, here.is_done = not here.is_done and truth is not False, here.is_done or bool(truth)
+    here.asks, here.truths = (False, []) if decides else (here.asks or end == ";;", here.truths)
+    return left
+
+
+def _holds(raw: list[str], known: Known) -> bool | None:
+    """Decide a test of texts; None: it is another one, or of something unknown."""
+    words = [_filled_word(word, known) for word in raw if word not in ("[", "[[", "test", "]", "]]")]
+    if any("$" in word for word in words) or len(words) not in (2, 3):
+        return None
+    if len(words) == 2:
+        return {"-n": bool(words[1]), "-z": not words[1]}.get(words[0])
+    left, what, right = words
+    return {"=": fnmatchcase(left, right), "==": fnmatchcase(left, right), "!=": not fnmatchcase(left, right)}.get(
+        what
+    )
+
+
+def _filled_word(word: str, known: Known) -> str:
+    return " ".join(_expanded([word], known))
+
+
+def _statements(text: str) -> Iterator[tuple[list[str], str]]:
+    """Yield the raw words of each command, an array as one, NAME=(...), and what ends it."""
     words: list[str] = []
     array: list[str] | None = None
     for token in _TOKEN.finditer(text):
@@ -69,38 +159,54 @@ def _statements(text: str) -> Iterator[list[str]]:
         elif end == "(" and words and words[-1].endswith("=") and text[token.start() - 1] == "=":
             array = []
         elif end:
-            yield words
+            yield words, end
             words = []
-    yield words
+    yield words, ""
 
 
-def _expanded(raw: list[str], known: Mapping[str, list[str]]) -> list[str]:
+def _expanded(raw: list[str], known: Known) -> list[str]:
     """Words without quotes, with the values of variables; what is not quoted is split."""
     found: list[str] = []
     for word in raw:
         parts: list[str] = []
         for part in _PART.finditer(word):
             single, double, escaped, bare = part.groups()
-            array = _VARIABLE.fullmatch(double or "")
-            if array and "@" in double and array["name"] in known:
-                parts = known[array["name"]]
+            double = (double or "")[1:-1]
+            array = _VARIABLE.fullmatch(double)
+            if array and "@" in double and (name := array["name"] or array["plain"]) in known:
+                parts = known[name]
             elif bare is None:
-                text = single or escaped or _filled(double or "", known)
+                text = single or escaped or _filled(double, known)
                 parts = [*parts[:-1], "".join(parts[-1:]) + text]
             else:
-                texts = _filled(bare, known).split()
+                texts = re.findall(rf"(?:{_FILLED}|\S)+", _filled(bare, known))
                 parts = [*parts[:-1], "".join(parts[-1:] + texts[:1]), *texts[1:]] if texts else parts
         found += parts
     return found
 
 
-def _filled(text: str, known: Mapping[str, list[str]]) -> str:
+def _filled(text: str, known: Known) -> str:
     """Fill in the values of variables; an unknown one without a default stays."""
 
     def value(found: re.Match[str]) -> str:
         name, default = found["name"] or found["plain"], found["default"]
-        if found["escaped"] or name not in known:
-            return found["escaped"] or (found[0] if default is None else _filled(default, known))
+        if found["sum"]:
+            return _sum(_filled(found["sum"], known), known) or found[0]
+        is_unset = name not in known or (found["empty"] and not any(known[name]))
+        if found["escaped"] or found["echo"] or is_unset:
+            kept = found[0] if default is None else _filled(re.sub(r'(?<!\\)"', "", default), known)
+            return found["escaped"] or found["echo"] or kept
         return " ".join(known[name])
 
     return _VARIABLE.sub(value, text)
+
+
+def _sum(text: str, known: Known) -> str | None:
+    """Compute what is between `$((` and `))`; None: it is more than whole numbers and + - * / %."""
+    text = re.sub(r"[a-zA-Z_]\w*", lambda name: " ".join(known.get(name[0], ["?"])), text)
+    if not re.fullmatch(r"[\d\s()+*/%-]+", text) or "**" in text:
+        return None
+    text = re.sub(r"\b0(?=\d)", "0o", text)  # bash reads 010 as 8
+    with contextlib.suppress(SyntaxError, ZeroDivisionError):
+        return str(eval(text.replace("/", "//"), {}))  # noqa: S307, digits and operators alone
+    return None

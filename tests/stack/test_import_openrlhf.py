@@ -17,12 +17,12 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.arguments import openrlhf_arguments
 from r3_openrlhf.stack.flags import OLD_NAMES
-from r3_openrlhf.stack.import_openrlhf import arguments_of, page
-from r3_openrlhf.stack.shell_words import words_after
+from r3_openrlhf.stack.import_openrlhf import MODULE, NAME, by_new_names, page
+from r3_openrlhf.stack.shell_words import command_words, words_after
 from r3_openrlhf.stack.upstream_parser import installed_flags, parsed_flags
 
 pytestmark = pytest.mark.stack
-SCRIPT = str(Path(__file__).with_name("openrlhf_command.sh"))
+WORDS_OF_SCRIPT = command_words([str(Path(__file__).with_name("openrlhf_command.sh"))], MODULE, NAME)
 SAID_OTHERWISE = {  # by the reasons on the page, or as R³ names its files
     "vllm.num_engines", "train.colocate_all", "critic.max_norm", "logger.wandb.key", "reward.remote_url", "data.input_template",
     "data.prompt_dataset", "data.input_key", "data.label_key",
@@ -30,11 +30,11 @@ SAID_OTHERWISE = {  # by the reasons on the page, or as R³ names its files
 
 
 def test_openrlhf_gets_the_values_of_the_script():
-    text, refused = page(arguments_of([SCRIPT]))
+    text, refused = page(WORDS_OF_SCRIPT)
     assert refused is None
     config = with_overrides(yaml.safe_load(text), [], source="test")
     ours = openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir=config.model.path, platform="cuda")
-    before, given = parsed_flags(arguments_of([SCRIPT]))
+    before, given = parsed_flags(by_new_names(WORDS_OF_SCRIPT))
     after, _ = parsed_flags(ours)
     assert {flag: after[flag] for flag in given - SAID_OTHERWISE} == {
         flag: before[flag] for flag in given - SAID_OTHERWISE
@@ -46,7 +46,7 @@ def test_openrlhf_gets_the_values_of_the_script():
 
 
 def test_what_has_no_counterpart_is_said_with_its_reason():
-    text, _ = page(arguments_of([SCRIPT]))
+    text, _ = page(WORDS_OF_SCRIPT)
     assert "#   --critic.max_norm: algo=grpo has no critic\n" in text
     assert "#   --logger.wandb.key: a key does not belong on a command line" in text and "secret" not in text
 
@@ -62,7 +62,7 @@ def test_what_has_no_counterpart_is_said_with_its_reason():
 )
 def test_flags_that_openrlhf_refuses(words, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        page(arguments_of(words))
+        page(words)
 
 
 OLD = """--pretrain a/b --prompt_data x.jsonl --save_path out --bf16 --flash_attn --prompt_max_len 100 --generate_max_len 300
@@ -73,7 +73,7 @@ NEW = """--actor.model_name_or_path a/b --data.prompt_dataset x.jsonl --ckpt.out
 
 
 def test_old_flags_become_those_of_today():
-    assert parsed_flags(arguments_of(OLD.split())) == parsed_flags(NEW.split())
+    assert parsed_flags(by_new_names(OLD.split())) == parsed_flags(NEW.split())
     assert {new.partition("=")[0] for new in OLD_NAMES.values()} <= set(installed_flags())
     assert not set(OLD_NAMES) & set(installed_flags())
 
@@ -83,9 +83,9 @@ LINES, WORDS, CALLS = (st.sampled_from(PARTS[name]) for name in ("lines", "words
 
 
 @given(st.lists(LINES, max_size=6), st.lists(WORDS, max_size=6), CALLS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_script_is_read_as_bash_reads_it(lines, words, call):
-    script = "\n".join(["A=0 B= D='d d'; ARGS=()", *lines, call.format(" ".join(words)), "exit"])
+    script = "\n".join(["A=0 B= N=n O=x P=p D='d d'; ARGS=()", *lines, call.format(" ".join(words)), "exit"])
     bash = 'python3() { shift 2; [ $# = 0 ] || printf "%s\\0" "$@" >&3; }\n' + script
     done = subprocess.run(["bash", "-c", f"exec 3>&1\n{bash}"], capture_output=True, cwd="/proc")
     assert words_after(script, re.compile("M")) == done.stdout.decode().split("\0")[:-1]
@@ -95,14 +95,14 @@ def test_a_command_in_quotes_is_found(tmp_path):
     (tmp_path / "s.sh").write_text(
         "N='2 4'\nsrun --overlap bash -c \"cd x; ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --a '$N'\" &>> log\n"
     )
-    assert arguments_of([str(tmp_path / "s.sh")]) == ["--a", "2 4"]
+    assert command_words([str(tmp_path / "s.sh")], MODULE, NAME) == ["--a", "2 4"]
 
 
 def test_a_script_of_something_else_is_not_run(tmp_path):
     path, mark = tmp_path / "run.sh", tmp_path / "mark"
     path.write_text(f"touch {mark}\npython train.py\n")
     with pytest.raises(ConfigError, match=r"run.sh does not call openrlhf.cli.train_ppo_ray"):
-        arguments_of([str(path)])
+        command_words([str(path)], MODULE, NAME)
     assert not mark.exists()
 
 
