@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs import effect
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import ProblemLine, read_lines
-from r3_openrlhf.runs.report import LEVELS, quarter_means
 
 FIRST = ("step", "fresh/reward", "fresh/accuracy", "pass_at_1", "pass_at_n")
 
@@ -103,13 +101,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
-
-    def _repr_html_(self) -> str:
-        """Show a run in a notebook: the levels of `r3 show`, means of the first and last quarter."""
-        lines = self.directory.read_metrics()
-        means = {name: quarter_means(lines, key) for name, key, _ in LEVELS}
-        table = pd.DataFrame(means, index=["first quarter", "last quarter"], dtype=float).T.dropna()
-        return f"<b>{escape(self.path.name)}</b>: {len(lines)} steps{table.to_html(float_format='{:.4g}'.format)}"
 
 
 def compare(

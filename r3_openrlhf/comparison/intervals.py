@@ -116,11 +116,6 @@ class Curve:
         return float(np.trapezoid([self.at(x) for x in xs], xs)) / (end - start)
 
 
-def _common_xs(curves: Sequence[Curve]) -> list[float]:
-    start, end = max(curve.start for curve in curves), min(curve.end for curve in curves)
-    return sorted({x for curve in curves for x in curve.xs if start <= x <= end})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
     """Find the first x of an accuracy on an arm's mean curve, as a share of reference tokens.
@@ -157,7 +152,8 @@ def crossing_of_mean(
     seeds = sorted(curves.keys() & reference.keys())
     if not seeds:
         return None
-    xs_X = np.array(_common_xs([curves[seed] for seed in seeds]))
+    start, end = max(curves[seed].start for seed in seeds), min(curves[seed].end for seed in seeds)
+    xs_X = np.array(sorted({x for seed in seeds for x in curves[seed].xs if start <= x <= end}))
     ys_SX = np.array([np.interp(xs_X, curves[seed].xs, curves[seed].ys) for seed in seeds])
     draws_RS = np.random.default_rng(0).integers(len(seeds), size=(RESAMPLES, len(seeds)))
     counts_RS = (draws_RS[:, :, None] == np.arange(len(seeds))).sum(1)

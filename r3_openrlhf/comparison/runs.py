@@ -99,7 +99,14 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
     metrics = _by_step(directory.read_metrics())
     _check_numbers(directory.evaluations, evaluations, ("generated_tokens", "pass_at_1"))
     _check_numbers(directory.metrics, metrics, ("generated_tokens_total",))
-    _check_alike(directory.evaluations, evaluations)
+    first = evaluations[0]
+    for line in evaluations[1:]:
+        for key in SAME_IN_EVALUATIONS:
+            if line.get(key) != first.get(key):
+                raise R3Error(
+                    f"{directory.evaluations} has {key} {first.get(key)} at step {first['step']} and {line.get(key)} at step "
+                    f"{line['step']}; the evaluations of one run must be alike"
+                )
     code_state = directory.code_state
     return Run(
         path=path,
@@ -142,17 +149,6 @@ def _check_numbers(file: Path, lines: list[dict[str, Any]], keys: tuple[str, ...
                 f"{file} has {keys[0]} {before[keys[0]]} at step {before['step']} and {after[keys[0]]} at step "
                 f"{after['step']}; every step samples something, so the count must grow"
             )
-
-
-def _check_alike(file: Path, evaluations: list[dict[str, Any]]) -> None:
-    first = evaluations[0]
-    for line in evaluations[1:]:
-        for key in SAME_IN_EVALUATIONS:
-            if line.get(key) != first.get(key):
-                raise R3Error(
-                    f"{file} has {key} {first.get(key)} at step {first['step']} and {line.get(key)} at step "
-                    f"{line['step']}; the evaluations of one run must be alike"
-                )
 
 
 def check_comparable(runs: Sequence[Run]) -> None:

@@ -188,7 +188,21 @@ def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Conf
     What its user took from the environment is a text, which is checked by nothing.
 
     Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote."""
-    _check_yaml(text, source)
+    # config_to_yaml never writes aliases, depth and size, costly to read, nor interpolations, which would take a
+    # reader's variable
+    depth = 0
+    try:
+        if len(text) > MAX_YAML_CHARS:
+            raise ConfigError(f"{source} has more than {MAX_YAML_CHARS} characters; restore it from a copy")
+        for event in yaml.parse(text, Loader=EVENTS):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > MAX_YAML_DEPTH:
+                what = "an alias" if isinstance(event, yaml.AliasEvent) else f"more than {MAX_YAML_DEPTH} levels"
+                raise ConfigError(f"{source} holds {what}, which no run writes; restore it from a copy")
+            if isinstance(event, yaml.ScalarEvent) and _INTERPOLATION.search(event.value):
+                raise ConfigError(f"{source} holds an interpolation, {quoted(event.value)}; write the value itself")
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{source} is not YAML: {_one_line(error)}; restore it from a copy") from error
     try:
         values = OmegaConf.create(text)
     except (yaml.YAMLError, OmegaConfBaseException, AssertionError, ValueError, TypeError) as error:
@@ -198,7 +212,9 @@ def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Conf
     of_file = _container(values)
     old_values = [key for key, old in RETIRED_VALUES.items() if (key, old) in _leaves(of_file, R3Config)]
     passed_over = _taken_out(of_file, [*_retired_in(of_file), *old_values])
-    passed_over |= _taken_out(of_file, [key for key in _unknown_in(of_file) if lenient or of_file.get(key) == {}])
+    known = [f"{name}." for name in fields_of()]
+    unknown = [key for key, _ in _leaves(of_file, R3Config) if not any(name.startswith(f"{key}.") for name in known)]
+    passed_over |= _taken_out(of_file, [key for key in unknown if lenient or of_file.get(key) == {}])
     unchecked = _taken_out(of_file, _unchecked_in(of_file))
     try:
         config = _checked(of_file, source=source)
@@ -212,12 +228,6 @@ def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Conf
         setattr(holder, name, _container(OmegaConf.create({name: value}), resolve=True)[name])
     config.passed_over = [key for key, value in passed_over.items() if value != {}]
     return config
-
-
-def _unknown_in(values: dict[str, Any]) -> list[str]:
-    """Return the keys that the code does not have."""
-    known = fields_of()
-    return [key for key, _ in _leaves(values, R3Config) if not any(f"{name}.".startswith(f"{key}.") for name in known)]
 
 
 def _unchecked_in(values: dict[str, Any]) -> list[str]:
@@ -281,24 +291,6 @@ def _section_of(values: dict[str, Any], key: str) -> dict[str, Any]:
     for part in key.split(".")[:-1]:
         section = section.get(part) if isinstance(section, dict) else None
     return section if isinstance(section, dict) else {}
-
-
-def _check_yaml(text: str, source: str) -> None:
-    """Refuse what config_to_yaml never writes: aliases, depth and size, costly to read, and
-    interpolations, which would put a reader's variable into a value that somebody else wrote."""
-    depth = 0
-    try:
-        if len(text) > MAX_YAML_CHARS:
-            raise ConfigError(f"{source} has more than {MAX_YAML_CHARS} characters; restore it from a copy")
-        for event in yaml.parse(text, Loader=EVENTS):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent) or depth > MAX_YAML_DEPTH:
-                what = "an alias" if isinstance(event, yaml.AliasEvent) else f"more than {MAX_YAML_DEPTH} levels"
-                raise ConfigError(f"{source} holds {what}, which no run writes; restore it from a copy")
-            if isinstance(event, yaml.ScalarEvent) and _INTERPOLATION.search(event.value):
-                raise ConfigError(f"{source} holds an interpolation, {quoted(event.value)}; write the value itself")
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{source} is not YAML: {_one_line(error)}; restore it from a copy") from error
 
 
 def flatten(config: R3Config | dict[str, Any]) -> dict[str, Any]:

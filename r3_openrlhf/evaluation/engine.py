@@ -91,7 +91,10 @@ class Engine:
         while self._engine.has_unfinished_requests():
             for output in self._step():
                 number, index = map(int, output.request_id.split("/"))
-                finished[number][index] = _completion(output)
+                response = output.outputs[0]
+                if response.finish_reason not in ("stop", "length"):  # "abort", "error"
+                    raise R3Error(f"the engine gave up a response ({response.finish_reason}); eval.log may say why")
+                finished[number][index] = list(response.token_ids), response.finish_reason
                 if len(finished[number]) == len(requests[number][1]):
                     yield number, [completion for _, completion in sorted(finished.pop(number).items())]
 
@@ -123,13 +126,6 @@ def _files_in(folder: str) -> Iterator[None]:
         os.environ.pop("TMPDIR")
         if before[1] is not None:
             os.environ["TMPDIR"] = before[1]
-
-
-def _completion(output) -> Completion:
-    response = output.outputs[0]
-    if response.finish_reason not in ("stop", "length"):  # "abort", "error"
-        raise R3Error(f"the engine gave up a response ({response.finish_reason}); eval.log may say why")
-    return list(response.token_ids), response.finish_reason
 
 
 def check_context(model: str, *, max_prompt_tokens: int, max_new_tokens: int, trusted: bool = False) -> int:

@@ -138,7 +138,10 @@ class RunDirectory:
             if changes:
                 _append_lines(self.changes, json.loads(without_secrets(json.dumps(changes))))
             write_whole(self.config, config_to_yaml(config))
-            self._add_code_state()
+            state = describe_code()
+            before = read_text(self.code_state) if self.code_state.is_file() else ""
+            if not before.endswith(state):
+                write_whole(self.code_state, before + state)
         except OSError as error:
             raise ConfigError(f"run_dir {self.path} cannot be written: {error.strerror}") from error
 
@@ -273,13 +276,6 @@ class RunDirectory:
             return self.final_model
         copies = sorted(self.checkpoints.glob("global_step*_hf"), key=lambda path: int(re.sub(r"\D", "", path.name)))
         return copies[-1] if copies else self.checkpoints / "global_stepN_hf"
-
-    def _add_code_state(self) -> None:
-        """Add the code's state if it is new: one section per state, oldest first."""
-        state = describe_code()
-        before = read_text(self.code_state) if self.code_state.is_file() else ""
-        if not before.endswith(state):
-            write_whole(self.code_state, before + state)
 
 
 @functools.cache

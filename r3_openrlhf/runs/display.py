@@ -201,7 +201,8 @@ def to_go_s(
 
     Returns:
         None where no step has a time, or neither limit is known."""
-    seconds = [value for line in metrics[-LAST:] if (value := _step_s(line)) is not None]
+    timed = [[line[key] for key in STEP_S if line.get(key) is not None] for line in metrics[-LAST:]]
+    seconds = [values[0] for values in timed if values]
     left = [] if num_steps is None else [float(num_steps - metrics[-1]["step"])] if metrics else []
     if metrics and max_tokens is not None:
         tokens = [line["generated_tokens"] for line in metrics[-LAST:] if line.get("generated_tokens")]
@@ -209,7 +210,3 @@ def to_go_s(
         if tokens and total is not None:
             left.append((max_tokens - total) / median(tokens))
     return max(0.0, min(left)) * median(seconds) if left and seconds else None
-
-
-def _step_s(line: Mapping[str, Any]) -> float | None:
-    return next((line[key] for key in STEP_S if line.get(key) is not None), None)

@@ -73,7 +73,10 @@ def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{key} is {value}, which is not finite, in a rollout of step {step}")
             if key in TOKEN_COLUMNS and value is not None:
-                _check_tokens(key, value, row)
+                if len(value) != row.get("num_tokens"):
+                    raise ValueError(f"{key} has {len(value)} value in a rollout of {row.get('num_tokens')} tokens")
+                if not np.isfinite(np.asarray(value)).all():
+                    raise ValueError(f"{key} holds a value that is not finite, in a rollout of step {row['step']}")
     table = pa.Table.from_pylist(rows, schema=schema())
     directory.mkdir(parents=True, exist_ok=True)
     file = file_of(directory, step)
@@ -168,24 +171,22 @@ def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
             if name not in there:
                 table = table.append_column(types.field(name), pa.nulls(len(table), types.field(name).type))
         table = table.select(columns).cast(pa.schema([types.field(name) for name in columns]))
-        _check_values(table)
+        import pyarrow.compute as pc
+
+        for name in set(table.column_names) & (REQUIRED | {"recalled_from"}):
+            column = table.column(name)
+            if name in REQUIRED and column.null_count:
+                raise ValueError(f"it is not what a run writes (a null in {name})")
+            if (
+                COLUMNS[name] == COUNT
+                and not 0 <= (pc.min(column).as_py() or 0) <= (pc.max(column).as_py() or 0) <= 2**53
+            ):
+                raise ValueError(f"it is not what a run writes ({name} is not from 0 to {2**53})")
         return table
     except (pa.ArrowException, ValueError, MemoryError) as error:
         raise _damaged(file, " ".join(str(error).split())[:200] or "it does not fit into memory") from error
     except OSError as error:
         raise R3Error(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
-
-
-def _check_values(table: pyarrow.Table) -> None:
-    """ValueError: a null where a run writes none, or a number that is no count."""
-    import pyarrow.compute as pc
-
-    for name in set(table.column_names) & (REQUIRED | {"recalled_from"}):
-        column = table.column(name)
-        if name in REQUIRED and column.null_count:
-            raise ValueError(f"it is not what a run writes (a null in {name})")
-        if COLUMNS[name] == COUNT and not 0 <= (pc.min(column).as_py() or 0) <= (pc.max(column).as_py() or 0) <= 2**53:
-            raise ValueError(f"it is not what a run writes ({name} is not from 0 to {2**53})")
 
 
 @contextlib.contextmanager
@@ -199,14 +200,6 @@ def opened(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
 
     open_regular(file).close()
     metadata = pq.read_metadata(file)
-    _check_size(metadata)
-    # only those that it has: any other name is a KeyError
-    texts = [name for name in metadata.schema.to_arrow_schema().names if COLUMNS.get(name) == TEXT]
-    with pq.ParquetFile(file, metadata=metadata, read_dictionary=texts) as parquet:
-        yield parquet
-
-
-def _check_size(metadata: pyarrow.parquet.FileMetaData) -> None:
     groups = [metadata.row_group(number) for number in range(min(metadata.num_row_groups, MAX_ROWS))]
     if metadata.num_rows > MAX_ROWS or sum(group.num_rows for group in groups) > MAX_ROWS:
         raise ValueError(f"it has {metadata.num_rows} rows; a step has at most {MAX_ROWS}")
@@ -214,6 +207,10 @@ def _check_size(metadata: pyarrow.parquet.FileMetaData) -> None:
     # equal numbers in a row take no room in the file
     values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
     _check_bytes(max(size, 2 * values))
+    # only those that it has: any other name is a KeyError
+    texts = [name for name in metadata.schema.to_arrow_schema().names if COLUMNS.get(name) == TEXT]
+    with pq.ParquetFile(file, metadata=metadata, read_dictionary=texts) as parquet:
+        yield parquet
 
 
 def unpacked_bytes(part: pyarrow.Table, *, before: int = 0) -> int:
@@ -241,13 +238,6 @@ def _check_bytes(size: int) -> None:
 
 def _damaged(file: Path, why: str) -> R3Error:
     return R3Error(f"{file} is damaged: {why}; restore it from a copy, or remove it")
-
-
-def _check_tokens(key: str, values: Any, row: dict[str, Any]) -> None:
-    if len(values) != row.get("num_tokens"):
-        raise ValueError(f"{key} has {len(values)} values in a rollout of {row.get('num_tokens')} tokens")
-    if not np.isfinite(np.asarray(values)).all():
-        raise ValueError(f"{key} holds a value that is not finite, in a rollout of step {row['step']}")
 
 
 def forget_after(directory: Path, step: int) -> None:

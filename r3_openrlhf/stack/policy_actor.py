@@ -38,12 +38,6 @@ from r3_openrlhf.stack.step_warnings import ASLEEP
 UpstreamPolicyActor: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
-def bytes_of_others() -> int:
-    """Bytes of this process's GPU that are in use and not held by its own allocator."""
-    free, total = torch.cuda.mem_get_info()
-    return total - free - torch.cuda.memory_reserved()
-
-
 class EntropyPass(NamedTuple):
     """Measurements of one forward pass."""
 
@@ -86,7 +80,8 @@ class R3PolicyActor(UpstreamPolicyActor):
         beside = {}
         config = config_from_environment()
         if not on_cpu() and config.cluster.enable_sleep and not config.is_async:
-            beside[ASLEEP] = float(bytes_of_others())
+            free, total = torch.cuda.mem_get_info()
+            beside[ASLEEP] = float(total - free - torch.cuda.memory_reserved())
         return super().fit(kl_ctl) | beside
 
     def fit_supervised(self, windows: int) -> None:

@@ -71,20 +71,15 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
             patience_s = 0.0
             raise
         finally:
-            shut_down(ray, patience_s=patience_s)
-
-
-def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
-    """`ray.shutdown()`, which waits for no one, and the end of the raylet's workers and of what
-    they have started: by themselves for `patience_s` seconds."""
-    raylets = [child for child in psutil.Process().children() if child.name() == "raylet"]
-    family = [process for raylet in raylets for process in (raylet, *raylet.children(recursive=True))]
-    ray.shutdown()
-    _, alive = psutil.wait_procs(family, timeout=patience_s)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, timeout=LEAVING_S)
+            # ray.shutdown() waits for no one: neither for the raylet's workers nor for what they have started
+            raylets = [child for child in psutil.Process().children() if child.name() == "raylet"]
+            family = [process for raylet in raylets for process in (raylet, *raylet.children(recursive=True))]
+            ray.shutdown()
+            _, alive = psutil.wait_procs(family, timeout=patience_s)
+            for process in alive:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(alive, timeout=LEAVING_S)
 
 
 def hidden_gpus(config: R3Config, platform: str) -> dict[str, str]:

@@ -246,7 +246,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.run.write_rollouts(global_step, self.experience_maker.records)
         saving, self._saving = self._saving, {}
         self.run.append_metrics({"step": global_step, **numbers, **saving})  # before the checkpoint
-        self._warn_of_trends({"step": global_step, **numbers})
+        line = {"step": global_step, **numbers}
+        self._trends.append(kept(line))
+        self._warn(trend_warnings(self._trends))
         if self.wandb_logger:
             records = self.experience_maker.records
             log_completions(self.wandb_logger.handle, records, self._problems, step=global_step)
@@ -263,11 +265,6 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             raise RunInterrupted(
                 f"preempted at step {global_step}, saved ({why}); the same command continues from there"
             )
-
-    def _warn_of_trends(self, line: dict[str, float]) -> None:
-        """Say what has changed since the beginning."""
-        self._trends.append(kept(line))
-        self._warn(trend_warnings(self._trends))
 
     def _warn(self, sentences: Mapping[str, str | None]) -> None:
         """Show a sentence of each kind once."""
@@ -292,18 +289,6 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             forget_superseded(self.run, newest=global_step, max_num=self.config.checkpoint.max_num)
             self._saving = {"timing/save": time.time() - started}
             self.clock.saved(self._saving["timing/save"])
-
-    def _count_what_led_to_no_step(self) -> None:
-        """At the end of the last epoch dynamic filtering may have dropped every group."""
-        counts = self._counts_after_last_step()
-        counts["generated_tokens_total"] = counts["generated_tokens"]
-        if counts["generated_tokens"]:
-            if not self.run.read_metrics():
-                raise TrainingStopped(
-                    "every group of every epoch was filtered out (all right or all wrong), so there was no step; use "
-                    "other problems, or an algo without dynamic sampling"
-                )
-            self.run.complete_metrics(counts)
 
     def _evaluation_is_due(self, *, last: bool = False) -> bool:
         step, settings = self.samples_generator.step, self.config.held_out
@@ -362,7 +347,16 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             tracker.close = lambda: None
         try:
             super().fit(global_step)
-            self._count_what_led_to_no_step()
+            # at the end of the last epoch dynamic filtering may have dropped every group
+            counts = self._counts_after_last_step()
+            counts["generated_tokens_total"] = counts["generated_tokens"]
+            if counts["generated_tokens"]:
+                if not self.run.read_metrics():
+                    raise TrainingStopped(
+                        "every group of every epoch was filtered out (all right or all wrong), so there was no step; use "
+                        "other problems, or an algo without dynamic sampling"
+                    )
+                self.run.complete_metrics(counts)
             if self._evaluation_is_due(last=True):
                 self._evaluate()
             announce(self.run, Phase.SAVING)  # upstream does so next

@@ -125,15 +125,12 @@ def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
         for node in block[parse:]
         if not isinstance(node, ast.ImportFrom) and "func=Name(id='train'" not in ast.dump(node)
     ]
-    making, checks = (ast.Module(body, type_ignores=[]) for body in (_imports(tree) + block[:parse], checking))
-    return compile(making, str(source), "exec"), compile(checks, str(source), "exec")
-
-
-def _imports(tree: ast.Module) -> list[ast.stmt]:
-    """Return the imports from the standard library at the top of the module (os, datetime)."""
-    return [
+    known = sys.stdlib_module_names
+    imports = [
         node
         for node in tree.body
-        if (isinstance(node, ast.Import) and all(name.name in sys.stdlib_module_names for name in node.names))
-        or (isinstance(node, ast.ImportFrom) and node.module in sys.stdlib_module_names)
+        if (isinstance(node, ast.Import) and all(name.name in known for name in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.module in known)
     ]
+    making, checks = (ast.Module(body, type_ignores=[]) for body in (imports + block[:parse], checking))
+    return compile(making, str(source), "exec"), compile(checks, str(source), "exec")

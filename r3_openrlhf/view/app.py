@@ -107,11 +107,6 @@ def _run(library: Library, query: QueryParams, name: str) -> str:
     return overview(library, [name], counted="counted" in query)
 
 
-def _curves(library: Library, query: QueryParams) -> dict[str, Any]:
-    names = query.getlist("run") or list(library.runs)
-    return curves_of([library.run(name) for name in names], every="every" in query, counted=True)
-
-
 def _tokens(library: Library, query: QueryParams, **group: Any) -> dict[str, Any]:
     for text in query.getlist("place"):
         if not is_count(text):
@@ -124,7 +119,9 @@ _OF_GROUP = "{context}/{uid:path}"
 ROUTES: dict[str, Callable[..., Any]] = {
     "/": _home,
     "/api/state": _page(state),
-    "/api/curves": _curves,
+    "/api/curves": lambda library, query: curves_of(
+        [library.run(name) for name in query.getlist("run") or library.runs], every="every" in query, counted=True
+    ),
     "/api/tokens/{name}/step/{step:count}/" + _OF_GROUP: _tokens,
     "/search": search_page,
     "/compare": lambda library, query: compare_page(library, query.getlist("run"), query.get("reference", "")),
@@ -182,7 +179,12 @@ class _Gate:
             return PlainTextResponse("this page is only read", 405, {"Allow": "GET, HEAD"})
         if self._token is not None:
             if self._is_token(request.query_params.get("token", "")):
-                return self._with_cookie(request)
+                # to the same address without the token: it stays out of the history and out of links
+                query = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
+                path = quote(request.scope["path"].removeprefix(ROOT_PATH.get()).lstrip("/"))  # of this server
+                answer = RedirectResponse(f"{link()}{path}{query and '?'}{query}", 303)
+                answer.set_cookie(self._cookie, self._token or "", path=link(), httponly=True, samesite="lax")
+                return answer
             header = request.headers.get("authorization", "").encode()
             if self._is_token(request.cookies.get(self._cookie, "")) or shows_token(header, self._token):
                 return None
@@ -193,11 +195,3 @@ class _Gate:
 
     def _is_token(self, shown: str) -> bool:
         return self._token is not None and hmac.compare_digest(shown.encode(), self._token.encode())
-
-    def _with_cookie(self, request: Request) -> Response:
-        """Redirect to the same address without the token: it stays out of the history and out of links."""
-        query = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
-        path = quote(request.scope["path"].removeprefix(ROOT_PATH.get()).lstrip("/"))  # of this server
-        answer = RedirectResponse(f"{link()}{path}{query and '?'}{query}", 303)
-        answer.set_cookie(self._cookie, self._token or "", path=link(), httponly=True, samesite="lax")
-        return answer

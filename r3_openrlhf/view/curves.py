@@ -170,8 +170,9 @@ def _columns(run: RunReader, every: bool, counted: bool) -> dict[str, Any]:
 def _read_columns(run: RunReader, counted: Mapping[int, Mapping[str, int]], every: bool) -> dict[str, Any]:
     lines, evaluations = run.metrics(), run.evaluations()
     steps = [line["step"] for line in lines]
+    numbers = (key for line in lines if every for key, value in line.items() if type(value) in (int, float))
     series = {}
-    for key in _DRAWN | (_numbers_in(lines) if every else set()):
+    for key in _DRAWN | ({*numbers} - {"step"}):
         if key.startswith(HELD_OUT):
             values = [_short(line.get(key.removeprefix(HELD_OUT))) for line in evaluations]
         elif key.startswith("fate:"):
@@ -193,11 +194,6 @@ def _read_columns(run: RunReader, counted: Mapping[int, Mapping[str, int]], ever
         "series": series,
         "has_rollouts": bool(run.steps()),
     }
-
-
-def _numbers_in(lines: Sequence[Mapping[str, Any]]) -> set[str]:
-    values = ((key, value) for line in lines for key, value in line.items())
-    return {key for key, value in values if isinstance(value, int | float) and not isinstance(value, bool)} - {"step"}
 
 
 def _short(value: float | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -44,7 +44,16 @@ def problems_page(library: Library, name: str) -> str:
     run = library.run(name)
     files = rollout_files.steps_in(run.directory.rollouts)
     rows, notes = select(f"{FRESH} GROUP BY uid, step ORDER BY step", files.values(), {}, columns=VISITS)
-    visited = visits_of(rows)
+    visited: dict[str, Visited] = {}
+    for row in rows:
+        one = visited.setdefault(row["uid"], Visited(row["uid"]))
+        one.visits += 1
+        if row["num_graded"]:
+            one.shares.append(row["num_right"] / row["num_graded"])
+        if row["num_right"]:
+            one.last_success = row["step"]
+        if fate := fate_of([row], was_reflected=row["reflected"]):
+            one.fates[fate] += 1
     texts = run.problems(run.directory.data)[0]
     columns = f'uid, step, context, "at", verdict, num_tokens, answer, right(text, {TAIL}) AS tail, file'
     recent, _ = select(FRESH, list(files.values())[-LOOKED_AT:], {}, columns=columns)
@@ -61,21 +70,6 @@ def problems_page(library: Library, name: str) -> str:
         notes=notes,
         looked_at=min(LOOKED_AT, len(files)),
     )
-
-
-def visits_of(rows: Iterable[Row]) -> dict[str, Visited]:
-    """uid -> its visits, from a row for each problem and step, by step."""
-    visited: dict[str, Visited] = {}
-    for row in rows:
-        one = visited.setdefault(row["uid"], Visited(row["uid"]))
-        one.visits += 1
-        if row["num_graded"]:
-            one.shares.append(row["num_right"] / row["num_graded"])
-        if row["num_right"]:
-            one.last_success = row["step"]
-        if fate := fate_of([row], was_reflected=row["reflected"]):
-            one.fates[fate] += 1
-    return visited
 
 
 def suspicions(rows: Sequence[Row], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Row]]:

@@ -40,15 +40,6 @@ def install() -> None:
     if not is_needed():
         return
     every_process.set_environment(ENVIRONMENT)
-    _answer_torch_cuda()
-    for name, patch in PATCHES.items():
-        register_post_import_hook(patch, name)
-
-
-# ── torch.cuda ──
-
-
-def _answer_torch_cuda() -> None:
     import torch
 
     cuda = torch.cuda
@@ -56,6 +47,11 @@ def _answer_torch_cuda() -> None:
     cuda.set_device = lambda *args, **kwargs: None  # utils/deepspeed/deepspeed.py:97
     cuda.synchronize = lambda *args, **kwargs: None  # launcher.py:65 ppo_actor.py:605
     cuda.current_stream = lambda *args, **kwargs: None  # ppo_actor.py:436
+    for name, patch in PATCHES.items():
+        register_post_import_hook(patch, name)
+
+
+# ── torch.cuda ──
 
 
 # ── names replaced right after import ──

@@ -114,18 +114,14 @@ class Barriers:
                 raise OSError(ctypes.get_errno(), "Landlock is there, but does not restrict this process")
             os.close(self._ruleset)
             layers["landlock"] = True
-        _drop_capabilities()
+        # root's capabilities could raise limits or reach others' processes
+        header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
+        _libc.capset(header, bytes(24))
         if self._filter is not None:
             layers["seccomp"] = (
                 _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(self._filter), 0, 0) == 0
             )
         return layers
-
-
-def _drop_capabilities() -> None:
-    """Drop root's capabilities, which could raise limits or reach others' processes."""
-    header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
-    _libc.capset(header, bytes(24))
 
 
 # Landlock: https://docs.kernel.org/userspace-api/landlock.html

@@ -54,24 +54,20 @@ def run_template(owner: int, target: str, options: Mapping[str, Any], *, memory_
 
     def run(descriptors: Sequence[int]) -> None:
         connection = Connection(descriptors[0])
-        _become_worker(memory_bytes)
+        os.setsid()
+        adopt_orphans()  # so that they come to the server when this one is gone, and not before
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):  # the first one is the server's channel
+            os.dup2(nowhere, descriptor)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if memory_bytes is not None:
+            os.chdir("/")
+            watch_for_code()
+            confine(memory_bytes=memory_bytes)
         serve(connection, lambda body: handle(decode(body)))
 
     channel.send(b"{}")
     fork_server.serve(channel, run, owner=owner, adopts=True)
-
-
-def _become_worker(memory_bytes: int | None) -> None:
-    os.setsid()
-    adopt_orphans()  # so that they come to the server when this one is gone, and not before
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):  # the first one is the server's channel
-        os.dup2(nowhere, descriptor)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if memory_bytes is not None:
-        os.chdir("/")
-        watch_for_code()
-        confine(memory_bytes=memory_bytes)
 
 
 def serve(connection: Connection, handle: Callable[[bytes], Any]) -> None:

@@ -151,17 +151,12 @@ def _is_new(connection: sqlite3.Connection, path: str) -> bool:
             f"cannot open {path}: the file is damaged or is no history store ({strange[0][:80]}); restore it from a copy"
         )
     if path != MEMORY:
-        _check_length(connection, path)
+        with snapshot(connection):
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            missing = pages * PAGE_BYTES - Path(path).stat().st_size
+        if missing > 0:
+            raise HistoryError(
+                f"cannot open {path}: the file is damaged or is no history store (it ends {missing} bytes too early); restore it "
+                "from a copy"
+            )
     return False
-
-
-def _check_length(connection: sqlite3.Connection, path: str) -> None:
-    """Find a cut file: SQLite notices missing pages, but reads the rest of a page as zeros."""
-    with snapshot(connection):
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        missing = pages * PAGE_BYTES - Path(path).stat().st_size
-    if missing > 0:
-        raise HistoryError(
-            f"cannot open {path}: the file is damaged or is no history store (it ends {missing} bytes too early); restore it "
-            "from a copy"
-        )

@@ -76,7 +76,14 @@ def slurm(settings: tuple[str, ...], nodes: int | None, seeds: str | None, dry_r
         click.echo(f"Warning: {warning}", err=True)
     text = jobs.render(job, config)
     script = jobs.script_of(config)
-    write_script(script, text)
+    from r3_openrlhf.runs.directory import RunDirectory, write_whole
+
+    try:
+        RunDirectory(script.parent.parent).make()
+        script.parent.mkdir(exist_ok=True)
+        write_whole(script, text, mode=0o600)
+    except OSError as error:
+        raise ConfigError(f"run_dir {script.parent.parent} cannot be written: {error.strerror}") from error
     if dry_run:
         click.echo(without_secrets(text), nl=False)
         click.echo(f"Not submitted: {script}", err=True)
@@ -107,18 +114,6 @@ def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, lis
         raise ConfigError(f"run_dir is {quoted(config.run_dir)}; use a path without control characters")
     plain = [setting for setting in settings if not setting.startswith(("run_dir=", "cluster.num_nodes="))]
     return config, plain
-
-
-def write_script(path: Path, text: str) -> None:
-    """Write a job script and its folders, readable by its owner. ConfigError: not writable."""
-    from r3_openrlhf.runs.directory import RunDirectory, write_whole
-
-    try:
-        RunDirectory(path.parent.parent).make()
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, text, mode=0o600)
-    except OSError as error:
-        raise ConfigError(f"run_dir {path.parent.parent} cannot be written: {error.strerror}") from error
 
 
 @submit.command()

@@ -52,19 +52,6 @@ class SlurmJob(Site):
     written_by: str = "r3 submit slurm"
 
 
-def check_values(job: SlurmJob) -> None:
-    """ConfigError: a control character or (for sbatch) a space: another option, or a command."""
-    for name in ("after", *(each.name for each in fields(Site))):
-        value = str(getattr(job, name) or "")
-        if not value.isprintable() or (name not in WITH_SPACES and re.search(r"\s", value)):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is {quoted(value)}; use a value without spaces and control characters"
-            )
-    for option in job.sbatch_options:
-        if not option.isprintable() or not option.startswith("-"):
-            raise ConfigError(f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100")
-
-
 def cores_of(config: R3Config) -> int:
     """Cores of a node."""
     return CORES_PER_GPU * config.cluster.gpus_per_node + CORES_OF_RAY
@@ -101,7 +88,16 @@ def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
 def render(job: SlurmJob, config: R3Config) -> str:
     """Render the job script. Pure but for reading the template. Raises ConfigError for a template
     that does not render, and for a value that sbatch would not take."""
-    check_values(job)
+    # a control character or (for sbatch) a space could be another option, or a command
+    for name in ("after", *(each.name for each in fields(Site))):
+        value = str(getattr(job, name) or "")
+        if not value.isprintable() or (name not in WITH_SPACES and re.search(r"\s", value)):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is {quoted(value)}; use a value without spaces and control characters"
+            )
+    for option in job.sbatch_options:
+        if not option.isprintable() or not option.startswith("-"):
+            raise ConfigError(f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100")
     run_dir = Path(config.run_dir)
     cuda = config.cluster.device == Device.CUDA
     source = Path(job.template).expanduser() if job.template else TEMPLATE
@@ -114,6 +110,8 @@ def render(job: SlurmJob, config: R3Config) -> str:
     agent_options = f" --gpus {config.cluster.gpus_per_node}" + (" --device cuda" if cuda else "")
     if job.ray_args:
         agent_options += f" --ray-args={shlex.quote(job.ray_args)}"
+    # two jobs of a run; tasks of an array share a name but no run, which its lock keeps apart
+    apart = [*([] if job.seeds else ["singleton"]), *([f"afterany:{job.after}"] if job.after else [])]
     try:
         return environment.from_string(source.read_text(encoding="utf-8")).render(
             job=job,
@@ -121,7 +119,7 @@ def render(job: SlurmJob, config: R3Config) -> str:
             script=shlex.quote(str(script_of(config))),
             job_name=job_name(config),
             gpus=config.cluster.gpus_per_node if cuda else None,
-            dependency=_dependency(job),
+            dependency=",".join(apart) or None,
             log=str(run_dir / "cluster").replace("%", "%%") + ("/slurm-%A_%a.log" if job.seeds else "/slurm-%j.log"),
             prologue=job.prologue and str(Path(job.prologue).expanduser().absolute()),
             run_dir=str(run_dir),
@@ -179,12 +177,6 @@ def sbatch(script: Path) -> str:
     if done.returncode:
         raise ClusterError(f"sbatch refused {script}: {done.stderr.strip().splitlines()[-1]}")
     return done.stdout.strip().split(";")[0]
-
-
-def _dependency(job: SlurmJob) -> str | None:
-    """Keep two jobs of a run apart. Tasks of an array share a name but no run: the run's lock does."""
-    parts = [*([] if job.seeds else ["singleton"]), *([f"afterany:{job.after}"] if job.after else [])]
-    return ",".join(parts) or None
 
 
 def _container(job: SlurmJob, run_dir: Path) -> tuple[str, str, bool]:

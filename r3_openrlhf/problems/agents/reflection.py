@@ -5,13 +5,12 @@ It follows the goal in the prompt of every turn: no other turn's text outlives t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS
 from r3_openrlhf.method.prompts import ChatPrompts
-from r3_openrlhf.method.types import PlayedTurn, Rollout
+from r3_openrlhf.method.types import Rollout
 from r3_openrlhf.problems.agents.trajectory import line_of_turn
 
 if TYPE_CHECKING:
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
 
 INTRODUCTION = "Below is an earlier attempt at this task. It failed."
 GUIDANCE = "Find the first action that was wrong, and do not repeat it."
-
-
-def attempt_text(turns: Sequence[PlayedTurn]) -> str:
-    """Write a line per turn: the state, and what was done in it, as a memory has them."""
-    return "\n".join(line_of_turn(turn.observation, turn.action, valid=turn.valid) for turn in turns)
 
 
 def attempt_section(attempt: str) -> str:
@@ -44,5 +38,7 @@ class TurnPrompts(ChatPrompts):
         them. None: not even a shortened attempt is."""
         turns = (error.turns if error is not None else None) or ()
         longest = max((len(turn.prompt_ids) for turn in turns), default=0)
-        shortened = self.fit(attempt_text(turns), lambda text: longest + self.count(attempt_section(text)))
+        # a line per turn: the state, and what was done in it, as a memory has them
+        attempt = "\n".join(line_of_turn(turn.observation, turn.action, valid=turn.valid) for turn in turns)
+        shortened = self.fit(attempt, lambda text: longest + self.count(attempt_section(text)))
         return None if shortened is None else attempt_section(shortened)

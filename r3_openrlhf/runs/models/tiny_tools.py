@@ -30,11 +30,9 @@ def build(directory: Path) -> None:
     rng = random.Random(RECIPE.seed)
     corpus = pretraining.with_reflection([draw_example(rng) for _ in range(400)])
     tokenizer = pretraining.train_tokenizer(corpus, vocab_size=RECIPE.vocab_size)
-    pretraining.write(directory, tokenizer, RECIPE, _draw_examples, num_steps=NUM_STEPS)
-
-
-def _draw_examples(rng: random.Random) -> list[Example]:
-    return [draw_example(rng) for _ in range(BATCH_SIZE)]
+    pretraining.write(
+        directory, tokenizer, RECIPE, lambda rng: [draw_example(rng) for _ in range(BATCH_SIZE)], num_steps=NUM_STEPS
+    )
 
 
 def draw_example(rng: random.Random) -> Example:
