@@ -1,15 +1,15 @@
 """The words of a command in a script of bash, which is read and never run.
 
-Known: assignments, defaults (`${A:-1}`), arrays, sums (`$((2 * A))`), quotes, comments, here-documents, tests of strings
-and numbers (`if`, `case`, `&&`), and commands in quotes, as `srun bash -c "..."` has them. Of a branch whose
-test depends on something else all assignments count. `$(...)` stays as it is, but for `$(... || echo 1)`, which is 1."""
+Known: assignments, defaults (`${A:-1}`), arrays, sums (`$((2 * A))`), quotes, comments, here-documents, `case`
+(an unknown word fits its first part), and commands in quotes, as `srun bash -c "..."` has them. Of an `if` all
+assignments count. `$(...)` stays as it is, but for `$(... || echo 1)`, which is 1."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -32,7 +32,7 @@ _VARIABLE = re.compile(
     rf"|\$(?P<plain>\w+|[@*])|\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)|\$\([^()]*\|\|\s*echo\s+(?P<echo>[\w./-]+)\s*\)"
 )
 _ASSIGNMENT = re.compile(r"(\w+)(\+?)=(.*)", re.S)
-_BEFORE = {"export", "declare", "local", "readonly", "do"}
+_BEFORE = {"export", "declare", "local", "readonly", "then", "else", "do"}
 
 
 def command_words(words: Sequence[str], module: re.Pattern[str], name: str) -> list[str]:
@@ -59,25 +59,23 @@ def words_after(text: str, module: re.Pattern[str], known: Known | None = None) 
 
 
 @dataclass
-class _Branch:
-    """An `if` or `case` around a statement."""
+class _Case:
+    """A `case` around a statement."""
 
-    word: str | None  # of a case
-    truths: list[bool | None] = field(
-        default_factory=list
-    )  # of the tests, or patterns, of the next part; None: not known
-    asks: bool = True  # are these read now?
+    word: str
+    asks: bool = True  # for the pattern of a part?
+    fits: bool = False
     reads: bool = False  # does the present part count?
-    is_done: bool = False  # did a part count for certain?
+    is_done: bool = False  # did a part count?
 
 
 def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | None:
-    branches: list[_Branch] = []
+    cases: list[_Case] = []
     for raw, end in _statements(text):
-        raw = _branched(raw, end, branches, known)
+        raw = _in_cases(raw, end, cases, known)
         while raw and raw[0] in _BEFORE:
             raw = raw[1:]
-        if not raw or not all(branch.reads for branch in branches):
+        if not raw or not all(case.reads for case in cases):
             continue
         if all(map(_ASSIGNMENT.fullmatch, raw)):
             for name, more, value in (_ASSIGNMENT.fullmatch(word).groups() for word in raw):  # type: ignore[union-attr]
@@ -98,45 +96,25 @@ def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | Non
     return None
 
 
-def _branched(raw: list[str], end: str, branches: list[_Branch], known: Known) -> list[str]:
-    """Follow `if` and `case`; returns what is left of the statement."""
-    first = raw[0] if raw else ""
-    if first in ("fi", "esac") and branches:
-        branches.pop()
+def _in_cases(raw: list[str], end: str, cases: list[_Case], known: Known) -> list[str]:
+    """Follow `case`; returns what is left of the statement."""
+    if raw and raw[0] == "case":
+        cases.append(_Case(_filled_word(raw[1], known)))
+        raw = raw[3:]
+    elif raw and raw[0] == "esac" and cases:
+        cases.pop()
         return raw[1:]
-    if first in ("if", "case"):
-        branches.append(_Branch(_filled_word(raw[1], known) if first == "case" else None))
-        raw = raw[3 if first == "case" else 1 :]
-    if not branches:
+    if not cases:
         return raw
-    here = branches[-1]
-    if here.word is not None:
-        here.truths += [fnmatchcase(here.word, _filled_word(word, known)) for word in raw if here.asks]
-        truth = None if "$" in here.word else any(here.truths)
-        decides, left = here.asks and bool(here.truths) and end == ")", [] if here.asks else raw
-    else:
-        raw = raw[1:] if first in ("elif", "else", "then") else raw
-        decides, here.asks = first in ("then", "else"), here.asks or first == "elif"
-        here.truths += [_holds(raw, known)] if here.asks and raw and not decides else []
-        truth = first == "else" or (here.truths[0] if len(here.truths) == 1 else None)
-        left = raw if decides or not here.asks else []
-    if decides:
-        here.reads, here.is_done = not here.is_done and truth is not False, here.is_done or bool(truth)
-    here.asks, here.truths = (False, []) if decides else (here.asks or end == ";;", here.truths)
-    return left
-
-
-def _holds(raw: list[str], known: Known) -> bool | None:
-    """Decide a test of texts; None: it is another one, or of something unknown."""
-    words = [_filled_word(word, known) for word in raw if word not in ("[", "[[", "test", "]", "]]")]
-    if any("$" in word for word in words) or len(words) not in (2, 3):
-        return None
-    if len(words) == 2:
-        return {"-n": bool(words[1]), "-z": not words[1]}.get(words[0])
-    left, what, right = words
-    return {"=": fnmatchcase(left, right), "==": fnmatchcase(left, right), "!=": not fnmatchcase(left, right)}.get(
-        what
-    )
+    here = cases[-1]
+    if not here.asks:
+        here.asks = end == ";;"
+        return raw
+    here.fits |= any(fnmatchcase(here.word, _filled_word(word, known)) for word in raw)
+    if end == ")":  # an unknown word fits its first part
+        here.reads = not here.is_done and (here.fits or "$" in here.word)
+        here.is_done, here.asks, here.fits = here.is_done or here.reads, False, False
+    return []
 
 
 def _filled_word(word: str, known: Known) -> str:

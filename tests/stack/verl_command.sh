@@ -16,9 +16,6 @@ case "${DEVICE}" in
         EXTRA+=(actor_rollout_ref.actor.use_torch_compile=False)
         ;;
 esac
-if [ "${mini}" != 64 ]; then
-    EXTRA+=(trainer.total_epochs=99)
-fi
 DATA=(
     data.train_files="['/data/gsm8k/train.parquet', '/data/math/train.parquet']"
     data.val_files=/data/gsm8k/test.parquet
