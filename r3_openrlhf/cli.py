@@ -214,7 +214,13 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     if as_json or not quiet:
         _show_summary(run, as_json=as_json)
     if not (as_json or quiet):
-        _show_next(experiment, others, config, run)
+        from r3_openrlhf.stack.next_commands import next_commands
+
+        # as it can be typed in the directory that this command was typed in
+        program = sys.argv[0] if sys.argv[0].endswith("/r3") and not os.path.isabs(sys.argv[0]) else "r3"
+        last_step = run.read_metrics()[-1]["step"]
+        commands = next_commands(experiment, others, config, last_step=last_step, program=program)
+        click.echo("\n  ".join(("Next:", *commands)), err=True)
 
 
 def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -> None:
@@ -376,13 +382,3 @@ def _show_summary(run: RunDirectory, *, as_json: bool) -> None:
         # on a terminal as wide as that is, elsewhere 80 columns
         width = None if sys.stdout.isatty() else 80
         Console(file=sys.stdout, width=width).print(summary_table(run), crop=False)
-
-
-def _show_next(experiment: str, settings: list[str], config: R3Config, run: RunDirectory) -> None:
-    from r3_openrlhf.stack.next_commands import next_commands
-
-    # as it can be typed in the directory that this command was typed in
-    program = sys.argv[0] if sys.argv[0].endswith("/r3") and not os.path.isabs(sys.argv[0]) else "r3"
-    last_step = run.read_metrics()[-1]["step"]
-    commands = next_commands(experiment, settings, config, last_step=last_step, program=program)
-    click.echo("\n  ".join(("Next:", *commands)), err=True)

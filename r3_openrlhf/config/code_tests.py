@@ -100,25 +100,21 @@ def _check(tests: CodeTests) -> None:
     if fault := next((sentence for sentence, holds in faults.items() if holds), None):
         raise DataError(fault)
     if tests.asserts:
-        _check_python(tests)
-
-
-def _check_python(tests: CodeTests) -> None:
-    try:
-        setup, sources = shared_lines(tests)
-        nodes: list[Any] = [*ast.walk(ast.parse("\n".join([setup, *sources])))]
-        imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
-        modules = [getattr(node, "module", None) or alias.name for node in imports for alias in node.names]
-        roots = {module.partition(".")[0] for module in modules} - {"solution", "pytest"}
-        known = roots if tests.language != "python" else {*PACKAGES, *sys.stdlib_module_names}
-        lacking = sorted(name for name in roots if name not in known or importlib.util.find_spec(name) is None)
-        lacking += sorted(f"pytest.{name}" for name in _names_of("pytest", nodes) if name not in OF_PYTEST)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise DataError(f"its tests are no Python ({type(error).__name__})") from error
-    if lacking:
-        raise DataError(f"its tests import {lacking[0]}, which programs cannot import here")
-    if not sources:
-        raise DataError("its asserts only define something, so that any program would pass")
+        try:
+            setup, sources = shared_lines(tests)
+            nodes: list[Any] = [*ast.walk(ast.parse("\n".join([setup, *sources])))]
+            imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+            modules = [getattr(node, "module", None) or alias.name for node in imports for alias in node.names]
+            roots = {module.partition(".")[0] for module in modules} - {"solution", "pytest"}
+            known = roots if tests.language != "python" else {*PACKAGES, *sys.stdlib_module_names}
+            lacking = sorted(name for name in roots if name not in known or importlib.util.find_spec(name) is None)
+            lacking += sorted(f"pytest.{name}" for name in _names_of("pytest", nodes) if name not in OF_PYTEST)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise DataError(f"its tests are no Python ({type(error).__name__})") from error
+        if lacking:
+            raise DataError(f"its tests import {lacking[0]}, which programs cannot import here")
+        if not sources:
+            raise DataError("its asserts only define something, so that any program would pass")
 
 
 def write_tests(tests: CodeTests) -> str:
