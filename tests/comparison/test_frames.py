@@ -34,9 +34,7 @@ def test_metrics_rollouts_and_problems_are_those_of_the_files(path):
     assert run.problems.loc[row.uid].problem == row.problem and row.problem in row.prompt
     own = run.rollouts(uid=row.uid)
     assert set(own.uid) == {row.uid} and len(set(own.step)) > 1
-    assert repr(run) == f"Run('{path}')" and f"<b>quickstart</b>: {len(lines)} steps" in run._repr_html_()
-    first = run.metrics["fresh/accuracy"].iloc[: len(lines) // 4].mean()
-    assert f"<th>accuracy</th>\n      <td>{first:.4g}</td>" in run._repr_html_()
+    assert repr(run) == f"Run('{path}')"
     # numbers are numbers, what matters comes first, and the effect has a row per step
     assert list(run.metrics.columns[:2]) == ["fresh/reward", "fresh/accuracy"] and rollouts.entropy_peak.dtype == float
     assert list(run.effects.collapsed) == list(run.metrics["r3/groups/collapsed_before"])
@@ -50,8 +48,6 @@ def test_what_is_not_there_is_a_sentence(path, tmp_path):
     }.items():
         with pytest.raises(R3Error, match=sentence):
             call()
-    (tmp_path / "config.yaml").write_text("algo: r3")
-    assert ": 0 steps<table" in Run(tmp_path)._repr_html_()  # before the first step
 
 
 def test_the_notebook_runs(path, monkeypatch, capsys):
