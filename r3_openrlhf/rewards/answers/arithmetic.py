@@ -10,7 +10,6 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from math import isqrt
 from typing import Any
 
 MAX_CHARS = 200
@@ -19,12 +18,12 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<repeating>[0-9]*\.[0-9]*\\overline\s*\{[0-9]+\})"
     r"|(?P<number>[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,3}(?![0-9])"
     r"|[1-9][0-9]{0,2}(?:[, ][0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
-    r"|(?P<operator>\\(?:cdot|times|div)(?![a-zA-Z])|\\(?:frac|sqrt)(?=\s*\{)|\*\*|[-+*/^(){}×÷·⋅−]))"
+    r"|(?P<operator>\\(?:cdot|times|div)(?![a-zA-Z])|\\frac(?=\s*\{)|\*\*|[-+*/^(){}×÷·⋅−]))"
 )
 _DIGIT = re.compile("[0-9]")
 _IN_PYTHON = {
     "\\cdot": "*", "\\times": "*", "×": "*", "·": "*", "⋅": "*", "÷": "/", "\\div": "/", "−": "-", "^": "**", "{": "(", "}": ")",
-    "\\frac": "F", "\\sqrt": "S",
+    "\\frac": "F",
 }  # fmt: skip
 
 
@@ -88,11 +87,6 @@ def _atom(node: ast.expr) -> Fraction:
             return Fraction(value)
         case ast.Call(func=ast.Call(func=ast.Name(id="F"), args=[top]), args=[bottom]):
             return evaluate(top, _atom, _OPERATORS) / evaluate(bottom, _atom, _OPERATORS)
-        case ast.Call(func=ast.Name(id="S"), args=[square]):
-            value = evaluate(square, _atom, _OPERATORS)
-            root = Fraction(isqrt(max(0, value.numerator)), isqrt(value.denominator))
-            if root * root == value:
-                return root
     raise ValueError("no arithmetic")
 
 

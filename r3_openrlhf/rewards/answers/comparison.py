@@ -43,7 +43,6 @@ _SCALE_WORD = re.compile(
 _SCALES = {"hundred": "*10^2", "thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
 _PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:per\s?cent|percentage|pct)\b\s*\}?)$")
 _BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
-_SPACED_DIGITS = re.compile(r"\d+(?: \d+)+")
 _INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?:slant)?(?![a-zA-Z])")
 _IS_SAID = re.compile(r"(?<![a-zA-Z\\])([a-zA-Z])\s*=")  # x of "x=1 and y=2"
 _SAYS_OR = re.compile(r"\bor\b|\\(?:lor|vee|cup)(?![a-zA-Z])")
@@ -175,8 +174,7 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
     """
     if _PLAIN_INTEGER.fullmatch(answer) and _PLAIN_INTEGER.fullmatch(reference):
         return answer == reference
-    decided = _compare_meanings(answer, reference)
-    if decided is not None:
+    if (decided := _compare_meanings(answer, reference)) is not None:
         return decided
     answer, reference = _tidy(answer), _tidy(reference)
     cycles = _cycles(answer), _cycles(reference)
@@ -194,10 +192,7 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
         return numbers_agree(Number(Fraction(left.replace(",", ".")), left.replace(",", ".")), b)  # "0,5"
     if _is_decimal_comma(answer, right) or _is_decimal_comma(reference, left, min_decimals=2):
         return True
-    decided = _compare_names(left, right)
-    if decided is None and b is not None and _SPACED_DIGITS.fullmatch(answer):
-        decided = False  # LaTeX would read "1 2" as 12
-    return decided
+    return _compare_names(left, right)
 
 
 def _compare_meanings(answer: str, reference: str) -> bool | None:

@@ -40,6 +40,7 @@ _TEMPLATES = {  # what a sentence states, in this order
     "hedged": r"\text{{{hedged}}}", "choice": "{letter}", "amount": r"{number}\text{{ {of}}}",
     "label": r"\textbf{{({a}{b})}} {value}", "words": "{words}", "formula": "{formula}",
 }  # fmt: skip
+_BLOCK = re.compile(r"```\w*\n([^\n`]+)\n```\s*$")
 _LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
 _SENTENCE_BEGINS = re.compile(r"[.!?]\s+(?=[A-Z\d$])|\n\s*")
 _BOLD = re.compile(r"\s*\*\*([^*\n]{1,200})\*\*[.\s]*")
@@ -217,7 +218,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
         return None
     if statement is None:
         lone = _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
-        if lone or (lone := _MEASURED.search(end)):
+        if lone or (lone := _MEASURED.search(end) or _BLOCK.search(text)):
             return FinalAnswer(lone[1], exact=True)
         if _is_denied(text[-STATEMENT_CHARS:]):
             return None
@@ -262,8 +263,8 @@ def _whole_answer(line: str) -> str | None:
         return line.strip(" .*$")  # "1 hour and 20 minutes"
     sentence = line[max((mark.end() for mark in _SENTENCE_BEGINS.finditer(line.rstrip(" .\n"))), default=0) :]
     if (said := _GUESS["relation"].search(sentence)) and not _GUESS["not_that"].search(sentence[: said.start("said")]):
-        return said["said"]
-    if not _GUESS["doubts"].search(sentence) and not _GUESS["subject"].match(sentence):
+        return said["said"].rstrip(".")
+    if not _GUESS["doubts"].search(sentence) and _number_of_subject(sentence, 0) is None:
         for name in ("chain", "share", "is_formula", "amount"):
             if said := _GUESS[name].search(sentence):
                 text = said["said"].strip(" .*")
@@ -293,12 +294,14 @@ def _first_number(text: str) -> str:
         in_words = value_in_words(" ".join(word[0] for word in runs[0])) if len(runs) == 1 else None
         if in_words is not None and in_words not in (0, 1):
             return f"{text[: begin + runs[0][0].start()]}{in_words}{text[begin + runs[0][-1].end() :]}"
-    sentence = _GUESS["subject"].match(text, begin)
-    if sentence is None:
-        return text
-    said = sentence["number"]
-    value = said if said[0].isdigit() else value_in_words(said)
+    value = _number_of_subject(text, begin)
     return text if value is None else f"{text[:begin]}{value}"
+
+
+def _number_of_subject(text: str, begin: int) -> object:
+    sentence = _GUESS["subject"].match(text, begin)
+    said = sentence["number"] if sentence else ""
+    return said if said[:1].isdigit() else value_in_words(said)
 
 
 def _stated(snippet: str) -> str | None:

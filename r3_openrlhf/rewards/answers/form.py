@@ -51,7 +51,6 @@ _NAME = re.compile(
 _BRACKETED = re.compile(
     r"[_^]\s*\{[^{}]*\}|[_^]\s*\\?\w|(?<=[a-zA-Z}'])\s*\([^()=]*\)|(?<=[a-zA-Z}'])\s*\[[^\[\]=]*\]"
 )
-_LIMIT = re.compile(r"\\(?:lim|sum|prod|i*int|max|min|gcd|operatorname|det)(?![a-zA-Z])")
 _SHORT_WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{1,2}(?![a-zA-Z])")
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|[a-zA-Z]|[-+^=<>!|%']")
 _NO_TOKEN = frozenset(
@@ -223,8 +222,6 @@ def _is_value_of(equation: str) -> bool:
 
 def _is_quantity(side: str) -> bool:
     r"""Tell whether it only names the question: x, m+n, f(2), P(A), |AB|, \sin x; not x+1, 2x, 6."""
-    if _LIMIT.search(side):
-        return True
     bare = _BRACKETED.sub("", _BRACKETED.sub("", side))
     return (
         not re.search(r"\d", bare)
@@ -367,8 +364,6 @@ def _notation(text: str) -> str:
 def is_literal(text: str) -> bool:
     """Tell whether it is a number as one writes it down, not one that is still to be computed."""
     text = text.strip()
-    if text[:1] == "(" and text[-1:] == ")":
-        text = text[1:-1]
     found = number(text)
     return found is not None and _LITERAL.fullmatch(found.text.strip()) is not None
 

@@ -22,7 +22,7 @@ _MATRIX = re.compile(
 )
 _PROSE = re.compile(r"\$|(?<![a-zA-Z\\])[a-z]{2,} [a-z]{2}")
 _HEAD = re.compile(
-    r"\s*[A-Z]'?\s*(?=\([^()]*,[^()]*\)\s*$)|\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z]|[A-Z]'?(?:\s*(?:\\(?:cup|cap|setminus|cdot|times)(?![a-zA-Z]))?\s*[A-Z]'?){1,3})\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb)"
+    r"\s*[A-Z]'?\s*(?=\([^()]*,[^()]*\)\s*$)|\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z](?:\^\s*(?:\{\s*-\s*1\s*\}|T|\{T\}))?|[A-Z]'?(?:\s*(?:\\(?:cup|cap|setminus|cdot|times)(?![a-zA-Z]))?\s*[A-Z]'?){1,3})\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb)"
 )
 _CASES = re.compile(r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
 _IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")

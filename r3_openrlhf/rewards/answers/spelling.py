@@ -58,9 +58,8 @@ def _said_once(match: re.Match) -> str:
 
 def _relation(match: re.Match) -> str:
     r"""x \geq 5 of "x is at least 5", [5,\infty) of "all real numbers greater than or equal to 5"."""
-    is_above, end = match["above"] is not None, match["end"].strip(" .$}")
-    is_closed = match["closed"] is not None or match["least"] is not None or match["most"] is not None
-    is_above = is_above or match["least"] is not None
+    end, is_above = match["end"].strip(" .$}"), bool(match["above"] or match["least"])
+    is_closed = bool(match["closed"] or match["least"] or match["most"])
     if match["name"]:
         return f"{match['name']} {'><'[not is_above]}{'=' * is_closed} {end}"
     return f"{'(['[is_closed]}{end},\\infty)" if is_above else f"(-\\infty,{end}{')]'[is_closed]}"
@@ -95,7 +94,6 @@ _REWRITES = [
     (needs or [""], _compiled(pattern), _BY[new[3:]] if new.startswith("by ") else new)
     for _, pattern, new, *needs in _TABLE["rules"]
 ]
-_DOLLARS = re.compile(r"\$\$?(.+?)\$?\$", re.DOTALL)
 _LEAD = _compiled(r"\s*<TEXT>([^{}]*)\}<GAP>(?:[:=]<GAP>)?(?=[-+\d\\$(a-zA-Z])")
 _SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), flags=re.IGNORECASE)
 _HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", flags=re.IGNORECASE)
@@ -127,8 +125,6 @@ def unify(answer: str) -> str:
         text = text.translate(_UNICODE)
         if (value := value_in_words(text)) is not None:
             return str(value)
-    if (whole := _DOLLARS.fullmatch(text)) and "$" not in whole[1]:
-        text = whole[1].strip()
     text = _without_lead(text)
     for needs, pattern, replacement in _REWRITES:
         for needed in needs:

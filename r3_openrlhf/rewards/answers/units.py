@@ -15,6 +15,7 @@ _OTHERS, _COUNTS = {words.split()[0]: words for words in _TABLES.pop("others")},
 # unit -> (kind, how many of the smallest unit of the kind)
 _AMOUNTS = {unit: (kind, size) for kind, units in _TABLES.items() for unit, (size, _) in units.items()}
 _CM = _AMOUNTS["cm"][1]
+_AMOUNTS |= {f"{unit}^2": ("area", size**2) for unit, (size, _) in _TABLES["length"].items()}
 _AMOUNTS |= {f"{unit}^3": ("volume", Fraction(size, _CM) ** 3) for unit, (size, _) in _TABLES["length"].items()}
 _UNITS = {
     word: unit
@@ -24,8 +25,7 @@ _UNITS = {
 }
 _SEPARATORS = re.compile(r"\\[,;: ]|\\cdot(?![a-zA-Z])|[~⋅·]")
 _SAID_POWER = re.compile(r"\s*([a-zµμ-]+)\s+(squared|cubed)(?![a-z])")
-_LIGHT_YEAR = re.compile(r"light years?")
-_PRODUCT = re.compile(r"([a-zµμ-]+)\s+([a-zµμ]+)\s*\^\s*\{?\s*(-[123])\s*\}?")
+_FACTOR = re.compile(r"(/?)\s*([a-zA-Zµμω]+)(?:\s*\^\s*\{?\s*(-?[123])\s*\}?)?")
 _EXPONENT = re.compile(r"\s*\^\s*\{?\s*-?[123]\s*\}?\s*$")
 _CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥₹])")
 _CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
@@ -34,9 +34,6 @@ _WORDS_OF_UNITS = r"a-zA-Z ./~¢µμωΩ\u4e00-\u9fff⋅·-"
 _WRAPPED = re.compile(
     rf"\s*\\(?:text|mbox|textrm|mathrm|textnormal|textbf|textit|mathit|operatorname)\s*\{{"
     rf"((?:[{_WORDS_OF_UNITS}]|\\[,;: ]|\\cdot(?![a-zA-Z])|\^\s*\{{?\s*-?[123]\s*\}}?)*)\}}(\s*\^\s*\{{?-?[123]\}}?)?$"
-)
-_WRAPPED_SPEED = re.compile(
-    r"\s*\\(?:text|mbox|textrm|mathrm)\s*\{\s*([a-zA-Z]+)\s*\}\s*/\s*\\(?:text|mbox|textrm|mathrm)\s*\{\s*([a-zA-Z]+)\s*\}$"
 )
 _PLAIN = re.compile(
     r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-ZµμΩ]+(?:(?:/| per )[a-zA-Z]+)?|[\u4e00-\u9fff]+|¢|[ap]\.m\.?)"
@@ -75,8 +72,6 @@ def split_unit(text: str) -> tuple[str, str | None]:
     In \\text{} after a number, and after a plain number anywhere, things counted go too: plural
     words ("8 people", "5\\text{ red apples}"). Words of another number stay ("7\\text{ point
     five}")."""
-    if match := _WRAPPED_SPEED.search(text):
-        return text[: match.start()], _known(f"{match[1]}/{match[2]}", None)
     if match := _WRAPPED.search(text):
         unit = _known(match[1], match[2])
         words = match[1].replace("~", " ").strip(" .,")
@@ -154,8 +149,6 @@ def conversion(unit: str, other: str) -> Fraction | None:
         return None if factor is None else factor**power
     above, below = unit.split("/"), other.split("/")
     if len(above) == len(below) == 2:
-        if "" in (above[0], below[0]):
-            above[0] = below[0] = ""  # "pages per day" against "5 per day"
         top, bottom = (conversion(here, there) for here, there in zip(above, below, strict=True))
         return top / bottom if top and bottom else None
     if {unit.partition("/")[0], other.partition("/")[0]} == {"dollar"}:
@@ -209,21 +202,40 @@ def _known(words: str, power: str | None) -> str | None:
     if symbol in _SYMBOLS or len(symbol) == 1 and symbol.isascii() and symbol.isupper() and symbol != "L":
         return _SYMBOLS.get(symbol)
     text = _SEPARATORS.sub(
-        " ", words.lower().replace(".", "").replace("per mille", "permille").replace("nautical mile", "nmi")
+        " ",
+        words.lower()
+        .replace(".", "")
+        .replace("per mille", "permille")
+        .replace("nautical mile", "nmi")
+        .replace("light year", "light-year"),
     )
-    text = _LIGHT_YEAR.sub("light-year", _SAID_POWER.sub(lambda said: f" {said[1]}^{_POWERS[said[2]]}", text)).strip()
+    text = _SAID_POWER.sub(lambda said: f" {said[1]}^{_POWERS[said[2]]}", text).strip()
     if text in _SPEEDS:
         return _SPEEDS[text]
+    if product := _product(words, power or ""):
+        return product
     sides = [side.strip() for side in re.split(r"/|\bper\b", text)]
     if len(sides) == 2 and (below := _with_exponent(sides[1], None)):
         above = _SYMBOLS.get(symbol.partition("/")[0]) or _with_exponent(sides[0], None) or ""
         return f"{above}/{_raised(below, power)}"
-    if len(sides) == 1 and (product := _PRODUCT.fullmatch(f"{text}{power or ''}")):  # "m s^{-1}"
-        units = _one(product[1]), _one(product[2])
-        if all(units):
-            exponent = product[3].lstrip("-")
-            return f"{units[0]}/{units[1]}" + (f"^{exponent}" if exponent != "1" else "")
     return _with_exponent(text, power) if len(sides) == 1 else None
+
+
+def _product(words: str, power: str) -> str | None:
+    """ "kg*m/second" of "kg m/s", "kg·m·s^{-1}"; None: not all are units."""
+    powers: dict[str, int] = {}
+    if not re.search(r"[/^]", words + power):
+        return None  # "degrees Celsius"
+    for slash, name, exponent in _FACTOR.findall(_SEPARATORS.sub(" ", words) + power):
+        unit = _SYMBOLS.get(name) or _one(name.lower())
+        if unit is None:
+            return None
+        powers[unit] = powers.get(unit, 0) + int(exponent or 1) * (-1 if slash else 1)
+    above, below = (
+        "*".join(f"{unit}^{n * sign}".removesuffix("^1") for unit, n in sorted(powers.items()) if n * sign > 0)
+        for sign in (1, -1)
+    )
+    return f"{above}/{below}".removesuffix("/") if len(powers) > 1 else None
 
 
 def _raised(unit: str, power: str | None) -> str:

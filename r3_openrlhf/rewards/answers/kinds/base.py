@@ -17,7 +17,7 @@ _NUMERAL = re.compile(
 
 
 def _read(text: str, problem: str) -> Numeral | None:
-    text = re.sub("^0[xbo]", "", plain(text))
+    text = re.sub("^0[xbo]", "", plain(text).rpartition("=")[2].strip())
     said = _NUMERAL.fullmatch(text.replace(",", "").replace("\\_", "_"))
     if said is None:
         return None

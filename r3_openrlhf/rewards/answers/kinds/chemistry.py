@@ -56,6 +56,6 @@ KIND = Kind(
     recognise=_recognise,
     read=_read,
     find=lambda sentence, problem: [
-        word for word in plain(sentence).split() if re.search(r"[A-Z]", word) and _species(word)
+        word for word in re.findall(r"[^\s,;]+", plain(sentence)) if re.search(r"[A-Z]", word) and _species(word)
     ][-1:],
 )

@@ -13,6 +13,7 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _FIRST_LABEL = re.compile(r"(?mi)^\W*(?:part )?\(?(?:a|i|1)[).:]")
+_NAME = re.compile(r"^[A-Za-z' ]{3,40}:\s*")
 _ORDERS = ("abcdefgh", "123456789", ("i", "ii", "iii", "iv", "v"))
 
 
@@ -28,7 +29,7 @@ def _read(text: str, problem: str) -> dict[str, str] | None:
         return None
     ends = [mark.start() for mark in marks[1:]] + [len(words)]
     texts = [
-        SUBJECT.sub("", re.sub(r"[\s,;.]*(?:\band\b|;)?[\s,;.]*$", "", words[mark.end() : end]))
+        _NAME.sub("", SUBJECT.sub("", re.sub(r"[\s,;.]*(?:\band\b|;)?[\s,;.]*$", "", words[mark.end() : end])))
         for mark, end in zip(marks, ends, strict=True)
     ]
     return dict(zip(labels, texts, strict=True))

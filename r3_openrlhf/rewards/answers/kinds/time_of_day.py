@@ -16,16 +16,12 @@ _HALVES = {"am": "a", "inthemorning": "a", "pm": "p", "intheafternoon": "p", "in
 _NAMED = {"noon": "p", "12 noon": "p", "midday": "p", "midnight": "a", "12 midnight": "a"}
 _AS_CLOCK = re.compile(r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?")
 _PARTS = re.compile(r"(?:a )?(half|quarter|[a-z\d-]+)(?: minutes?)? (past|after|to|before) ([a-z]+|\d+)")
-_PART = {"half": 30, "quarter": 15}
+_PART = {"half": 30, "quarter": 15} | {str(minute): minute for minute in range(60)}
 _IN_TEXT = re.compile(
     r"(?i)\b\d{1,2}:\d\d(?: ?[ap]\.?m\b\.?)?|\b\d{1,2} ?[ap]\.?m\b|\b(?:half|(?:a )?quarter) (?:past|to) \w+|\b[a-z\d-]+ minutes? (?:past|to|after|before) \w+(?: ?[ap]\.?m\b)?"
 )
 _SPOKEN_HALF = re.compile(r"\s*(?:in the (?:morning|afternoon|evening)|at night|[ap]\.? ?m\.?)$")
 _SAID = re.compile(r"(?i)[ap]\.? ?m\.?\b|o'?clock")
-
-
-def _whole(word: str) -> int:
-    return int(word) if word.isdecimal() else int(value_in_words(word.replace("-", " ")) or 0)
 
 
 def _read(text: str, problem: str) -> Time | None:
@@ -35,7 +31,8 @@ def _read(text: str, problem: str) -> Time | None:
         return 0, _NAMED[name]
     spoken = _SPOKEN_HALF.sub("", name)
     apart = _PARTS.fullmatch(spoken)
-    part, hour = (_PART.get(word) or _whole(word) for word in (apart[1], apart[3])) if apart else (0, 0)
+    words = (apart[1], apart[3]) if apart else ("", "")
+    part, hour = (_PART.get(word) or int(value_in_words(word.replace("-", " ")) or 0) for word in words)
     if apart and part and hour and part < 60:
         clock = hour * 60 + (part if apart[2] in ("past", "after") else -part)
         text = f"{(clock // 60 - 1) % 12 + 1}:{clock % 60:02d}{name[len(spoken) :]}"

@@ -24,6 +24,7 @@ _ASKS_WHO = re.compile(r"(?i)\b(?:who|which|whose)\b")
 _IS_THE_ONE = re.compile(
     r"(?:(?:So|Thus|Hence|Therefore),? )?(?!(?:It|Th[a-z]+|S?[Hh]e) )((?:[A-Z][\w'’.-]*(?: |$)){1,3})(?:is|was|has|had|does|did|[a-z]{2,}s)\b(?! not\b|n.t\b)"
 )
+_CLAUSE = re.compile(r",\s(?:but|and so|so|hence|thus|therefore)\s")
 _AROUND_A_NAME = re.compile(r"\\triangle(?![a-zA-Z])|(?<=[IVX]) only(?=\}?$)")
 
 
@@ -50,7 +51,7 @@ def _read(text: str, problem: str) -> str | None:
 
 def _find(sentence: str, problem: str) -> list[str]:
     """Return the last sentence, or its subject where the problem asks who or which: "Evelyn is the fastest."."""
-    (last,) = last_sentence(sentence)
+    last = _CLAUSE.split(last_sentence(sentence)[0])[-1]
     subject = _IS_THE_ONE.match(last) if _ASKS_WHO.search(problem) else None
     return [subject[1] if subject else last]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from r3_openrlhf.rewards.answers.kinds import Kind, last_sentence
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
@@ -20,10 +22,16 @@ def _read(text: str, problem: str) -> bool | None:
     return (said["word"].lower() in _YES) != bool(said["negated"])
 
 
+def _find(sentence: str, problem: str) -> list[str]:
+    """Return the last sentence, or the word before all of them: "Yes. Since f(-x) = f(x), it is even"."""
+    last, first = last_sentence(plain(sentence)), re.match(r"\W*(\w+)[.!\n]", sentence)
+    return last if _read(last[0], problem) is not None or first is None else [first[1]]
+
+
 KIND = Kind(
     name="yes or no",
     rank=30,
     recognise=lambda reference, problem: plain(reference).lower() in ("yes", "no", "true", "false"),
     read=_read,
-    find=lambda sentence, problem: last_sentence(plain(sentence)),
+    find=_find,
 )
