@@ -19,11 +19,11 @@ from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import columns_in
 from r3_openrlhf.problems.reference_checks import CERTAIN, FEW, SUSPICIOUS, option_columns
 from r3_openrlhf.problems.references import text_of
-from r3_openrlhf.problems.table import Numeral
+from r3_openrlhf.problems.table import Numeral, parse_json
 
 # <|anything|>, [|user|], <start_of_turn>, [INST], [SYSTEM_PROMPT], or a turn of the assistant that begins at the end
 _TEMPLATE = re.compile(
-    r"[<\[][|｜][^<>|｜\s]{1,40}[|｜][>\]]|\]~\w\]|<(?:start|end)_of_\w+>|\[/?INST\]|\[/?[A-Z]+_[A-Z_]+\]|<</?SYS>>"
+    r"[<\[][|｜][^<>|｜\s]{1,40}[|｜][>\]]|\]~\w\]|<(?:start|end)_of_\w+>|\[/?INST\]|\[/?[A-Z]+_[A-Z_\d]+\]|<</?SYS>>"
     r"|(?:\bassistant|### ?response)\s*[:>\]]+\s*\Z",
     re.IGNORECASE,
 )
@@ -52,6 +52,7 @@ _MEDIA = re.compile(r"(?:image|img|picture|photo|figure|video|audio)(?:s|_?(?:ur
 # the first characters of images in base64: PNG, JPEG, GIF, WebP
 _BASE64 = re.compile(r"(?:data:(?:image|video|audio)/|iVBORw0K|/9j/|R0lGOD|UklGR)\S*")
 _SPLITS = {"train", "training", "test", "testing", "valid", "val", "validation", "dev", "eval", "held_out", "held-out"}
+_TRAINED = re.compile(r"(?:is|in|for)_?train(?:ing)?", re.IGNORECASE)
 _FLAG = re.compile(r"(?:is|in|for)?_?(test|valid|validation|val|dev|eval|held_?out)", re.IGNORECASE)
 # the bytes of UTF-8 read as Windows-1252 (Ã© for é), or lost; é and ß before a quote or a hard space are no such
 _CONTINUED = f"[{''.join(bytes([byte]).decode('cp1252', 'ignore') for byte in range(0x80, 0xC0) if byte != 0xA0)}]"
@@ -110,7 +111,7 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
             say([label for label in labels if _cue(label.problem) == cue], what)
     marked_up = [label for label in labels if _MARKUP.search(label.problem)]
     say(marked_up, "have tags or entities of HTML, like {}; the model will read them so")
-    torn = [label for label in labels if _is_torn(label.problem)]
+    torn = [label for label in labels if _is_torn("\n".join([label.problem, *label.references]))]
     say(torn, "have letters of another encoding, like {}; write the file as UTF-8 from its source")
     shown = [label for label in labels if _PLACEHOLDER.search(label.problem)]
     say(shown, "name an image, a video or a sound that the model is not given, like {}; use rows without")
@@ -279,6 +280,8 @@ def _is_medium(cell: Any, column: str = "") -> bool:
 
 def _splits(column: str, found: Sequence[tuple[Any, Label]]) -> list[str]:
     """Names of splits in a column that holds nothing else, or is a flag as is_test."""
+    if _TRAINED.fullmatch(column.rpartition(".")[2]):
+        return ["test" for cell, _ in found if str(cell).lower() in ("false", "0")]
     if flag := _FLAG.fullmatch(column.rpartition(".")[2]):
         return [flag[1] for cell, _ in found if cell is True or cell == 1 or str(cell).lower() in ("true", "1")]
     names = [cell for cell, _ in found if isinstance(cell, str) and cell.lower().rstrip("_-0123456789") in _SPLITS]
@@ -286,13 +289,16 @@ def _splits(column: str, found: Sequence[tuple[Any, Label]]) -> list[str]:
 
 
 def _leaves(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, cell) of what a row holds; a list of texts or numbers is one text."""
+    """(dotted name, cell) of what a row holds; a list is one text, and JSON texts are what they hold."""
     for column, cell in row.items():
+        if isinstance(cell, str) and cell[:1] in ("[", "{"):
+            with contextlib.suppress(ValueError):
+                cell = parse_json(cell)
         if isinstance(cell, dict) and not _is_medium(cell):
             yield from _leaves(cell, f"{prefix}{column}.")
         elif isinstance(cell, list) and cell:
             yield f"{prefix}{column}", cell if _is_medium(cell) or _is_tool(cell) else ", ".join(_texts(cell))
-        elif cell:
+        elif cell or isinstance(cell, int):
             yield f"{prefix}{column}", cell
 
 

@@ -31,9 +31,9 @@ MOST_WORDS = 8
 SOME_WORDS = 4  # of most answers of a file; a few names have so many
 _WORD = re.compile(r"(?<![\\\w])[^\W\d_]{2,}")
 _WORDS = re.compile(r"[^\W\d_]{2}[\w /&.-]*")
-_LETTER = re.compile(r"\(?[A-J]\)?\.?")
+_LETTER = re.compile(r"\(?[A-Ja-j]\)?\.?")
 # "(B) 12", "B. 12", "B: 12", "\\textbf{(B)}"
-_OPTION = re.compile(r"(?:^|[\s({*])B\s*[).:}]")
+_OPTION = re.compile(r"(?:^|[\s({*])[Bb]\s*[).:}]")
 # "A) 3 B) 4 C) 5", "a ) 38 , b ) 27.6 , c ) 30"
 _OPTIONS = re.compile(r"(?:^|[\s(])A\s*[).:].*[\s(,;]B\s*[).:].*[\s(,;]C\s*[).:]", re.IGNORECASE | re.DOTALL)
 # in front of each option

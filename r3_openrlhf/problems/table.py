@@ -96,7 +96,7 @@ def refuse_foreign(path: Path) -> None:
     with path.open("rb") as file:
         begin = file.read(32)
     for magic, what in FOREIGN.items():
-        if begin.startswith(magic.encode("latin-1")) and not what.endswith(f" {path.suffix.lower()}"):
+        if begin.lower().startswith(magic.encode("latin-1").lower()) and not what.endswith(f" {path.suffix.lower()}"):
             raise DataError(f"{path} is {what}")
     if begin[1:2] == b"\0" and path.suffix.lower() in (".json", ".jsonl", ".csv", ".tsv"):
         raise DataError(f"{path} is UTF-16 or UTF-32; save it as UTF-8")
