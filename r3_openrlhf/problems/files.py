@@ -164,7 +164,6 @@ def _directory(data: DataConfig, path: Path) -> Table:
 
 
 def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row]]) -> Table:
-    """data.split of a data set of files: "train", "train[:100]", "train+test"."""
     import datasets
 
     files = {

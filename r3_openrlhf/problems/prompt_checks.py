@@ -24,9 +24,8 @@ from r3_openrlhf.problems.table import Numeral, parse_json
 # <|anything|>, [|user|], <start_of_turn>, [INST], [SYSTEM_PROMPT], or a turn of the assistant that begins at the end
 _TEMPLATE = re.compile(
     r"[<\[][|｜][^<>|｜\s]{1,40}[|｜][>\]]|\]~\w\]|<(?:start|end)_of_\w+>|\[/?INST\]|\[/?[A-Z]+_[A-Z_\d]+\]|<</?SYS>>"
-    r"|(?:\bassistant|### ?response)\s*[:>\]]+\s*\Z",
-    re.IGNORECASE,
 )
+_SPEAKER = re.compile(r"(?:\bassistant|### ?response)\s*[:>\]]+\s*\Z", re.IGNORECASE)
 # \n and \t before a letter begin these commands of LaTeX; any other one was typed for a line break or a tab, if not
 # in a quoted text of a program
 _COMMANDS = {
@@ -95,8 +94,9 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
             findings.append(Finding(sentence, refuses=len(found) >= certain * total))
 
     if data.chat_template:
-        marked = [label for label in labels if _TEMPLATE.search(label.problem)]
-        mark = next(filter(None, (_TEMPLATE.search(label.problem) for label in marked)), [""])[0].strip()
+        marks = {id(label): mark for label in labels if (mark := _mark(label.problem))}
+        marked = [label for label in labels if id(label) in marks]
+        mark = next(iter(marks.values()), "")
         what = f"are in a chat template already ({mark}), and would be put into another; use "
         say(marked, what + "data.chat_template=false, or a column with the bare problem", certain=CERTAIN)
     escaped = [label for label in labels if "\n" not in label.problem and _TYPED.search(label.problem)]
@@ -132,6 +132,11 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         replaced = [label for label in labels if (label.turns or [{"role": ""}])[0]["role"] == "system"]
         say(replaced, "have a system turn, which data.system_prompt replaces; set it to null to keep theirs")
     return findings
+
+
+def _mark(problem: str) -> str:
+    found = _TEMPLATE.search(problem) or _SPEAKER.search(problem, max(0, len(problem) - _TAIL))
+    return found[0].strip() if found else ""
 
 
 def _cue(problem: str) -> str:
@@ -303,6 +308,5 @@ def _leaves(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _texts(cell: Any) -> Iterator[str]:
-    """Texts and numbers of a list, of its lists and structures."""
     for one in cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list) else ():
         yield from _texts(one) if isinstance(one, list | dict) else [str(one)]

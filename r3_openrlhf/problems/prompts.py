@@ -107,7 +107,6 @@ def render(
 
 
 def _holds(prompt: str, text: str) -> bool:
-    """Tell whether the text is in the prompt; its white space may have changed."""
     return text in prompt or "".join(text.split()) in "".join(prompt.split())
 
 

@@ -180,7 +180,6 @@ def _is_place(label: Label) -> bool:
 
 
 def _check_options(column: _Column, *, is_math: bool) -> None:
-    """Rows that accept several answers. The same number in several spellings is one."""
     known = column.known
     if is_math and len(known) >= FEW:
         parts = [label for label in known if len(_values(label)) > 1]
@@ -204,7 +203,6 @@ def _check_options(column: _Column, *, is_math: bool) -> None:
 
 
 def _values(label: Label) -> set[float]:
-    """Return the numbers of a row's references; with one that begins with none: nothing."""
     numbers = list(map(_NUMBER.match, label.references))
     return {float(number[0]) for number in numbers if number} if all(numbers) else set()
 

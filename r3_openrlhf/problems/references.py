@@ -182,7 +182,6 @@ def _opened(text: str) -> tuple[Any, str] | None:
 
 
 def _boxes(text: str) -> list[tuple[int, int, str]]:
-    """(start, end, content) of every outermost box that closes and holds something, in one pass."""
     found: list[tuple[int, int, str]] = []
     # a box, or None for any other brace
     opened: list[re.Match[str] | None] = []

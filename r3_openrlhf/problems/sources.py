@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import DataConfig
@@ -115,7 +116,7 @@ def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -
         seed: draws which problems of a source the mixture leaves out.
         with_rows: keep every column of a row, for a reward function."""
     if not data.sources:
-        return load_source(data, with_rows=with_rows)
+        return _checked.pop(_stamp(data, with_rows=with_rows), None) or load_source(data, with_rows=with_rows)
     weights = {entry["name"]: entry["weight"] for entry in data.sources}
     found: dict[str, Label] = {}
     contradictory: set[str] = set()
@@ -235,7 +236,18 @@ def check_source(data: DataConfig, *, with_rows: bool = False) -> None:
         if part.path.startswith(REASONING_GYM):
             next(iter(_reasoning_gym_rows(part)))
         elif not is_on_the_hub(part.path):
-            load_source(part, with_rows=with_rows)
+            found = load_source(part, with_rows=with_rows)
+            _checked.clear()
+            if Path(part.path).is_file():  # the load that follows need not read it again
+                _checked[_stamp(part, with_rows=with_rows)] = found
+
+
+_checked: dict[str, Problems] = {}
+
+
+def _stamp(data: DataConfig, *, with_rows: bool) -> str:
+    state = Path(data.path).stat() if Path(data.path).is_file() else None
+    return repr((replace(data, template_date=None), with_rows, state and (state.st_mtime_ns, state.st_size)))
 
 
 def grader_of(data: DataConfig) -> str:
@@ -345,7 +357,6 @@ def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Col
 
 
 def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tuple[Label | DataError, tuple[str, str]]:
-    """Return (a row's problem or why it cannot be used, the forms of its problem and its answer)."""
     try:
         if isinstance(row, DataError):
             raise row
@@ -359,7 +370,6 @@ def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tupl
 
 
 def _task_of(columns: Columns, task: str, row: dict[str, Any]) -> str:
-    """Return the row's own task (data.task_key), or that of the source. DataError: there is no such task."""
     given = str(value_at(row, columns.task) or "").strip() if columns.task else ""
     own = given.lower().replace(" ", "_") or task
     known = [name for name, entry in TASKS.items() if entry.problems is None and not entry.runs_programs]
@@ -369,7 +379,6 @@ def _task_of(columns: Columns, task: str, row: dict[str, Any]) -> str:
 
 
 def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, tuple[str, str]]:
-    """Return (a row's problem, the forms of its problem and its answer). DataError: unusable."""
     turns, problem, problem_form = turns_of(value_at(row, columns.problem), key=columns.problem)
     if columns.template:
         cells = {name: value_at(row, name) for name in columns_in(columns.template)}
@@ -419,7 +428,6 @@ def may_lack_answers(data: DataConfig, columns: Sequence[str]) -> bool:
 
 
 def _rank(row: dict[str, Any] | DataError, column: str, place: str) -> str:
-    """Return the text of the column that gives the order; of an unusable row a number. DataError: none."""
     if isinstance(row, DataError):
         return "0"
     if text := text_of(value_at(row, column), key=column, what="column").strip():

@@ -169,7 +169,6 @@ def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
 
 
 def _is_one_document(file: Any, path: Path, name: str) -> bool:
-    """Tell whether it is a list, or an object over several lines, or alone on one in a file .json."""
     lines = (line.removeprefix(b"\xef\xbb\xbf").strip() for line in _lines(file, name))
     first = next(filter(None, lines), b"")
     is_open = first.startswith(b"{") and ".json" in path.suffixes

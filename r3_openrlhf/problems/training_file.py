@@ -167,7 +167,6 @@ def rendered(
 
 
 def _counts(tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[int]:
-    """Count as count_tokens, in one call: a call per prompt costs more, and so do lists of tokens."""
     if tokenizer.is_fast:
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()  # which a tokenizer.json may ask for; as `tokenizer(...)` does

@@ -130,7 +130,6 @@ def _values(function: RewardFunction, item: GradeRequest, finish: Finish) -> lis
 
 
 def _values_of_group(value: object, item: GradeRequest) -> Sequence[object]:
-    """Return the values for all responses of a group. ValueError: they are not one for each."""
     content = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(content, (list, tuple)) or len(content) != len(item.group):
         what = f"{len(content)} values" if isinstance(content, (list, tuple)) else type(content).__name__
@@ -141,7 +140,6 @@ def _values_of_group(value: object, item: GradeRequest) -> Sequence[object]:
 
 
 def _row_of(item: GradeRequest) -> dict[str, Any]:
-    """Return the columns of the problem's row; of a reasoning-gym problem its entry."""
     return item.row or (item.metadata if isinstance(item.metadata, dict) else {})
 
 

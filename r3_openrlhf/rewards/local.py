@@ -147,7 +147,6 @@ class LocalGrader:
         return [parts[min(place, len(parts) - 1)] for place in places]
 
     def _log(self, outcome: Outcome) -> None:
-        """Each traceback once: a run has thousands of responses."""
         error = str(outcome.extras.get("error", ""))
         if error and (key := f"{outcome.reason} {error.rpartition('(')[2]}") not in self._logged:
             self._logged.add(key)

@@ -116,7 +116,6 @@ def _finding(who: str, grades: dict[str, Grade], *, references: tuple[str, ...])
 
 
 def _by_form(who: str, config: RewardConfig, grades: dict[str, Grade]) -> Finding | None:
-    """Find functions that say the same to right and wrong answers and alone make any of them correct."""
     right, wrong = (grades[name].extras for name in ("right", "wrong"))
     weights = dict(zip((one.name for one in config.loaded_functions), config.all_weights, strict=False))
     same = [name for name in weights if right.get(name) == wrong.get(name, "")]

@@ -218,7 +218,6 @@ class RemoteGrader:
         return outcome
 
     def _log(self, url: str, trouble: str, where: str = "") -> None:
-        """Log each trouble of a server once: a run has thousands of responses."""
         if (url, trouble) not in self._logged:
             self._logged.add((url, trouble))
             logger.warning("reward server %s: %s%s", without_secrets(url), without_secrets(trouble), where)

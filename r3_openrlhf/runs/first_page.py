@@ -106,16 +106,12 @@ def page_of_run(
     config: R3Config, tokenizer: PreTrainedTokenizerBase | None, model: str | None, data: PreparedData
 ) -> FirstPage:
     """Make the page of a training run, from its training file. Only `FirstPage.check` raises."""
-    room = config.data.max_len - config.rollout.max_new_tokens
     prompts, labels = read_prompts(data.path)
     places = range(0, len(labels), max(1, data.num_problems // NUM_EXAMPLES))[:NUM_EXAMPLES]
     rows = [(Label.from_json(labels[i]), prompts[i]) for i in places]
     left_out = Counter({"equal to an earlier one": data.num_duplicates})
     for source in data.sources:
         left_out.update(source.left_out)
-    if not data.sources:
-        left_out[f"longer than {room:,} tokens"] = data.num_dropped_overlong
-        left_out["without problem or usable answer"] = data.num_unusable
     start = FirstPage(
         used=data.num_problems,
         left_out=dict(left_out),
@@ -230,7 +226,6 @@ def probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | No
 
 
 def _asks_for_reference(config: RewardConfig) -> str:
-    """Return the first of the user's functions with a parameter for the reference, or ""."""
     wanted = {"reference", "references", "ground_truth"}
     for path in config.all_functions:
         if path == BUILT_IN:
@@ -255,7 +250,6 @@ def _words(grade: Grade) -> str:
 
 
 def _asked(label: Label, prompt: str, rows: Sequence[tuple[Label, str]]) -> dict[str, GradeRequest]:
-    """Return the requests about some responses to a problem, by response."""
     if not label.references:  # only the scorer of its task knows the answer
         return {}
     close = "</think> " if as_graded(prompt, "") else ""
@@ -309,7 +303,6 @@ def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Examp
 
 
 def _read_as(task: str, reference: str, problem: str) -> str:
-    """Describe a reference as the grader reads it; of tests their number and kind."""
     if TASKS[task].runs_programs:
         tests = read_tests(reference)
         return f"{tests.number} tests of {tests.kind}"
