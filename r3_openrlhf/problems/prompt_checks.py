@@ -122,7 +122,7 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         "differ from an earlier one in white space, case, punctuation or LaTeX spacing alone, like {}; leave them out",
     )
     shots = {near(Label(uid="", problem=shot["problem"], references=[], task="")) for shot in data.few_shot}
-    if shown := [label for label in labels if near(label) in shots]:
+    if shots and (shown := [label for label in labels if near(label) in shots]):
         what = (
             f"{len(shown)} of {total} problems are worked examples of data.few_shot, like {quoted(shown[0].problem)}"
         )
