@@ -55,7 +55,7 @@ done
 SOLVED="data.reasoning_gym.solved=${SOLVED:-0.25}"
 STORE="r3_earned $SOLVED"
 ARM[store]="$STORE replay.imported.weight=ratio1" ARM[store_clip]="$STORE"
-for rate in 1e-3 3e-3; do
+for rate in 3e-4 1e-3 3e-3; do
     ARM[sft${rate}_grpo]="grpo $SOLVED data.reasoning_gym.warm_up=$rate"
     ARM[sft${rate}_store]="${ARM[store]} data.reasoning_gym.warm_up=$rate"
 done
