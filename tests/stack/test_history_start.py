@@ -17,26 +17,47 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 HARD, EASY = [(n, n) for n in range(100, 108)], [(2, 3), (4, 1), (3, 5), (6, 2)]
 
 
-def test_what_a_run_begins_with_is_used_and_survives_kills(tmp_path):
+def begun(tmp_path, *settings):
+    """Settings of a run on these problems that begins with successes of four hard ones, in a foreign style."""
     rows = [{"problem": f"Calculate {a} + {b}.", "answer": str(a + b)} for a, b in HARD + EASY]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     solved = [{"problem": row["problem"], "solution": rf"It is \boxed{{{row['answer']}}}."} for row in rows[:4]]
     (tmp_path / "solved.jsonl").write_text("\n".join(map(json.dumps, solved)))
     settings = (
         *(f"data.path={tmp_path / 'train.jsonl'}", "data.task=math", "data.answer_key=answer", "held_out.path=null"),
-        *("rollout.batch_size=12", "train.num_epochs=4", "train.max_steps=4", "checkpoint.save_steps=2"),
-        *("replay.rehearse.share=0.125", "cluster.gpus_per_node=2", "rollout.collect.share=0.1"),
-        *("train.max_generated_tokens=20000", "replay.imported.warm_start=3", "replay.imported.use=all"),
-        *("replay.imported.min_logprob=null", "replay.imported.foreign=true"),
+        *("rollout.batch_size=12", "train.num_epochs=4", "checkpoint.save_steps=2", "cluster.gpus_per_node=2"),
+        *("replay.rehearse.share=0.125", "replay.imported.warm_start=3"),
+        *("replay.imported.min_logprob=null", "replay.imported.foreign=true", *settings),
     )
     start = str(tmp_path / "start")
     done = r3("history", "import", "solved.jsonl", "--into", start, "experiment=cpu_smoke", *settings, cwd=tmp_path)
     assert done.returncode == 0 and "successes: 4" in done.stdout, done.stdout + done.stderr
+    return (*settings, f"history.start={start}")
 
-    run_dir, settings = tmp_path / "run", (*settings, f"history.start={start}")
+
+def kill_at_step_0(run_dir, settings):
     saved = run_dir / "checkpoints" / "_actor" / "global_step0" / "r3.json"
     with Run(run_dir, *settings) as run:
         run.wait_until(saved.is_file)
+
+
+def test_a_run_that_samples_ahead_is_trained_once_before_it_samples(tmp_path):
+    run_dir = tmp_path / "run"
+    settings = begun(tmp_path, "openrlhf.train.async_enable=true", "train.max_steps=2")
+    kill_at_step_0(run_dir, settings)
+    train(run_dir, *settings)
+    first, second = lines(run_dir / "metrics.jsonl")
+    assert first["r3/sync/abs_logprob_gap"] < 0.02  # the engines have the trained weights
+    (said,) = [one["warning"] for one in lines(run_dir / "events.jsonl") if "warm_start=3: " in one.get("warning", "")]
+    assert f" {first['warm_start_tokens_total']:,.0f} tokens of 4 " in said
+    assert second["warm_start_tokens_total"] == first["warm_start_tokens_total"]
+    assert min(first["r3/replay/imported"], second["r3/replay/imported"]) > 0
+
+
+def test_what_a_run_begins_with_is_used_and_survives_kills(tmp_path):
+    run_dir, collected = tmp_path / "run", ("rollout.collect.share=0.1", "train.max_generated_tokens=20000")
+    settings = begun(tmp_path, *collected, "replay.imported.use=all", "train.max_steps=4")
+    kill_at_step_0(run_dir, settings)
     for step in (1, 3):
         with Run(run_dir, *settings) as run:
             run.wait_for_step(step)
