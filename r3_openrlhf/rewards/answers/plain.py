@@ -31,7 +31,8 @@ def in_ascii_signs(text: str) -> str:
 
 def plain(text: str) -> str:
     r"""Remove \text{}, dollar signs, bold type and the full stop from a text; make spaces one space."""
-    text = in_ascii_signs(_RAISED.sub(r"^\g<0>", text)).translate(_SUBSCRIPTS).replace("{,}", ",").replace("{:}", ":")
+    text = text if text.isascii() else _RAISED.sub(r"^\g<0>", text)
+    text = in_ascii_signs(text).translate(_SUBSCRIPTS).replace("{,}", ",").replace("{:}", ":")
     for _ in range(2):
         text = _OTHER_TEXT.sub(r"\1", TEXT_COMMAND.sub(r"\1", text))
     return _SPACES.sub(" ", _MARKS.sub("", text)).strip(" .,;:!")
