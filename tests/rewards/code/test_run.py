@@ -136,7 +136,7 @@ libc, of_programs = ctypes.CDLL(None), _Program(4, code)
 assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(of_programs), 0, 0) == 0
 with Runner(namespaces="bubblewrap") as runner:
     program = "import os\\nos.umask(0o777)\\nos.mkdir('d')\\nprint(input(), os.listdir('.'))"
-    found = runner.run_program(program, [Call(stdin="a"), Call(stdin="b")], limits=Limits())
+    found = [*runner.run_program(program, [Call(stdin="a"), Call(stdin="b")], limits=Limits())]
     print([name for name, holds in runner.barriers.items() if not holds], [one.stdout or one.status for one in found])
 """
 
