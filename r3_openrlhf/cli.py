@@ -45,8 +45,6 @@ EXTRAS = {"config": "config", "show": "view"}
 EXTRAS |= {name: extra for name, (_, _, extra) in ELSEWHERE.items() if extra is not None}
 # These read runs of others, and run no code that a run's settings name.
 LOOKING = {"compare", "history", "report", "show", "status", "view"}
-# Commands that have another name now.
-MOVED = {"lab": "python -m research", "evidence": "python -m research evidence"}
 # Options that are gone, with what does the same.
 RETIRED = {
     "compare --out": "`> comparison.md` for the table, --json for every number, r3 view for the curves",
@@ -75,11 +73,7 @@ class R3Group(click.Group):
         return super().get_command(context, name)
 
     def resolve_command(self, context: click.Context, args: list[str]):
-        """Commands in LOOKING run within `looking_only`; those of MOVED name the new one."""
-        if args[0] in MOVED:
-            raise click.ClickException(
-                f"r3 {args[0]} is `{MOVED[args[0]]}` now, in a checkout of r3_openrlhf (docs/lab.md)"
-            )
+        """Commands in LOOKING run within `looking_only`."""
         name, command, rest = super().resolve_command(context, args)
         if name in LOOKING:
             context.with_resource(looking_only())

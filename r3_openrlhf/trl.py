@@ -178,27 +178,7 @@ class R3Trainer(GRPOTrainer):
             more = self._sample(reflections, context, step=step, epoch=epoch)
             (self._metrics["train"], self._logs), rows, rollouts = kept, rows + more[0], rollouts + more[1]
         entropies = self._measure(rows, rollouts)
-        # the main process mixes; each trains (index of its row, advantage) or (prompt ids, a stored Row)
-        everything: list[Rollout] = gather_object(rollouts)
-        result: list[Any] = [None]
-        measured = None if entropies is None else gather_object(entropies)
-        if self.accelerator.is_main_process:
-            counts: Counter[Context] = Counter()
-            groups = []
-            for one in everything:  # those of a context, in order, are groups
-                groups.append((one.context, counts[one.context] // self.num_generations))
-                counts[one.context] += 1
-            batch = self.r3.mix(everything, step=step, entropy=measured, groups=groups)
-            self.r3.remember(everything, step=step, epoch=epoch)
-            shares: list[list[tuple[Any, Any]]] = [[] for _ in range(self.accelerator.num_processes)]
-            for row in batch.trained:  # fresh ones first
-                if row.recalled:
-                    min(shares, key=len).append((batch.prompt_ids_of(row), row))
-                else:
-                    rank, i = divmod(row.fresh_source, len(rollouts))
-                    shares[rank].append((i, float(row.advantage)))
-            result = [(shares, self.r3.metrics(batch, step=step))]
-        shares, more_metrics = broadcast_object_list(result)[0]
+        shares, more_metrics = self._mix(rollouts, entropies, step=step, epoch=epoch)
         for name, value in (metrics | more_metrics).items():
             self._metrics["train"][name].append(value)
         for share in shares:
@@ -284,6 +264,34 @@ class R3Trainer(GRPOTrainer):
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
         size = dict(logits_to_keep=batch["completion_ids"].size(1), batch_size=self.args.per_device_train_batch_size)
         return self._get_per_token_logps_and_entropies(model, ids, mask, compute_entropy=compute_entropy, **size)[:2]
+
+    def _mix(
+        self, rollouts: list[Rollout], entropies: list[np.ndarray] | None, *, step: int, epoch: int
+    ) -> tuple[list[list[tuple[Any, Any]]], dict[str, float]]:
+        """Mix the rows of all processes in the main one.
+
+        Returns what each process trains, (index of its row, advantage) or (prompt ids, a stored Row), and
+        metrics. Stored rows go where the fewest are."""
+        everything: list[Rollout] = gather_object(rollouts)
+        result: list[Any] = [None]
+        measured = None if entropies is None else gather_object(entropies)
+        if self.accelerator.is_main_process:
+            counts: Counter[Context] = Counter()
+            groups = []
+            for one in everything:  # those of a context, in order, are groups
+                groups.append((one.context, counts[one.context] // self.num_generations))
+                counts[one.context] += 1
+            batch = self.r3.mix(everything, step=step, entropy=measured, groups=groups)
+            self.r3.remember(everything, step=step, epoch=epoch)
+            shares: list[list[tuple[Any, Any]]] = [[] for _ in range(self.accelerator.num_processes)]
+            for row in batch.trained:  # fresh ones first
+                if row.recalled:
+                    min(shares, key=len).append((batch.prompt_ids_of(row), row))
+                else:
+                    rank, i = divmod(row.fresh_source, len(rollouts))
+                    shares[rank].append((i, float(row.advantage)))
+            result = [(shares, self.r3.metrics(batch, step=step))]
+        return broadcast_object_list(result)[0]
 
     # ── what TRL trains ──
 

@@ -46,10 +46,7 @@ class AdvantageSettings(Section, prefix="advantage."):
 
     def __post_init__(self) -> None:
         if self.scope == "literal":
-            raise ConfigError(
-                "advantage.scope is 'literal', which damped every group and so only scaled the learning rate; use "
-                "mixed_groups, eq. 3 for groups that recalled something"
-            )
+            raise ConfigError("advantage.scope is 'literal', which damped every group alike; use mixed_groups (eq. 3)")
         super().__post_init__()
 
 

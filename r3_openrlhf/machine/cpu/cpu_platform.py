@@ -51,12 +51,6 @@ def install() -> None:
         register_post_import_hook(patch, name)
 
 
-# ── torch.cuda ──
-
-
-# ── names replaced right after import ──
-
-
 def _patch_attention(module) -> None:
     """cli/train_ppo_ray.py:704 sets attn_implementation to flash_attention_2 whenever samples are
     packed; transformers' sdpa reads the same packed position ids and masks between sequences."""

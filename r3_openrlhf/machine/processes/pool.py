@@ -289,11 +289,6 @@ class Session(Generic[AnswerT]):
         self._is_busy = False
         self._is_closed = False
 
-    @property
-    def has_worker(self) -> bool:
-        """True if there is a process, which holds what earlier items left in it."""
-        return self._worker is not None
-
     def ask(self, body: bytes | msgspec.Raw) -> AnswerT:
         """Return an item's answer, in this thread. ItemLost: none, and the worker is gone."""
         try:

@@ -86,17 +86,7 @@ class StepWriter:
         if sweep:
             self._sweep()
         self._make_room()
-        for key, (count, reward_sum) in sorted(self._counted.items()):
-            before = self._connection.execute(
-                "SELECT count, reward_sum FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key
-            ).fetchone() or (0, 0.0)
-            self._put("counters_before", self._step, *key, *before)
-            self._connection.execute(
-                "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?)",
-                (*key, before[0] + count, before[1] + reward_sum),
-            )
-        for key, tally in sorted(self._gone.items()):
-            self._put("gone", self._step, *key, *tally)
+        self._count()
         num_rollouts = sum(draft.samples for draft in drafts) + len(ungraded)
         counts = num_rollouts, len(ungraded), self._num_rows, self._num_unkept, self._arrived_bytes
         self._put("steps", self._step, epoch, *counts, *astuple(self._ids), time.time())
@@ -286,6 +276,20 @@ class StepWriter:
             self._evict(row, size)
             if self._usage.live <= most:
                 return
+
+    def _count(self) -> None:
+        """Add to the counters and keep what they were."""
+        for key, (count, reward_sum) in sorted(self._counted.items()):
+            before = self._connection.execute(
+                "SELECT count, reward_sum FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key
+            ).fetchone() or (0, 0.0)
+            self._put("counters_before", self._step, *key, *before)
+            self._connection.execute(
+                "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?)",
+                (*key, before[0] + count, before[1] + reward_sum),
+            )
+        for key, tally in sorted(self._gone.items()):
+            self._put("gone", self._step, *key, *tally)
 
 
 def _printable(text: str) -> str:

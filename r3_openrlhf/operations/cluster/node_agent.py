@@ -117,42 +117,12 @@ class Agent:
         if self.rank == 0:
             self.lease = lock.acquire(self.run)
             self.run.error.unlink(missing_ok=True)
-            latest = self.run.checkpoints / "_actor" / "latest"
-            checkpoint = latest.read_text().strip() if latest.is_file() else "none"
-            log = self.run.cluster / f"{self.job}.starts"  # the newest checkpoint at each start
-            before = log.read_text().split() if log.is_file() else []
-            same = len(list(itertools.takewhile(checkpoint.__eq__, reversed(before))))
-            if same >= STARTS_WITHOUT_PROGRESS:
-                raise Ended(
-                    FAILED,
-                    f"this job was started {same} times and its newest checkpoint is still {checkpoint}: it is not started "
-                    "again. A smaller checkpoint.save_minutes or a longer --time lets it get further; the log above "
-                    "says how each start ended",
-                )
-            write_whole(log, "\n".join([*before, checkpoint, ""]))
+            self._count_this_start()
             self._state("starting")
         environment = {"RAY_TMPDIR": str(self.temporary)}
         self._meet()
         if self.num_nodes > 1:
-            host, port = self.head["host"], self.head["port"]
-            environment = {name: value for name, value in self.head.items() if name.startswith("RAY_")}
-            if self.rank:
-                self._until(lambda: _answers(host, port), "the first node's Ray")
-            command = ray_on_nodes.start_command(
-                address=ray_on_nodes.node_address(self.node), port=None if self.rank else port, head=f"{host}:{port}",
-                node=self.node, temp_dir=self.temp_dir, gpus=self.options.gpus, ray_args=self.options.ray_args,
-            )  # fmt: skip
-            self.say(" ".join(command))
-            with ignore_signals_in_children():
-                self.watched["`ray start`"] = self._spawn(command, **environment)
-            if self.rank == 0:
-                self._until(lambda: _answers(host, port), "Ray to answer")
-                watch = [sys.executable, "-m", ray_on_nodes.__name__, f"{host}:{port}"]
-                with ignore_signals_in_children():
-                    names = [look["node"] for look in self.looks]
-                    self.watched["the watch"] = self._spawn([*watch, *names], output="watch", **environment)
-                self.say(self._until(lambda: self._last_words("watch"), "Ray to start on every node"))
-            environment = {**environment, "RAY_ADDRESS": f"{host}:{port}"}
+            environment = self._start_ray()
         if self.rank:
             self._until(lambda: False, "the end of the job", seconds=float("inf"), pace_s=2.0)
         self._command(environment)
@@ -235,6 +205,28 @@ class Agent:
         write_whole(file, ",".join(sorted(before | set(faults))))
         raise Ended(BAD_NODE, "; ".join(f"{node}: {why}" for node, why in sorted(faults.items())))
 
+    def _start_ray(self) -> dict[str, str]:
+        """Start this node's Ray; the head waits for all. Returns the environment of its clients."""
+        host, port = self.head["host"], self.head["port"]
+        environment = {name: value for name, value in self.head.items() if name.startswith("RAY_")}
+        if self.rank:
+            self._until(lambda: _answers(host, port), "the first node's Ray")
+        command = ray_on_nodes.start_command(
+            address=ray_on_nodes.node_address(self.node), port=None if self.rank else port, head=f"{host}:{port}",
+            node=self.node, temp_dir=self.temp_dir, gpus=self.options.gpus, ray_args=self.options.ray_args,
+        )  # fmt: skip
+        self.say(" ".join(command))
+        with ignore_signals_in_children():
+            self.watched["`ray start`"] = self._spawn(command, **environment)
+        if self.rank == 0:
+            self._until(lambda: _answers(host, port), "Ray to answer")
+            watch = [sys.executable, "-m", ray_on_nodes.__name__, f"{host}:{port}"]
+            with ignore_signals_in_children():
+                names = [look["node"] for look in self.looks]
+                self.watched["the watch"] = self._spawn([*watch, *names], output="watch", **environment)
+            self.say(self._until(lambda: self._last_words("watch"), "Ray to start on every node"))
+        return {**environment, "RAY_ADDRESS": f"{host}:{port}"}
+
     def _command(self, environment: dict[str, str]) -> NoReturn:
         """Run the job's command, and watch it, the nodes and Ray."""
         self._state("running")
@@ -288,6 +280,22 @@ class Agent:
         job = {"job": self.job, "task": self.array_task, "start": self.start}
         now = {"state": state, "nodes": nodes, "time": time.time()}
         write_whole(self.run.cluster / "state.json", json.dumps({**job, **now, **more}))
+
+    def _count_this_start(self) -> None:
+        """Count the starts of this job for as long as its newest checkpoint stays the same."""
+        latest = self.run.checkpoints / "_actor" / "latest"
+        checkpoint = latest.read_text().strip() if latest.is_file() else "none"
+        log = self.run.cluster / f"{self.job}.starts"  # the newest checkpoint at each start
+        before = log.read_text().split() if log.is_file() else []
+        same = len(list(itertools.takewhile(checkpoint.__eq__, reversed(before))))
+        if same >= STARTS_WITHOUT_PROGRESS:
+            raise Ended(
+                FAILED,
+                f"this job was started {same} times and its newest checkpoint is still {checkpoint}: it is not started "
+                "again. A smaller checkpoint.save_minutes or a longer --time lets it get further; the log above "
+                "says how each start ended",
+            )
+        write_whole(log, "\n".join([*before, checkpoint, ""]))
 
 
 def _answers(host: str, port: int) -> bool:

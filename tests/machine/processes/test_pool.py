@@ -201,7 +201,7 @@ def test_closing_answers_what_waits_and_ends_every_process(tmp_path):
     futures = [pool.submit(f"until {tmp_path / 'never'}") for _ in range(5)]
     session = pool.session()
     futures.append(session.submit(f"until {tmp_path / 'never'}"))
-    wait_for(lambda: session.has_worker and futures[0].running())
+    wait_for(lambda: session._worker and futures[0].running())
     processes = [psutil.Process(pid) for pid in family() - before]
     assert len(processes) == 3  # the template and two workers
     pool.close()
@@ -277,7 +277,7 @@ def test_a_session_keeps_its_worker_and_what_is_in_it(pool, monkeypatch):
     third = pool.session()
     assert third.submit("keep d").result().text == "a,c,d"  # free for others, as it is
     monkeypatch.setattr(pool, "timeout_s", 0.5)
-    assert lost_by(third.submit("hang")).reason == "timeout" and not third.has_worker
+    assert lost_by(third.submit("hang")).reason == "timeout" and third._worker is None
     monkeypatch.undo()
     assert third.submit("keep e").result().text == "e"
     for session in (second, third):
@@ -288,7 +288,7 @@ def test_a_session_takes_one_item_at_a_time_and_ends_the_one_that_is_given_up(po
     session = pool.session()
     waits = session.submit(f"until {tmp_path / 'never'}")
     assert "one item at a time" in lost_by(session.submit("plain")).detail
-    wait_for(lambda: session.has_worker)
+    wait_for(lambda: session._worker)
     session.close()
     session.close()
     assert lost_by(waits).reason == "closed"
