@@ -74,7 +74,7 @@ def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -
                 raise ValueError(f"{key} is {value}, which is not finite, in a rollout of step {step}")
             if key in TOKEN_COLUMNS and value is not None:
                 if len(value) != row.get("num_tokens"):
-                    raise ValueError(f"{key} has {len(value)} value in a rollout of {row.get('num_tokens')} tokens")
+                    raise ValueError(f"{key} has {len(value)} values in a rollout of {row.get('num_tokens')} tokens")
                 if not np.isfinite(np.asarray(value)).all():
                     raise ValueError(f"{key} holds a value that is not finite, in a rollout of step {row['step']}")
     table = pa.Table.from_pylist(rows, schema=schema())
