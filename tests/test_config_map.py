@@ -50,7 +50,7 @@ def test_the_page_is_made_from_the_code():
         [sys.executable, "tools/settings_page.py"], capture_output=True, text=True, cwd=REPOSITORY
     ).stdout
     assert (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8") == made, (
-        "make it anew: tools/settings_page.py"
+        "write it again: tools/settings_page.py"
     )
 
 

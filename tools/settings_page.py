@@ -1,4 +1,4 @@
-"""The page docs/settings.md, from the code of the settings. `python tools/settings_page.py > docs/settings.md` makes it anew."""
+"""The page docs/settings.md, from the code of the settings. `python tools/settings_page.py > docs/settings.md` writes it again."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _HEREDOC = re.compile(r"^[^\n]*?\bread\b[^\n]*?(\w+)\s*<<-?\s*['\"]?(\w+)['\"]?\
 _QUOTED = r"\"(?:\\.|[^\"\\])*\""
 _DEFAULT = rf"(?:[^{{}}\"]|{_QUOTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*"
 _FILLED = rf"\$\{{{_DEFAULT}\}}|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-_DOUBLE = rf"\"(?:\\.|{_FILLED}|[^\"\\])*\""
+_DOUBLE = rf"\"(?:\\.|{_FILLED}|[^\"\\])*+\""  # possessive: a quote that never ends is read once
 _TOKEN = re.compile(
     r"(?P<comment>\#[^\n]*)|(?P<redirection>\d*[<>]+&?\s*[^\s;&|]*)|(?P<end>;;|&&|\|\||[;&|\n()])"
     rf"|(?P<word>(?:\\.|'[^']*'|{_DOUBLE}|{_FILLED}|[^\s'\"\\;&|<>()])+)|[^\S\n]+|.",
@@ -99,7 +99,7 @@ def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | Non
 def _in_cases(raw: list[str], end: str, cases: list[_Case], known: Known) -> list[str]:
     """Follow `case`; returns what is left of the statement."""
     if raw and raw[0] == "case":
-        cases.append(_Case(_filled_word(raw[1], known)))
+        cases.append(_Case(_filled_word("".join(raw[1:2]), known)))
         raw = raw[3:]
     elif raw and raw[0] == "esac" and cases:
         cases.pop()

@@ -9,7 +9,7 @@ from tests.works_with import data_sets, models, page
 
 def test_the_page_is_what_happens():
     written = (REPOSITORY / "docs" / "works-with.md").read_text()
-    assert written == page(), "make it anew: python -m tests.works_with > docs/works-with.md"
+    assert written == page(), "write it again: python -m tests.works_with > docs/works-with.md"
 
 
 @pytest.mark.parametrize("name", data_sets.DATA_SETS)

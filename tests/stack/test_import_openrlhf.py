@@ -91,6 +91,30 @@ def test_a_script_is_read_as_bash_reads_it(lines, words, call):
     assert words_after(script, re.compile("M")) == done.stdout.decode().split("\0")[:-1]
 
 
+SIGNS = [
+    *"\"'`\\\n ;#=AM",
+    "$(",
+    ")",
+    "${A:-",
+    "}",
+    "$((",
+    "))",
+    "case ",
+    " in ",
+    ";;",
+    "esac",
+    "read A <<E\n",
+    "|| echo ",
+]
+
+
+@given(st.lists(st.sampled_from(SIGNS), max_size=6), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_whatever_a_script_holds_it_is_read(parts, is_open):
+    """Repeated, a pattern that can match in two ways would double its time with each part, and never return."""
+    words_after('"' * is_open + "".join(parts) * 40, re.compile("M"))
+
+
 def test_a_command_in_quotes_is_found(tmp_path):
     (tmp_path / "s.sh").write_text(
         "N='2 4'\nsrun --overlap bash -c \"cd x; ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --a '$N'\" &>> log\n"
