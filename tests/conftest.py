@@ -23,6 +23,15 @@ LONG_FILES = (
     *("test_tutorial.py", "test_doors.py", "test_critic.py", "test_gpu_check.py", "test_more_pages.py", "test_commands.py"),
 )  # fmt: skip
 
+# What a test file may import and a machine may lack, with what to do about it.
+MAY_LACK = {
+    **dict.fromkeys(("deepspeed", "openrlhf", "ray", "torch", "vllm"), "make setup"),
+    "alfworld": "pip install alfworld==0.4.2",
+    "reasoning_gym": "pip install reasoning-gym",
+    "trl": "pip install 'r3_openrlhf[trl]'",
+    **dict.fromkeys(("transfer_queue", "verl"), "verl needs Transformers below 5.11, the stack has a newer one"),
+}
+
 # As `r3` does: with the system's ninja in turn with ours DeepSpeed's operators would be built anew each time, for minutes.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
@@ -55,6 +64,23 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}</{{ message.role }}>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+
+
+class TestFile(pytest.Module):
+    """Is skipped where its imports need a package that is not installed."""
+
+    def collect(self):
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            missing = str(getattr(error.__cause__, "name", "")).partition(".")[0]
+            if not isinstance(error.__cause__, ModuleNotFoundError) or missing not in MAY_LACK:
+                raise
+            pytest.skip(f"{missing} is not installed: {MAY_LACK[missing]}")
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return TestFile.from_parent(parent, path=module_path)
 
 
 # Before the plug-in that shuffles, after the one that reverses.

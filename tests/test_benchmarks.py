@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="Ray is not installed")
-
-from r3_openrlhf.machine.ray_temporary import private_directory, ray_temporary, sweep  # noqa: E402
+from r3_openrlhf.machine.ray_temporary import private_directory, ray_temporary, sweep
 
 pytestmark = pytest.mark.stack
 

@@ -6,10 +6,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from vllm.v1.worker import gpu_worker as worker
 
 from r3_openrlhf.machine import every_process
-
-worker = pytest.importorskip("vllm.v1.worker.gpu_worker", reason="vLLM is not installed")
 
 
 @pytest.mark.stack

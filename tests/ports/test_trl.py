@@ -9,17 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from pytest import approx
+from transformers import TrainerCallback
+from trl import GRPOTrainer
 
 from r3_openrlhf import ConfigError, Context, HistoryStore, RowPrompts, Verdict, ranking_rewards, uid_of
 from r3_openrlhf.method.types import HardBy
-
-pytest.importorskip("trl", reason="TRL is not installed: pip install 'r3_openrlhf[trl]'")
-from transformers import TrainerCallback  # noqa: E402
-from trl import GRPOTrainer  # noqa: E402
-
-from r3_openrlhf.trl import R3Trainer  # noqa: E402
-from tests.ports import trl_runs as runs  # noqa: E402
-from tests.ports.trl_runs import END, FEW, GROUP, by_content, rows_of, settings, stored  # noqa: E402
+from r3_openrlhf.trl import R3Trainer
+from tests.ports import trl_runs as runs
+from tests.ports.trl_runs import END, FEW, GROUP, by_content, rows_of, settings, stored
 
 REPOSITORY = Path(__file__).parents[2]
 RECALLED, LOGPROBS = [1, 2, 3, 4, 5, END], [-0.1, -0.2, -0.3, -0.4, -0.5, -0.6]  # longer than a fresh one may be

@@ -14,27 +14,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 import torch
+import transfer_queue as tq
+import verl
+from hydra import compose, initialize_config_dir
 from pytest import approx
+from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.utils.tensordict_utils import assign_non_tensor, list_of_dict_to_tensordict
+from verl.workers.utils.losses import ppo_loss
 
-pytest.importorskip(
-    "verl", reason="verl is not installed: it needs Transformers below 5.11, the stack has a newer one"
-)
-import ray  # noqa: E402
-import transfer_queue as tq  # noqa: E402
-import verl  # noqa: E402
-from hydra import compose, initialize_config_dir  # noqa: E402
-from verl.trainer.ppo.v1 import get_trainer_cls  # noqa: E402
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # noqa: E402
-from verl.utils.config import omega_conf_to_dataclass, validate_config  # noqa: E402
-from verl.utils.tensordict_utils import assign_non_tensor, list_of_dict_to_tensordict  # noqa: E402
-from verl.workers.utils.losses import ppo_loss  # noqa: E402
-
-from r3_openrlhf import ConfigError, Context, uid_of  # noqa: E402
-from r3_openrlhf.method.types import HardBy  # noqa: E402
-from r3_openrlhf.verl import R3PPOTrainer  # noqa: E402
-from tests.ports.trl_runs import tokenizer  # noqa: E402
-from tests.tables import tables_beside  # noqa: E402
+from r3_openrlhf import ConfigError, Context, uid_of
+from r3_openrlhf.method.types import HardBy
+from r3_openrlhf.verl import R3PPOTrainer
+from tests.ports.trl_runs import tokenizer
+from tests.tables import tables_beside
 
 GROUP, LIMIT, END = 4, 3, 13
 BASE = [

@@ -4,21 +4,17 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from openrlhf.trainer.ray import vllm_engine
+from vllm import SamplingParams
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-from openrlhf.trainer.ray import vllm_engine  # noqa: E402
-from vllm import SamplingParams  # noqa: E402
-
-from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.errors import ConfigError, DataError  # noqa: E402
-from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
-from r3_openrlhf.problems.training_file import Label  # noqa: E402
-from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
-from r3_openrlhf.stack.arguments import openrlhf_arguments  # noqa: E402
-from r3_openrlhf.stack.convert import rollout_from_response  # noqa: E402
-from r3_openrlhf.stack.work import work_of  # noqa: E402
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import ConfigError, DataError
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.problems.training_file import Label
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.stack.arguments import openrlhf_arguments
+from r3_openrlhf.stack.convert import rollout_from_response
+from r3_openrlhf.stack.work import work_of
 
 pytestmark = pytest.mark.stack
 LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()

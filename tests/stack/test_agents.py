@@ -6,32 +6,28 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from openrlhf.trainer.ray import vllm_engine
+from vllm import SamplingParams
+from vllm.logprobs import FlatLogprobs
+from vllm.v1.engine import logprobs as engine_logprobs
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-import torch  # noqa: E402
-from openrlhf.trainer.ray import vllm_engine  # noqa: E402
-from vllm import SamplingParams  # noqa: E402
-from vllm.logprobs import FlatLogprobs  # noqa: E402
-from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
-
-from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
-from r3_openrlhf.method.history import HistoryStore  # noqa: E402
-from r3_openrlhf.method.r3 import R3  # noqa: E402
-from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
-from r3_openrlhf.problems.agents import trajectory as trajectories  # noqa: E402
-from r3_openrlhf.problems.agents.environment import environment_pool  # noqa: E402
-from r3_openrlhf.problems.agents.replay import whole_trajectories  # noqa: E402
-from r3_openrlhf.problems.agents.trajectory import End  # noqa: E402
-from r3_openrlhf.problems.training_file import Label  # noqa: E402
-from r3_openrlhf.stack.agents.experience import AgentExperienceMaker  # noqa: E402
-from r3_openrlhf.stack.rollout_engine import R3RolloutActor  # noqa: E402
-from r3_openrlhf.stack.samples_generator import NO_STATES, R3SamplesGenerator  # noqa: E402
-from r3_openrlhf.stack.work import work_of  # noqa: E402
-from tests.method.history.samples import counts as counts_of  # noqa: E402
-from tests.stack import test_experience_maker as of_responses  # noqa: E402
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.method.history import HistoryStore
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.problems.agents import trajectory as trajectories
+from r3_openrlhf.problems.agents.environment import environment_pool
+from r3_openrlhf.problems.agents.replay import whole_trajectories
+from r3_openrlhf.problems.agents.trajectory import End
+from r3_openrlhf.problems.training_file import Label
+from r3_openrlhf.stack.agents.experience import AgentExperienceMaker
+from r3_openrlhf.stack.rollout_engine import R3RolloutActor
+from r3_openrlhf.stack.samples_generator import NO_STATES, R3SamplesGenerator
+from r3_openrlhf.stack.work import work_of
+from tests.method.history.samples import counts as counts_of
+from tests.stack import test_experience_maker as of_responses
 
 pytestmark = pytest.mark.stack
 STAIRS = "tests.stack.stairs:Stairs"

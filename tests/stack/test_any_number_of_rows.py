@@ -3,14 +3,11 @@ batching or not, the update must be the one that a single process computes from 
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-from transformers import AutoModelForCausalLM  # noqa: E402
-
-from tests.stack import rank_worker  # noqa: E402
-from tests.stack.mixed_rows import mixed_rows  # noqa: E402
-from tests.stack.ranks import on_ranks  # noqa: E402
+from tests.stack import rank_worker
+from tests.stack.mixed_rows import mixed_rows
+from tests.stack.ranks import on_ranks
 
 pytestmark = [pytest.mark.stack]
 ROWS = [7, 12]  # two steps; 7 rows do not divide among two ranks, 12 rows are more than train.batch_size

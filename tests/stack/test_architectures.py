@@ -2,13 +2,10 @@
 
 import psutil
 import pytest
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
-
-from r3_openrlhf.runs.models.locate import resolve_model  # noqa: E402
-from tests.stack.training import ROOT, Run, lines, train  # noqa: E402
+from r3_openrlhf.runs.models.locate import resolve_model
+from tests.stack.training import ROOT, Run, lines, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.stack]
 SIZES = {"vocab_size": 448, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}

@@ -8,23 +8,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from openrlhf.models.loss import PolicyLoss
+from openrlhf.trainer.ppo_utils.experience import balance_experiences
+from openrlhf.trainer.ray import ppo_actor
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-from openrlhf.models.loss import PolicyLoss  # noqa: E402
-from openrlhf.trainer.ppo_utils.experience import balance_experiences  # noqa: E402
-from openrlhf.trainer.ray import ppo_actor  # noqa: E402
-
-from r3_openrlhf.config.algorithms import ALGORITHMS, overlong_penalty  # noqa: E402
-from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.errors import ConfigError  # noqa: E402
-from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
-from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
-from r3_openrlhf.stack.policy_update import R3ActorTrainer, R3ReplayBuffer  # noqa: E402
-from tests.method.core.test_losses import written_out as loss_of_row  # noqa: E402
-from tests.stack import written_out  # noqa: E402
-from tests.stack.test_baselines import ValuedRecording  # noqa: E402
-from tests.stack.test_experience_maker import Ours, arguments, maker, sample  # noqa: E402
+from r3_openrlhf.config.algorithms import ALGORITHMS, overlong_penalty
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.stack.policy_update import R3ActorTrainer, R3ReplayBuffer
+from tests.method.core.test_losses import written_out as loss_of_row
+from tests.stack import written_out
+from tests.stack.test_baselines import ValuedRecording
+from tests.stack.test_experience_maker import Ours, arguments, maker, sample
 
 pytestmark = pytest.mark.stack
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED

@@ -5,20 +5,17 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoTokenizer
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-import torch  # noqa: E402
-from transformers import AutoTokenizer  # noqa: E402
-
-from r3_openrlhf.config.algorithms import ALGORITHMS  # noqa: E402
-from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.errors import ConfigError  # noqa: E402
-from r3_openrlhf.method.types import Verdict  # noqa: E402
-from r3_openrlhf.stack.experience_values import explained_variance  # noqa: E402
-from r3_openrlhf.stack.launch import plan  # noqa: E402
-from tests.recordings import MODEL, STORY, recorded  # noqa: E402
-from tests.stack.test_experience_maker import G, Recording, Stock, by_row, maker, sample  # noqa: E402
+from r3_openrlhf.config.algorithms import ALGORITHMS
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.stack.experience_values import explained_variance
+from r3_openrlhf.stack.launch import plan
+from tests.recordings import MODEL, STORY, recorded
+from tests.stack.test_experience_maker import G, Recording, Stock, by_row, maker, sample
 
 pytestmark = pytest.mark.stack
 STOCK = [name for name, one in ALGORITHMS.items() if not one.own_advantages and not one.filters_groups]

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-from r3_openrlhf.stack.batching import (  # noqa: E402
+from r3_openrlhf.stack.batching import (
     balanced_batches,
     even_slices,
     micro_batches,

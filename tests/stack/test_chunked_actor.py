@@ -3,18 +3,15 @@
 import inspect
 
 import pytest
+import torch
+from openrlhf.models import Actor, PolicyLoss
+from openrlhf.trainer.ray import ppo_actor
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-import torch  # noqa: E402
-from openrlhf.models import Actor, PolicyLoss  # noqa: E402
-from openrlhf.trainer.ray import ppo_actor  # noqa: E402
-
-from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
-from r3_openrlhf.stack import chunked_actor  # noqa: E402
-from r3_openrlhf.stack.chunked_actor import ChunkedActor  # noqa: E402
-from r3_openrlhf.stack.policy_actor import logprobs_and_entropy  # noqa: E402
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.stack import chunked_actor
+from r3_openrlhf.stack.chunked_actor import ChunkedActor
+from r3_openrlhf.stack.policy_actor import logprobs_and_entropy
 
 pytestmark = pytest.mark.stack
 CHUNK = 7  # no divisor of anything

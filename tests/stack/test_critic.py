@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from openrlhf.models import get_llm_for_sequence_regression
+from safetensors.torch import load_file
+from transformers import AutoModel
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-from openrlhf.models import get_llm_for_sequence_regression  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
-from transformers import AutoModel  # noqa: E402
-
-from tests.stack import rank_worker  # noqa: E402
-from tests.stack.mixed_rows import mixed_rows  # noqa: E402
-from tests.stack.test_any_number_of_rows import LEARNING_RATE, ROWS, assert_moved_alike, run_ranks  # noqa: E402
+from tests.stack import rank_worker
+from tests.stack.mixed_rows import mixed_rows
+from tests.stack.test_any_number_of_rows import LEARNING_RATE, ROWS, assert_moved_alike, run_ranks
 
 pytestmark = [pytest.mark.stack]
 

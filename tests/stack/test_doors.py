@@ -16,11 +16,9 @@ import psutil
 import pytest
 from torch.distributed import TCPStore
 
-pytest.importorskip("ray", reason="Ray is not installed")
-
-import tests.stack.cpu_only  # noqa: E402, F401
-from r3_openrlhf.machine.ray_temporary import MAX_BYTES, bytes_of  # noqa: E402
-from tests.stack.training import ROOT, Run  # noqa: E402
+import tests.stack.cpu_only  # noqa: F401
+from r3_openrlhf.machine.ray_temporary import MAX_BYTES, bytes_of
+from tests.stack.training import ROOT, Run
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 MAX_PID_DIGITS = 7  # /proc/sys/kernel/pid_max is 4194304 at most

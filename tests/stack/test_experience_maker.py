@@ -8,23 +8,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-import torch  # noqa: E402
-from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
-
-from r3_openrlhf.config import R3Config  # noqa: E402
-from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.core.losses import LOSSES  # noqa: E402
-from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
-from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
-from r3_openrlhf.method.r3 import R3  # noqa: E402
-from r3_openrlhf.method.settings import ImportedSettings, RehearsalSettings  # noqa: E402
-from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict  # noqa: E402
-from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker  # noqa: E402
-from r3_openrlhf.stack.imported import measured  # noqa: E402
-from tests.stack.mixed_rows import experience_of  # noqa: E402
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.core.losses import LOSSES
+from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.settings import ImportedSettings, RehearsalSettings
+from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker
+from r3_openrlhf.stack.imported import measured
+from tests.stack.mixed_rows import experience_of
 
 pytestmark = pytest.mark.stack
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED

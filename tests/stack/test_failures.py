@@ -6,16 +6,14 @@ import subprocess
 import sys
 
 import pytest
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.exceptions import ActorDiedError, LocalRayletDiedError, OutOfMemoryError, RayTaskError
+from vllm.v1.engine.exceptions import EngineDeadError
 
-pytest.importorskip("ray", reason="Ray is not installed")
-from ray.core.generated.common_pb2 import ActorDiedErrorContext  # noqa: E402
-from ray.exceptions import ActorDiedError, LocalRayletDiedError, OutOfMemoryError, RayTaskError  # noqa: E402
-from vllm.v1.engine.exceptions import EngineDeadError  # noqa: E402
-
-from r3_openrlhf.method.errors import R3Error, TrainingStopped  # noqa: E402
-from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
-from r3_openrlhf.stack import failures  # noqa: E402
-from r3_openrlhf.stack.failures import memory_kills, r3_error  # noqa: E402
+from r3_openrlhf.method.errors import R3Error, TrainingStopped
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.stack import failures
+from r3_openrlhf.stack.failures import memory_kills, r3_error
 
 pytestmark = pytest.mark.stack
 

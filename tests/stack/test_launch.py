@@ -8,26 +8,23 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
+from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2MoeConfig
 
-pytest.importorskip("ray", reason="Ray is not installed")
-torch = pytest.importorskip("torch")
-
-from ray._private.resource_and_label_spec import ResourceAndLabelSpec  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2MoeConfig  # noqa: E402
-
-from r3_openrlhf.config.loading import config_from_json, load_config  # noqa: E402
-from r3_openrlhf.machine.gpus import Gpu  # noqa: E402
-from r3_openrlhf.machine.ray_start import of_this_machine  # noqa: E402
-from r3_openrlhf.machine.ray_temporary import MAX_BYTES  # noqa: E402
-from r3_openrlhf.method.errors import ConfigError  # noqa: E402
-from r3_openrlhf.runs import lock  # noqa: E402
-from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
-from r3_openrlhf.runs.stop_request import Stopped  # noqa: E402
-from r3_openrlhf.stack import environment, launch, safe_pickles, start_checks  # noqa: E402
-from r3_openrlhf.stack.arguments import platform_of  # noqa: E402
-from r3_openrlhf.stack.launch import num_steps, plan, train  # noqa: E402
-from r3_openrlhf.stack.ray_cluster import check_devices, hidden_gpus, ray_options  # noqa: E402
-from r3_openrlhf.stack.start_checks import check_context, check_places, gpu_warnings, memory_warning  # noqa: E402
+from r3_openrlhf.config.loading import config_from_json, load_config
+from r3_openrlhf.machine.gpus import Gpu
+from r3_openrlhf.machine.ray_start import of_this_machine
+from r3_openrlhf.machine.ray_temporary import MAX_BYTES
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.runs import lock
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.stop_request import Stopped
+from r3_openrlhf.stack import environment, launch, safe_pickles, start_checks
+from r3_openrlhf.stack.arguments import platform_of
+from r3_openrlhf.stack.launch import num_steps, plan, train
+from r3_openrlhf.stack.ray_cluster import check_devices, hidden_gpus, ray_options
+from r3_openrlhf.stack.start_checks import check_context, check_places, gpu_warnings, memory_warning
 
 pytestmark = pytest.mark.stack
 

@@ -3,18 +3,15 @@
 import copy
 
 import pytest
+import torch
+from openrlhf.models import Actor
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-import torch  # noqa: E402
-from openrlhf.models import Actor  # noqa: E402
-from peft import PeftModel  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
-
-from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
-from r3_openrlhf.stack import lora  # noqa: E402
-from tests.stack import rank_worker  # noqa: E402
-from tests.stack.test_any_number_of_rows import run_ranks  # noqa: E402
+from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.stack import lora
+from tests.stack import rank_worker
+from tests.stack.test_any_number_of_rows import run_ranks
 
 pytestmark = pytest.mark.stack
 

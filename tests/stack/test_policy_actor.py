@@ -1,17 +1,14 @@
 """Log-probs and exact entropy from one forward pass, against OpenRLHF's own Actor, padded and packed."""
 
+import numpy as np
 import pytest
+import torch
+from openrlhf.models import Actor
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from openrlhf.models import Actor  # noqa: E402
-
-from r3_openrlhf.method.core.entropy import entropy_statistics  # noqa: E402
-from r3_openrlhf.stack.policy_actor import R3PolicyActor, logprobs_and_entropy  # noqa: E402
-from r3_openrlhf.stack.policy_update import R3ReplayBuffer  # noqa: E402
-from tests.stack.mixed_rows import experience_of, mixed_rows  # noqa: E402
+from r3_openrlhf.method.core.entropy import entropy_statistics
+from r3_openrlhf.stack.policy_actor import R3PolicyActor, logprobs_and_entropy
+from r3_openrlhf.stack.policy_update import R3ReplayBuffer
+from tests.stack.mixed_rows import experience_of, mixed_rows
 
 pytestmark = pytest.mark.stack
 

@@ -3,19 +3,16 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
+from openrlhf.cli.serve_rm import RewardModelProxy
+from openrlhf.models import get_llm_for_sequence_regression
+from transformers import AutoModel, AutoTokenizer
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-
-import torch  # noqa: E402
-from openrlhf.cli.serve_rm import RewardModelProxy  # noqa: E402
-from openrlhf.models import get_llm_for_sequence_regression  # noqa: E402
-from transformers import AutoModel, AutoTokenizer  # noqa: E402
-
-from r3_openrlhf.config import RewardConfig  # noqa: E402
-from r3_openrlhf.method.types import Verdict  # noqa: E402
-from tests.recordings import MODEL  # noqa: E402
-from tests.rewards.graders import graded, request  # noqa: E402
-from tests.rewards.server.test_answers_of_servers import own_server  # noqa: E402
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.method.types import Verdict
+from tests.recordings import MODEL
+from tests.rewards.graders import graded, request
+from tests.rewards.server.test_answers_of_servers import own_server
 
 pytestmark = pytest.mark.stack
 RESPONSES = ["The answer is 7.", "\\boxed{7}", "I do not know", "7 7 7 7"]

@@ -7,32 +7,28 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from vllm import AsyncEngineArgs, SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.utils.network_utils import get_file_store_init_method, get_open_zmq_ipc_path
+from vllm.v1 import outputs as engine_outputs
+from vllm.v1.engine import logprobs as engine_logprobs
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-import torch  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
-from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402
-from vllm import AsyncEngineArgs, SamplingParams  # noqa: E402
-from vllm.sampling_params import RequestOutputKind  # noqa: E402
-from vllm.utils.network_utils import get_file_store_init_method, get_open_zmq_ipc_path  # noqa: E402
-from vllm.v1 import outputs as engine_outputs  # noqa: E402
-from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
-
-from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
-from r3_openrlhf.problems.training_file import Label  # noqa: E402
-from r3_openrlhf.rewards.exchange import Grade  # noqa: E402
-from r3_openrlhf.stack import rollout_executor  # noqa: E402
-from r3_openrlhf.stack.convert import rollout_from_response  # noqa: E402
-from r3_openrlhf.stack.experience_maker import returns_to_go  # noqa: E402
-from r3_openrlhf.stack.experience_values import logprob_gap  # noqa: E402
-from r3_openrlhf.stack.rollout_engine import R3RolloutActor, engine_limits, keep_files_in  # noqa: E402
-from r3_openrlhf.stack.rollout_executor import AgentExecutor, logprobs_array  # noqa: E402
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.problems.training_file import Label
+from r3_openrlhf.rewards.exchange import Grade
+from r3_openrlhf.stack import rollout_executor
+from r3_openrlhf.stack.convert import rollout_from_response
+from r3_openrlhf.stack.experience_maker import returns_to_go
+from r3_openrlhf.stack.experience_values import logprob_gap
+from r3_openrlhf.stack.rollout_engine import R3RolloutActor, engine_limits, keep_files_in
+from r3_openrlhf.stack.rollout_executor import AgentExecutor, logprobs_array
 
 pytestmark = pytest.mark.stack
 K = 2

@@ -10,20 +10,17 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+import ray
+from torchdata.stateful_dataloader import StatefulDataLoader
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-import ray  # noqa: E402
-from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
-
-from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.machine.ray_start import patient_raylet  # noqa: E402
-from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
-from r3_openrlhf.method.r3 import R3  # noqa: E402
-from r3_openrlhf.problems.training_file import Label  # noqa: E402
-from r3_openrlhf.stack.samples_generator import R3SamplesGenerator, keep_order  # noqa: E402
-from tests.method.history.samples import make_rollout  # noqa: E402
-from tests.stack.test_experience_maker import arguments  # noqa: E402
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.machine.ray_start import patient_raylet
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.problems.training_file import Label
+from r3_openrlhf.stack.samples_generator import R3SamplesGenerator, keep_order
+from tests.method.history.samples import make_rollout
+from tests.stack.test_experience_maker import arguments
 
 pytestmark = pytest.mark.stack
 COUNTS = ("dropped_groups", "dropped_tokens", "left_over_groups", "left_over_tokens")

@@ -11,25 +11,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 import trl
+from mistral_common.integrations.chat_templates.chat_templates import generate_chat_template
+from mistral_common.tokens.tokenizers.base import TokenizerVersion
+from vllm import SamplingParams
 
-pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-from mistral_common.integrations.chat_templates.chat_templates import generate_chat_template  # noqa: E402
-from mistral_common.tokens.tokenizers.base import TokenizerVersion  # noqa: E402
-from vllm import SamplingParams  # noqa: E402
-
-from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.errors import ConfigError  # noqa: E402
-from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
-from r3_openrlhf.problems.prompts import render, template_values  # noqa: E402
-from r3_openrlhf.problems.training_file import Label  # noqa: E402
-from r3_openrlhf.rewards.exchange import Grade  # noqa: E402
-from r3_openrlhf.stack.convert import Run, response_of, rollout_from_response  # noqa: E402
-from r3_openrlhf.stack.rollout_executor import AgentExecutor  # noqa: E402
-from r3_openrlhf.stack.samples_generator import R3SamplesGenerator  # noqa: E402
-from tests.stack.test_agents import Scripted  # noqa: E402
-from tests.stack.test_at_the_loss import LAYOUTS, Rollouts, config_of, entering  # noqa: E402
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.problems.prompts import render, template_values
+from r3_openrlhf.problems.training_file import Label
+from r3_openrlhf.rewards.exchange import Grade
+from r3_openrlhf.stack.convert import Run, response_of, rollout_from_response
+from r3_openrlhf.stack.rollout_executor import AgentExecutor
+from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
+from tests.stack.test_agents import Scripted
+from tests.stack.test_at_the_loss import LAYOUTS, Rollouts, config_of, entering
 
 pytestmark = pytest.mark.stack
 

@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from alfworld import info
 
-info = pytest.importorskip("alfworld.info", reason="alfworld is not installed (pip install alfworld==0.4.2)")
-
-from r3_openrlhf.config import AgentsConfig  # noqa: E402
-from r3_openrlhf.problems.agents.environment import environment_pool  # noqa: E402
-from r3_openrlhf.problems.agents.trajectory import End, Episode  # noqa: E402
+from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.problems.agents.environment import environment_pool
+from r3_openrlhf.problems.agents.trajectory import End, Episode
 
 TAKE = ["go to table 1", "take apple 1 from table 1", "go to cabinet 1"]
 

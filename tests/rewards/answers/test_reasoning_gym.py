@@ -5,12 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import reasoning_gym
 
 import r3_openrlhf
 from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS, check_data_set
 from r3_openrlhf.method.errors import ConfigError
-
-reasoning_gym = pytest.importorskip("reasoning_gym")
 
 NAMES = (
     "chain_sum basic_arithmetic gsm_symbolic countdown simple_equations polynomial_equations word_sorting sudoku"

@@ -7,18 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import reasoning_gym
+from reasoning_gym.factory import DATASETS
 
-reasoning_gym = pytest.importorskip("reasoning_gym")
-
-from reasoning_gym.factory import DATASETS  # noqa: E402
-
-from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS  # noqa: E402
-from r3_openrlhf.evaluation.attacks.generate import TEXTS  # noqa: E402
-from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS, passes  # noqa: E402
-from tests.tables import tables_beside  # noqa: E402
+from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS
+from r3_openrlhf.evaluation.attacks.generate import TEXTS
+from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS, passes
+from tests.tables import tables_beside
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-from scorer_attacks import scorer_attacks  # noqa: E402
+from scorer_attacks import scorer_attacks
 
 TABLES = tables_beside(__file__)
 GRADED = sorted(set(DATASETS) - set(REFUSED_DATA_SETS))
