@@ -173,9 +173,12 @@ def sbatch(script: Path) -> str:
         raise ClusterError(f"sbatch is not in the PATH; submit {script} from a node that has Slurm")
     # a job inside a job would inherit the outer one's numbers
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_JOB", "SLURM_N"))}
-    done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True, env=environment)
+    command = ["sbatch", "--parsable", str(script)]
+    # SIGPIPE stays ignored: a busy munged hangs up, libmunge asks again unless the signal ends it
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, restore_signals=False)
     if done.returncode:
-        raise ClusterError(f"sbatch refused {script}: {done.stderr.strip().splitlines()[-1]}")
+        said = done.stderr.strip() or f"it ended with {done.returncode} and said nothing"
+        raise ClusterError(f"sbatch refused {script}: {said.splitlines()[-1]}")
     return done.stdout.strip().split(";")[0]
 
 

@@ -64,7 +64,8 @@ class Slurm:
         }
 
     def call(self, *command, check=True, **options) -> str:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=600, **options)
+        options = {"capture_output": True, "text": True, "timeout": 600, "restore_signals": False, **options}  # see `sbatch`
+        done = subprocess.run(command, env=self.environment, **options)
         assert done.returncode == 0 or not check, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 

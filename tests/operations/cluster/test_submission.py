@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import socket
+import threading
 from pathlib import Path
 
 import psutil
@@ -27,6 +29,31 @@ def test_a_job_runs_where_it_was_told_and_leaves_nothing(slurm, job_template, tm
         number = folder.stat().st_dev
         assert f"/dev/shm is {number}\n" in log and number != Path("/dev/shm").stat().st_dev
     slurm.assert_nothing_left(job)
+
+
+def test_a_munged_that_hangs_up_is_asked_again(slurm, tmp_path, monkeypatch):
+    """As a busy one does to a client that is slow to speak."""
+    busy, configuration = tmp_path / "sock", tmp_path / "slurm.conf"
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(busy))
+    server.listen()
+
+    def hang_up():
+        connection, _ = server.accept()
+        (tmp_path / "link").symlink_to(slurm.folder / "munge.sock")
+        (tmp_path / "link").replace(busy)
+        connection.close()
+
+    thread = threading.Thread(target=hang_up, daemon=True)
+    thread.start()
+    text = (slurm.folder / "slurm.conf").read_text()
+    configuration.write_text(text.replace(f"{slurm.folder}/munge.sock", str(busy)))
+    with monkeypatch.context() as patched:
+        patched.setitem(slurm.environment, "SLURM_CONF", str(configuration))
+        job = slurm.submit(tmp_path / "run", "--sbatch=--hold")
+    assert slurm.state(job) == "PENDING" and not thread.is_alive()
+    slurm.call("scancel", job)
+    server.close()
 
 
 def is_of_ray(process):
