@@ -5,22 +5,12 @@ import select
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from research.tests.test_loop import SMALL
-from tests.processes import command_of
-
-
-def until(condition, *, seconds=1200.0):
-    """What the condition gives, once that is something."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-    return found
+from tests.processes import command_of, until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -42,7 +32,7 @@ def test_its_worker_ends_with_it(model_dir, tmp_path, number):
     with (tmp_path / "log").open("wb") as log, subprocess.Popen(started, stdout=log, stderr=log) as study:
         try:
             metrics = tmp_path / "runs" / "grpo-1" / "metrics.jsonl"
-            until(lambda: metrics.is_file() or study.poll() is not None)
+            until(lambda: metrics.is_file() or study.poll() is not None, seconds=1200)
             assert study.poll() is None, (tmp_path / "log").read_text()
             children = psutil.Process(study.pid).children()
             (worker,) = [child for child in children if any("spawn_main" in word for word in command_of(child))]

@@ -15,6 +15,7 @@ from r3_openrlhf.machine.processes import fork_server
 from r3_openrlhf.machine.processes import pool as pool_module
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
 from tests.machine.processes.awkward import Answer
+from tests.processes import until
 
 TARGET = "tests.machine.processes.awkward:make_worker"
 PATIENCE_S = 300  # never reached
@@ -52,13 +53,6 @@ def lost_by(future):
 
 def family():
     return {process.pid for process in psutil.Process().children(recursive=True)}
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "this did not happen in time"
-        time.sleep(0.01)
 
 
 def ended(process):
@@ -201,13 +195,13 @@ def test_closing_answers_what_waits_and_ends_every_process(tmp_path):
     futures = [pool.submit(f"until {tmp_path / 'never'}") for _ in range(5)]
     session = pool.session()
     futures.append(session.submit(f"until {tmp_path / 'never'}"))
-    wait_for(lambda: session._worker and futures[0].running())
+    until(lambda: session._worker and futures[0].running())
     processes = [psutil.Process(pid) for pid in family() - before]
     assert len(processes) == 3  # the template and two workers
     pool.close()
     pool.close()
     assert {lost_by(future).reason for future in futures} == {"closed"}
-    wait_for(lambda: all(map(ended, processes)))
+    until(lambda: all(map(ended, processes)))
     assert lost_by(pool.submit("plain")).reason == "closed"
 
 
@@ -226,11 +220,11 @@ sys.stdin.read()
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
     owner.stdout.readline()
     process = psutil.Process(owner.pid)
-    wait_for(lambda: len(process.children(recursive=True)) == 3)
+    until(lambda: len(process.children(recursive=True)) == 3)
     processes = process.children(recursive=True)
     os.kill(owner.pid, signal.SIGKILL)
     owner.communicate()
-    wait_for(lambda: all(map(ended, processes)))
+    until(lambda: all(map(ended, processes)))
 
 
 def test_daemons_end_with_their_worker_and_with_nobody_elses(tmp_path):
@@ -242,15 +236,15 @@ def test_daemons_end_with_their_worker_and_with_nobody_elses(tmp_path):
         pool.timeout_s = 0.2
         assert lost_by(sessions[0].submit("hang")).reason == "timeout"
         pool.timeout_s = PATIENCE_S
-        wait_for(lambda: ended(first))
+        until(lambda: ended(first))
         text_of(pool.submit("plain"))
         assert not ended(second)
-    wait_for(lambda: ended(second))
+    until(lambda: ended(second))
 
 
 def stop(process):
     os.kill(process.pid, signal.SIGSTOP)
-    wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+    until(lambda: process.status() == psutil.STATUS_STOPPED)
 
 
 def test_a_stopped_process_holds_an_item_no_longer_than_its_limit(monkeypatch):
@@ -288,7 +282,7 @@ def test_a_session_takes_one_item_at_a_time_and_ends_the_one_that_is_given_up(po
     session = pool.session()
     waits = session.submit(f"until {tmp_path / 'never'}")
     assert "one item at a time" in lost_by(session.submit("plain")).detail
-    wait_for(lambda: session._worker)
+    until(lambda: session._worker)
     session.close()
     session.close()
     assert lost_by(waits).reason == "closed"

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from datetime import datetime
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import pytest
 from r3_openrlhf.machine import ray_temporary, shared_memory
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.operations.cluster.slurm import TEMPLATE
+from tests.processes import until
 
 REPOSITORY = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
@@ -31,15 +31,6 @@ SMALL_RAY = "--ray-args=--num-cpus=1 --object-store-memory=80000000"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 SBIN = "/usr/sbin:/usr/local/sbin"
 CONFIGURATION = Path(__file__).with_name("slurm.conf.in").read_text()  # user, ports and folder are put in
-
-
-def until(condition, *, seconds=400.0, what="it"):
-    """The first true value of condition()."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what() if callable(what) else what}"
-        time.sleep(0.1)  # only the pace of asking
-    return value
 
 
 def _may_mount() -> bool:
@@ -64,8 +55,8 @@ class Slurm:
         }
 
     def call(self, *command, check=True, **options) -> str:
-        options = {"capture_output": True, "text": True, "timeout": 600, "restore_signals": False, **options}  # see `sbatch`
-        done = subprocess.run(command, env=self.environment, **options)
+        options |= {"env": self.environment, "restore_signals": False}  # see `sbatch`
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
         assert done.returncode == 0 or not check, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
@@ -150,7 +141,7 @@ class Slurm:
         """Neither waiting for its nodes, as every job does at first, nor at work."""
         return self.state(number) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED")
 
-    def wait(self, number: str, *states: str, seconds: float = 400.0) -> dict[str, str]:
+    def wait(self, number: str, *states: str, seconds: float = 600.0) -> dict[str, str]:
         """Until the job is in one of the states. One that was requeued would wait a while for its old credential to
         expire; a new one, of another second, is taken at once."""
         hurried = set()
@@ -167,11 +158,11 @@ class Slurm:
 
     def processes(self, number: str | None = None) -> list[psutil.Process]:
         """Living processes of a job of this cluster, or of all of them, by their environment. What is asked of one later may
-        meet its end: their `info` was read when they were found."""
+        meet its end: their `info` was read when they were found, "" of what a dying one did not tell."""
         found = []
         psutil.process_iter.cache_clear()  # numbers come round
-        for process in psutil.process_iter(["name", "cmdline", "environ", "nice"]):
-            environment = process.info["environ"] or {}  # None: another user's, or gone
+        for process in psutil.process_iter(["name", "cmdline", "environ", "nice"], ad_value=""):
+            environment = process.info["environ"] or {}  # "": another user's, or gone
             ours = environment.get("SLURM_CONF") == self.environment["SLURM_CONF"]
             if ours and "SLURM_JOB_ID" in environment and number in (None, environment["SLURM_JOB_ID"]):
                 found.append(process)

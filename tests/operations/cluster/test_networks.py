@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from tests.operations.cluster.conftest import log_of, running, steps_of, until
+from tests.operations.cluster.conftest import log_of, running, steps_of
 from tests.operations.cluster.networks import NetworkedSlurm, missing
+from tests.processes import until
 from tests.recordings import counts, playback_of, recorded, recorded_counts, settings_of, story
 
 pytest.importorskip("vllm", reason="vLLM is not installed")

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tests.operations.cluster.conftest import PROBE, SMALL_RAY, STEPS, kill, log_of, steps_of, template_in, until
-from tests.processes import command_of
+from tests.operations.cluster.conftest import PROBE, SMALL_RAY, STEPS, kill, log_of, steps_of, template_in
+from tests.processes import command_of, until
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,7 +17,8 @@ from r3_openrlhf.cli import main
 from r3_openrlhf.machine import ray_start
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.operations.cluster.ray_on_nodes import node_address
-from tests.operations.cluster.conftest import BIN, REPOSITORY, kill, steps_of, until
+from tests.operations.cluster.conftest import BIN, REPOSITORY, kill, steps_of
+from tests.processes import until
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -106,7 +107,7 @@ def test_a_run_is_stopped_after_a_checkpoint_and_goes_on(dashboard, tmp_path):
     run_dir = tmp_path / "run"
     settings = ("train.max_steps=3", "checkpoint.save_steps=-1")
     job = submit(dashboard, run_dir, *settings).stdout.strip()
-    until(lambda: steps_of(run_dir) or state(dashboard, job) == "FAILED", seconds=400, what="the first step")
+    until(lambda: steps_of(run_dir) or state(dashboard, job) == "FAILED", what="the first step")
     again = submit(dashboard, run_dir, *settings)
     assert again.returncode == 1 and re.search(rf"job {job} of .* is running; stop it with", again.stderr)
     address, environment = dashboard

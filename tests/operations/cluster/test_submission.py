@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.operations.cluster.conftest import PROBE, REPOSITORY, SMALL_RAY, STEPS, log_of, until
+from tests.operations.cluster.conftest import PROBE, REPOSITORY, SMALL_RAY, STEPS, log_of
+from tests.processes import until
 
 
 def test_a_job_runs_where_it_was_told_and_leaves_nothing(slurm, job_template, tmp_path):

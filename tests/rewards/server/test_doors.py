@@ -5,7 +5,6 @@ import json
 import signal
 import socket
 import threading
-import time
 from contextlib import contextmanager, suppress
 
 import httpx
@@ -14,6 +13,7 @@ import pytest
 
 from r3_openrlhf.rewards.server import app, bodies
 from r3_openrlhf.rewards.server.settings import ServerSettings
+from tests.processes import until
 
 from .service import answer_after, endless_item, grade_item, post, running
 
@@ -48,12 +48,6 @@ def requested(service, body):
     with socket.create_connection(("127.0.0.1", service.port), timeout=300) as connection:
         connection.sendall(head.encode() + text)
         yield connection
-
-
-def wait_until_pending(service, number):
-    deadline = time.monotonic() + 300
-    while httpx.get(service.url + "/health", timeout=300).json()["pending"] != number:
-        assert time.monotonic() < deadline, f"there were never {number} items pending"
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +105,7 @@ def test_so_many_connections_are_open_at_once():
 def test_all_of_an_item_counts_towards_what_is_pending(items):
     with running("--timeout", "60", "--workers", "1", "--max-pending-mb", "1") as service:
         with requested(service, {"items": [endless_item()]}):
-            wait_until_pending(service, 1)
+            until(lambda: httpx.get(service.url + "/health", timeout=300).json()["pending"])
             answer = post(service.url, "/grade", {"items": items})
             assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
 
@@ -162,10 +156,8 @@ def test_ready_says_when_no_grading_process_works():
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer 0123456789abcdef"}])
 def test_without_a_token_of_the_user_there_is_a_new_one_and_a_rebinding_page_is_refused(service, headers):
     """As another user of the machine, or a page whose name points here."""
-    address = f"http://127.0.0.1:{service.port}"
-    assert httpx.post(address + "/grade", json={}, headers=headers).status_code == 401
-    for route in ("/health", "/ready"):
-        assert (
-            httpx.get(address + route, headers={**headers, "Host": f"example.org:{service.port}"}).status_code == 421
-        )
+    with httpx.Client(base_url=f"http://127.0.0.1:{service.port}", headers=headers, timeout=300) as stranger:
+        assert stranger.post("/grade", json={}).status_code == 401
+        for route in ("/health", "/ready"):
+            assert stranger.get(route, headers={"Host": f"example.org:{service.port}"}).status_code == 421
     assert post(service.url, "/grade", {"items": [grade_item()]}).status_code == 200  # as printed
