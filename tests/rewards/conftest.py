@@ -1,10 +1,26 @@
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.rewards import remote
 from r3_openrlhf.rewards.client import make_grader
 from tests.rewards.graders import request
+
+
+@pytest.fixture
+def at_rest(monkeypatch):
+    """The clock of a client of servers, by itself at rest: its waits between two asks move it, and are over at once."""
+    now, sleep = [0.0], asyncio.sleep
+
+    async def rest(seconds):
+        now[0] += seconds
+        await sleep(0)
+
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    return now
 
 
 @pytest.fixture(scope="session")
