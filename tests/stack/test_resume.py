@@ -22,6 +22,7 @@ import pytest
 
 import tests.stack.cpu_only  # noqa: F401
 from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.runs import checkpoint_record
@@ -66,8 +67,7 @@ def resumed(tmp_path_factory, disk):
     # no checkpoint is due after step 2
     with Run(run_dir, *settings_of("r3"), environment=playback_of("r3"), held_in=2) as run:
         run.wait_for_step(1)
-        for member in run.family():
-            member.send_signal(signal.SIGTERM)
+        run.send(signal.SIGTERM)
         run.wait_until(lambda: (run_dir / "stop_request").read_text() != "")
         for line in run.process.stderr:
             if line.endswith(" SIGTERM: finishing step 2, then saving; again to stop now\n"):
@@ -193,12 +193,12 @@ def served(resumed):
         lost.unlink()
     refused = train(run_dir, *settings_of("r3"), environment=playback_of("r3"), code=1)
     assert not (run_dir / "history.sqlite").exists()
-    service = Service("--workers", "1", token=TOKEN)
+    service = Service("--workers", "1", port=free_port(), token=TOKEN)  # which nobody takes while it is gone
     try:
         # its processes start with an item
         assert httpx.get(service.url + "/ready", headers=service.headers, timeout=LIMIT_S).status_code == 200
         settings = ("checkpoint.force=true", "checkpoint.save_steps=1")
-        settings += (f"reward.urls=[{service.url}]", "reward.deadline_s=40")
+        settings += (f"reward.urls=[{service.url}]", "reward.deadline_s=120")
         environment = playback_of("r3") | {"R3_REWARD_TOKEN": TOKEN}
         with Run(run_dir, *settings_of("r3"), *settings, environment=environment, held_in=1) as run:
             run.wait_until(lambda: (Phase.SYNC, saved + 1) in phases_of(run_dir))

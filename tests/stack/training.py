@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -105,16 +106,18 @@ class Run:
         except psutil.NoSuchProcess:  # it has just ended by itself
             return []
 
+    def send(self, number: int) -> list[psutil.Process]:
+        """Send it to the family, which is returned. Some of it may end by itself meanwhile."""
+        family = self.family()
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.send_signal(number)
+        return family
+
     def kill(self) -> None:
         """SIGKILL for the program and everything that it started, as a node failure would."""
         if self.process.poll() is None:
-            family = self.family()
-            for member in family:
-                try:
-                    member.send_signal(signal.SIGKILL)
-                except psutil.NoSuchProcess:
-                    continue  # ended by itself meanwhile
-            psutil.wait_procs(family, timeout=60)
+            psutil.wait_procs(self.send(signal.SIGKILL), timeout=60)
             self.process.communicate()
 
 
