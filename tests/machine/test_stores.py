@@ -26,7 +26,7 @@ ports = {free_port(): name for name in ("torch", "vllm")}
 
 def member(rank):
     torch_port, vllm_port = ports
-    store, *_ = next(rendezvous(f"tcp://127.0.0.1:{torch_port}?rank={rank}&world_size=2", timeout=timedelta(seconds=60)))
+    store, *_ = next(rendezvous(f"tcp://127.0.0.1:{torch_port}?rank={rank}&world_size=2", timeout=timedelta(seconds=600)))
     return store, StatelessProcessGroup.create("127.0.0.1", vllm_port, rank, 2)
 
 with ThreadPoolExecutor(2) as ranks:

@@ -150,7 +150,7 @@ def test_the_longest_path_that_is_let_through_is_the_longest_that_ray_takes(owne
 
 def is_torch_store(address):
     """It answers a ping of torch's protocol (TCPStoreBackend.hpp): queries 0, with a magic number, and 13."""
-    with contextlib.suppress(OSError), socket.create_connection(address, timeout=5) as link:
+    with contextlib.suppress(OSError), socket.create_connection(address, timeout=10) as link:
         link.sendall(struct.pack("=BIBI", 0, 0x3C85F7CE, 13, 123456))
         return link.recv(4) == struct.pack("=I", 123456)
     return False

@@ -83,5 +83,5 @@ def outside(name: str, directory: Path) -> str:
         (directory / "secret").write_text(EXPECTED)
         stdin = f"{directory / 'secret'} {server.getsockname()[1]} {os.getpid()}"
         command = [sys.executable, "-c", ATTACKS[name].text]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, cwd=directory, timeout=60)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, cwd=directory, timeout=600)
     return done.stdout
