@@ -1,6 +1,7 @@
 """What several test files need: a run directory, and a real tokenizer that needs no download."""
 
 import gc
+import importlib.util
 import os
 import signal
 import sys
@@ -45,6 +46,12 @@ gc.disable()  # until everything is collected: what is imported for that stays, 
 # they could not be interrupted, and the tests that do would wait until they give up.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What a run changes in other packages is changed as they are imported, before any test: a later change is one left behind.
+if importlib.util.find_spec("openrlhf") is not None:
+    from r3_openrlhf.machine.cpu import cpu_platform
+
+    cpu_platform.install()
 
 # anyio loads its parts when they are first asked for, and pytest rewrites them then. In a server's thread that was beside an
 # ast.parse of another one, and CPython 3.11 counts the depth of both together: "AST constructor recursion depth mismatch".

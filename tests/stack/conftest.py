@@ -1,13 +1,6 @@
-"""Importing OpenRLHF needs flash-attn's helpers; where there is no CUDA the CPU platform provides them."""
-
-import importlib.util
+"""What tests of the stack need: a small model, the environment of a job, and rows."""
 
 import pytest
-
-if importlib.util.find_spec("openrlhf") is not None:
-    from r3_openrlhf.machine.cpu import cpu_platform
-
-    cpu_platform.install()
 
 
 @pytest.fixture(scope="session")

@@ -20,9 +20,6 @@ GROUP = 8
 @pytest.fixture(scope="module")
 def openrlhf_models():
     pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-    from r3_openrlhf.machine.cpu import cpu_platform
-
-    cpu_platform.install()
     import openrlhf.models.utils
 
     return openrlhf.models.utils

@@ -78,9 +78,6 @@ def test_on_policy_every_loss_has_the_policy_gradient(name):
 @pytest.mark.parametrize("name", ["ppo", "gspo"])
 def test_the_written_out_losses_of_openrlhf_are_its_own(name, dual_clip):
     pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-    from r3_openrlhf.machine.cpu import cpu_platform
-
-    cpu_platform.install()
     from openrlhf.models.loss import PolicyLoss
 
     from r3_openrlhf.stack.policy_update import OwnLoss
