@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.machine.ray_start import replaced
-
 pytestmark = pytest.mark.stack
 REPOSITORY = Path(__file__).parents[1]
 # An agent of a raylet that imports for as long as nobody opens the gate.
@@ -37,9 +35,10 @@ print("as expected")
 OWN_RAY = """
 import os, sys, ray
 from ray._private import utils
-from r3_openrlhf.machine.ray_start import patient_raylet, replaced
+from unittest.mock import patch
+from r3_openrlhf.machine.ray_start import patient_raylet
 missing = ImportError("none") if sys.argv[1] == "no dashboard" else None
-with replaced(utils, get_dashboard_dependency_error=lambda: missing), patient_raylet(common_port=52365):
+with patch.multiple(utils, get_dashboard_dependency_error=lambda: missing), patient_raylet(common_port=52365):
     ray.init(address="local", include_dashboard=False, num_cpus=1, object_store_memory=80 * 2**20, log_to_driver=False)
 ports = [ray.nodes()[0][name] for name in ("MetricsAgentPort", "MetricsExportPort", "DashboardAgentListenPort", "RuntimeEnvAgentPort")
          if name in ray.nodes()[0]]
@@ -119,13 +118,3 @@ def test_a_node_of_a_job_waits_for_no_agent(slow_agents):
     finally:
         head.terminate()
         head.communicate(timeout=300)
-
-
-def test_names_are_put_back_when_the_block_fails():
-    class Owner:
-        first, second = 1, 2
-
-    with pytest.raises(ZeroDivisionError), replaced(Owner, first=3, second=4):
-        assert (Owner.first, Owner.second) == (3, 4)
-        raise ZeroDivisionError
-    assert (Owner.first, Owner.second) == (1, 2)

@@ -14,6 +14,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 from r3_openrlhf.machine.ports import free_port
 
@@ -37,19 +38,6 @@ def of_this_machine() -> dict[str, str]:
     A run goes on without its key store; after 60 s, the default, Ray would end it without a word."""
     local = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     return {**authentication(), **local, "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 86_400)}
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Attributes of a module or a class of somebody else, for the time of the block."""
-    before = {name: getattr(owner, name) for name in values}
-    for name, value in values.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
 
 
 @contextlib.contextmanager
@@ -77,10 +65,10 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
                 command = [*command, *flags]
             return start_process(command, process_type, *positional, **more)
 
-        with replaced(services, start_ray_process=start_process_with_flags):
+        with patch.multiple(services, start_ray_process=start_process_with_flags):
             return start_raylet(*arguments, **options)
 
-    with replaced(services, start_raylet=start_raylet_with_ports):
+    with patch.multiple(services, start_raylet=start_raylet_with_ports):
         yield
 
 

@@ -29,6 +29,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import psutil
 
@@ -37,7 +38,7 @@ from r3_openrlhf.config.algorithms import MAKERS
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine import every_process, flash_attention
 from r3_openrlhf.machine.cpu import cpu_platform
-from r3_openrlhf.machine.ray_start import of_this_machine, replaced
+from r3_openrlhf.machine.ray_start import of_this_machine
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import is_import_path, load_object
 from r3_openrlhf.problems.files import hub_fault
@@ -267,7 +268,7 @@ def _run_upstream(config: R3Config, arguments: list[str], platform: str, console
     gc.enable()
     options = ray_options(config, platform)
     console.announce(Phase.RAY)
-    with running_ray(options) as ray, replaced(sys, argv=[MODULE, *arguments]):
+    with running_ray(options) as ray, patch.multiple(sys, argv=[MODULE, *arguments]):
         try:
             for sentence in check_devices(ray.nodes(), config, platform):
                 console.say(f"Warning: {sentence}")

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import deepspeed
 import torch
@@ -26,7 +27,6 @@ from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from peft import PeftModel
 from peft.tuners.lora import Linear, LoraLayer
 
-from r3_openrlhf.machine.ray_start import replaced
 from r3_openrlhf.method.errors import TrainingStopped
 
 ADAPTER = "default"  # the name that get_peft_model gives when it is told none (models/actor.py:188)
@@ -108,7 +108,7 @@ def merged_for_sync(trainer, model: PeftModel) -> Iterator[None]:
     """Let upstream's broadcast_to_vllm (ppo_actor.py:409) read merged weights in the block."""
     view = SimpleNamespace(named_parameters=lambda: merged_parameters(model))
     actor, zero = SimpleNamespace(model=SimpleNamespace(module=view)), SimpleNamespace(GatheredParameters=gathered)
-    with replaced(trainer, actor=actor), replaced(ppo_actor, deepspeed=SimpleNamespace(zero=zero)):
+    with patch.multiple(trainer, actor=actor), patch.multiple(ppo_actor, deepspeed=SimpleNamespace(zero=zero)):
         yield
 
 

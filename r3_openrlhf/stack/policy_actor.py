@@ -12,6 +12,7 @@ import socket
 import time
 from collections import deque
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import ray
@@ -22,7 +23,6 @@ from peft import PeftModel
 
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.machine.gpus import expandable_segments
-from r3_openrlhf.machine.ray_start import replaced
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
 from r3_openrlhf.method.core.losses import LOSSES, LossSettings
 from r3_openrlhf.method.errors import TrainingStopped
@@ -89,7 +89,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         is 1, the loss `gpg` is -log pi."""
         trainer, buffer = self.trainer, self.trainer.replay_buffer
         loss = OwnLoss(LOSSES["gpg"], LossSettings(), token_level_loss=True)
-        with replaced(trainer, actor_loss_fn=loss, max_epochs=1), replaced(buffer, windows=windows):
+        with patch.multiple(trainer, actor_loss_fn=loss, max_epochs=1), patch.multiple(buffer, windows=windows):
             super().fit()
 
     def forget_rows(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from openrlhf.models.loss import aggregate_loss
@@ -17,7 +18,6 @@ from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ray import ppo_actor
 from torch.utils.data import DataLoader
 
-from r3_openrlhf.machine.ray_start import replaced
 from r3_openrlhf.method.core.losses import LossSettings, TokenLoss
 from r3_openrlhf.stack.batching import micro_batches, num_windows
 
@@ -237,4 +237,4 @@ def forget_fillers(experience, real_B: torch.Tensor) -> None:
 
 def in_order(module) -> AbstractContextManager[None]:
     """For upstream's DataLoader: `lay_out` shuffled the rows; micro-batches keep windows."""
-    return replaced(module, DataLoader=lambda *args, **kwargs: DataLoader(*args, **kwargs | {"shuffle": False}))
+    return patch.multiple(module, DataLoader=lambda *args, **kwargs: DataLoader(*args, **kwargs | {"shuffle": False}))

@@ -7,13 +7,14 @@ import os
 import signal
 from collections.abc import Iterator
 from types import ModuleType
+from unittest.mock import patch
 
 import psutil
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.machine import every_process, shared_memory, stores
 from r3_openrlhf.machine.cpu import cpu_platform
-from r3_openrlhf.machine.ray_start import patient_raylet, replaced
+from r3_openrlhf.machine.ray_start import patient_raylet
 from r3_openrlhf.machine.ray_temporary import private_directory, ray_temporary, sweep
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.runs.stop_request import DEADLINE, SIGNALS, ignore_signals_in_children
@@ -60,7 +61,7 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
         with (
             ignore_signals_in_children(),
             patient_raylet(common_port=DEFAULT_DASHBOARD_AGENT_LISTEN_PORT),
-            replaced(ray._private.utils, set_sigterm_handler=hear),
+            patch.multiple(ray._private.utils, set_sigterm_handler=hear),
         ):
             ray.init(**options)
             hear()

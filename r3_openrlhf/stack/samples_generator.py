@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
+from unittest.mock import patch
 
 import torch
 from openrlhf.trainer.ppo_utils import samples_generator
@@ -25,7 +26,6 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.machine.ray_start import replaced
 from r3_openrlhf.method.prompts import ChosenStates, Prefix, PromptMaker, StepPrompts
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
@@ -257,7 +257,7 @@ class R3SamplesGenerator(SamplesGenerator):
         occasion = "step" if self._training else self._occasion
         seed = stable_seed(self.config.train.seed, occasion, self.step)
         params = functools.partial(samples_generator.SamplingParams, seed=seed)
-        with replaced(samples_generator, SamplingParams=params):
+        with patch.multiple(samples_generator, SamplingParams=params):
             return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
 
     def _further(self, prompts: list[str], labels: list[str]) -> list[tuple[str, str]]:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import ray
 import transformers
 from openrlhf.trainer import ppo_trainer
 
-from r3_openrlhf.machine.ray_start import replaced
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.history.witness import record_of
@@ -278,7 +278,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         settings = self.args.ckpt
         is_due = now or global_step % settings.save_steps == 0  # upstream's condition (:394)
         started = time.time()
-        with replaced(settings, save_steps=1 if now else settings.save_steps):
+        with patch.multiple(settings, save_steps=1 if now else settings.save_steps):
             if is_due:
                 announce(self.run, Phase.CHECKPOINT, step=global_step)
                 record = record_of(self.run.history, global_step) if self.history is not None else None

@@ -10,11 +10,11 @@ said otherwise).
 from __future__ import annotations
 
 import functools
+from unittest.mock import patch
 
 from wrapt import register_post_import_hook
 
 from r3_openrlhf.machine import every_process
-from r3_openrlhf.machine.ray_start import replaced
 
 ENVIRONMENT = every_process.ENVIRONMENT | {
     "DS_ACCELERATOR": "cpu",
@@ -47,8 +47,8 @@ def install() -> None:
     cuda.set_device = lambda *args, **kwargs: None  # utils/deepspeed/deepspeed.py:97
     cuda.synchronize = lambda *args, **kwargs: None  # launcher.py:65 ppo_actor.py:605
     cuda.current_stream = lambda *args, **kwargs: None  # ppo_actor.py:436
-    for name, patch in PATCHES.items():
-        register_post_import_hook(patch, name)
+    for name, change in PATCHES.items():
+        register_post_import_hook(change, name)
 
 
 def _patch_attention(module) -> None:
@@ -92,7 +92,7 @@ def _patch_replay_buffer(module) -> None:
     init = module.NaiveReplayBuffer.__init__
 
     def __init__(self, *args, **kwargs):
-        with replaced(torch.cuda, current_device=lambda: 0):
+        with patch.multiple(torch.cuda, current_device=lambda: 0):
             init(self, *args, **kwargs)
         self.target_device = torch.device("cpu")
 
