@@ -5,8 +5,6 @@
 TRL samples, grades and updates; no method of it is copied. Lines are those of trl/trainer/grpo_trainer.py
 in TRL 1.16.0. docs/ports.md says what becomes of GRPOConfig's fields, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import math

@@ -4,8 +4,6 @@ A directory as a hub has it (no weights but a file of none): config.json, tokeni
 generation_config.json. The templates are shortened; what they put around a turn is as published.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Comparable runs -> results of each arm, at equal generated tokens, with intervals."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`r3 compare`: runs of several arms and seeds -> one table, or the same as JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """The arithmetic of a comparison: means with intervals, curves between measured points."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Run directories -> runs that may be compared. Meaningless comparisons are refused here."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

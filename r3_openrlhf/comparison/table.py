@@ -1,7 +1,5 @@
 """A comparison as a table in Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from r3_openrlhf.comparison.arms import QUANTITIES, TARGET_SHARES, ArmResult, Comparison

@@ -3,8 +3,6 @@
 Uids are hashes of the problem text: evaluations from the hub and files name the same ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path

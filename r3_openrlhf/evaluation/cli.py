@@ -1,7 +1,5 @@
 """`r3 eval`: a model on benchmarks. Tables go to stdout, progress and errors to stderr."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """vLLM, in the one file of the evaluation that imports it. All requests wait in the engine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

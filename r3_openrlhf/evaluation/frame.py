@@ -1,7 +1,5 @@
 """`r3 eval` from Python, its results as a data frame."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """MODEL of `r3 eval` -> a directory or hub name, and its run's configuration, if any."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """From graded responses to numbers: Pass@k, maj@k, intervals. Pure functions of plain values."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

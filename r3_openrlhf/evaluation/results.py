@@ -1,8 +1,6 @@
 """samples.jsonl -> results.json (plain data) and results.md (tables). Reads nothing and writes
 nothing. An ungraded response is counted, and takes no part in any accuracy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean

@@ -1,7 +1,5 @@
 """One call of `r3 eval`: model, problems, samples, results. Cheap mistakes are found first."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

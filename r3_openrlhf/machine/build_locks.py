@@ -6,8 +6,6 @@ A killed process removes nothing, the file names no process, and the next one wa
 or word. But the builder keeps the file open, and the compilers work in its directory: a lock that
 no process has is stale, as far as this machine can see."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

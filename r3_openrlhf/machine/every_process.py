@@ -1,8 +1,6 @@
 """Settings of every process of a run, with GPUs or without. `install` is called in every Ray
 worker, through Ray's worker_process_setup_hook."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

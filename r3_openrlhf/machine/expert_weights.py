@@ -5,8 +5,6 @@ experts/cpu_moe.py:305), and a later `load_weights` writes a checkpoint's order 
 `Worker.reload_weights` misses models/gpt_oss.py, which copies without a weight loader. Here a layer
 has tensors as before its first load while its weights come, one after another."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

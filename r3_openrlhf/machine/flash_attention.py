@@ -1,7 +1,5 @@
 """OpenRLHF imports flash-attn always; here is what a run does without it."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.metadata
 import importlib.util

@@ -1,7 +1,5 @@
 """NVIDIA's GPUs without touching one, by nvidia-smi, and settings that a run cannot use."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Check the file systems that a run writes to, before anything starts; each sentence names the mount."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

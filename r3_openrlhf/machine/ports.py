@@ -1,7 +1,5 @@
 """A TCP port for a server that is about to start."""
 
-from __future__ import annotations
-
 import errno
 import random
 import socket

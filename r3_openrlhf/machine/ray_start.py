@@ -7,8 +7,6 @@ timed out during startup" (ray-project/ray issue 65983). Busy processors or a sl
 system are enough. A raylet that knows the ports does not wait. Ray has options for all four, and
 forgets the fourth."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

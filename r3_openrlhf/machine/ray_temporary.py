@@ -1,7 +1,5 @@
 """The directory of Ray's files and sockets, which only this user can enter."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Files that a killed job or run leaves in /dev/shm, and whose it still is."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

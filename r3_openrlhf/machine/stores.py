@@ -3,8 +3,6 @@
 torch and vLLM have a process listen on every interface instead, for anybody: who connects lists,
 reads and writes all keys, and vLLM unpickles values. Several nodes: docs/cluster.md."""
 
-from __future__ import annotations
-
 import functools
 import os
 from pathlib import Path

@@ -5,8 +5,6 @@ the key, the value and what to use instead.
     mode: str = word("add", ReplayMode)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import typing

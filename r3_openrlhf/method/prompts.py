@@ -1,7 +1,5 @@
 """Plan a step's prompts: those of its groups, why each, and why not others (METHOD section 5)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

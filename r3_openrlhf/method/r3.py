@@ -10,8 +10,6 @@ the lab, and yours.
 `step` counts the optimizer steps done so far, `epoch` the passes over the data from 1. A loop
 samples, grades and updates; it decides nothing of the method."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

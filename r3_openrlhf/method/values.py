@@ -4,8 +4,6 @@ A value is taken where its field's type holds it exactly: a list of whole number
 for 1, text for a Word. Floats are rounded to the precision of their array. Everything else is one
 InvalidValue, which names the field, the value, and what to use instead."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import types

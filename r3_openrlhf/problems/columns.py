@@ -1,7 +1,5 @@
 """Find the columns of problem and answer, values at dotted keys, and messages -> turns."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Sequence

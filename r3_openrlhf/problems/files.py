@@ -1,7 +1,5 @@
 """data.path -> a table: file, pattern, directory, `save_to_disk`, or a data set on the hub."""
 
-from __future__ import annotations
-
 import functools
 import glob
 import itertools

@@ -1,7 +1,5 @@
 """Count what each of `data.sources` had in a step."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Check that prompts hold the problem, the whole problem and nothing else: a Finding for each way they do not."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import mimetypes

@@ -1,7 +1,5 @@
 """Check that a file's references look like answers: a Finding for each way they do not."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

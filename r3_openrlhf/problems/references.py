@@ -1,7 +1,5 @@
 r"""A cell of the answer column -> accepted answers: after "####", in JSON, in the last \boxed{}."""
 
-from __future__ import annotations
-
 import ast
 import html
 import json

@@ -1,7 +1,5 @@
 """Problems of a file, the hub or reasoning-gym, with a stable uid and the grader's data."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

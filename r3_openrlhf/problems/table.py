@@ -3,8 +3,6 @@
 JSON is read here, not by the reader of `datasets`: that one gives a column one type, so that a
 single float turns 12345678901234567890123 into 1.2345678901234568e+22, and texts into dates."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """A request as the grading processes take it, and what they say as a grade with its reward."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

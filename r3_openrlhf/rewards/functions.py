@@ -3,8 +3,6 @@
 These processes are not confined: the function is the user's own, and a judge needs the network.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Grader in worker processes of this machine."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """A run's rewards on a right, a wrong and an empty response, for its first page."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

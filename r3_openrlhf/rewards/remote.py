@@ -5,8 +5,6 @@ http://HOST/get_reward` asks it (openrlhf/utils/agent.py, SingleTurnAgentExecuto
 failure and continues without a reward; here the response is ungraded and counted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Work of the grading processes: grade one response by its task. Nothing of an item stays."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ files. A run that continues can judge it without any other file of the run direc
 Whoever wrote them, its pickles are read with torch's `weights_only` (stack/safe_pickles.py).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """The commit of this code: asked of git in a checkout, written by setup.py into its archives."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

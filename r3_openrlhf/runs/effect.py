@@ -1,7 +1,5 @@
 """The effect of the mechanisms on the groups of a run, from its rollouts alone."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Read and replace the files of a run. Their content is checked here, once for every command."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

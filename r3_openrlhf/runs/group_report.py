@@ -1,7 +1,5 @@
 """The groups of a step and the rollouts of a problem, as text of any width and as records."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ The functions let a moved run be evaluated, and show a changed function. Of mode
 checkpoints/global_step{N}_hf each time (trainer/ray/ppo_actor.py:675) and keeps all: 47 of 7B
 are 0.7 TB."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path

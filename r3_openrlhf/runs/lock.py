@@ -3,8 +3,6 @@
 `r3 train` holds it. In a job of `r3 submit slurm` the first node's agent does, and its command is
 told so by R3_RUN_LEASE_TOKEN."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The problems of a run: data/problems.jsonl and data/held_out.jsonl, one line each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """The summary of a run, as tables for people, from metrics.jsonl and its rollouts alone."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rows of a step as groups, and as trajectories: verdicts, recalls, fate, weight. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean

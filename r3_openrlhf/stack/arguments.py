@@ -4,8 +4,6 @@ The parser and the checks of the installed OpenRLHF judge the result (upstream_p
 renamed flag fails before anything starts.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

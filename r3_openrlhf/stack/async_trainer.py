@@ -10,8 +10,6 @@ one holds them (:269), with a queue of batches (:292) and a lock between samplin
                                     the queue held after it is lost, and asked again
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import ray

@@ -6,8 +6,6 @@ completed by fillers (rows without any action, see convert.filler_experience) up
 ranks * windows: fewer than ranks * windows of them. A window is what one optimizer step sees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 

@@ -5,8 +5,6 @@ started with multiprocessing, such as vLLM's engine, unblocks SIGTERM in the thr
 also if it was blocked before. Slurm's SIGTERM then ended the engine in the middle of the step that
 was to be saved."""
 
-from __future__ import annotations
-
 import signal
 from multiprocessing import resource_tracker
 

@@ -7,8 +7,6 @@ per token and word (bfloat16, float32, gradient), 56 GB for a row of 36,864 toke
 The chunks are inside the head's own forward pass, so that ZeRO 3 gathers its weight once for all of
 them, in either direction. B rows, T tokens, A = T - 1 action positions, H hidden, V vocabulary."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@ and gradient.
 
 Shapes: T tokens of a (packed) batch, H hidden, V vocabulary, C tokens of a chunk."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 B rows, T tokens of prompt + response, A = T - 1 action positions (position 0 has no log-prob).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple

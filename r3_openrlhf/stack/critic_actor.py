@@ -6,8 +6,6 @@ with a dynamic batch and ZeRO 2 (:181) only the last micro-batch's gradient surv
 (policy_update.py). Its status (:187) is a mean over micro-batches of numbers that are not means of
 a micro-batch, and of a gradient norm that is the last step's until the step is made."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ray

@@ -1,7 +1,5 @@
 """Pass the configuration to every process of the job: an environment variable, set by Ray."""
 
-from __future__ import annotations
-
 import functools
 import os
 

@@ -4,8 +4,6 @@ tensors.
 Answers trainer/ppo_utils/experience_maker.py: groups by `reshape(-1, n_samples_per_prompt)` (:284),
 which cannot hold mixed groups; micro-batches that need not divide evenly among ranks (:65-91)."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Read log-prob gaps and critic values from a step's experiences."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """One sentence about why a run ended: what ended, the likely cause, what is saved, how to go on."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

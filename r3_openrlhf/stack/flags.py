@@ -6,8 +6,6 @@ A flag is set from our configuration, passed through to OpenRLHF, whose parser a
 value, or refused with a reason: it would be ignored, or break the run later. The lists are in
 flags.toml; a test compares the page with the installed parser."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import tomllib

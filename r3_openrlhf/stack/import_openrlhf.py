@@ -3,8 +3,6 @@
 OpenRLHF's own parser reads the flags, so its defaults count. Scripts are read, not run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -2,8 +2,6 @@
 
 verl.toml has its keys and defaults; verl is not needed. Scripts are read, not run."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable, Sequence

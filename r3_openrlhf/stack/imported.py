@@ -1,7 +1,5 @@
 """Begin a run's store with the successes of `r3 history import` (history.start)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -11,8 +11,6 @@ these names up when they need them, so replacing them before the module runs is 
     openrlhf.trainer.ray.vllm_engine.RolloutRayActor  (create_vllm_engines, vllm_engine.py:294)
     the rollout executor                              (--train.agent_func_path)"""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

@@ -10,8 +10,6 @@ Upstream trains the adapter (models/actor.py:177-188), and then uses PEFT's own 
 A merged weight is W + scaling * B A, made when it is asked for, one layer at a time. The weights
 that are trained stay as they are. B rows of a layer's output, A of its rank, W [out, in]."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager

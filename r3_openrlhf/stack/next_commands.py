@@ -1,7 +1,5 @@
 """Commands to type after a run: they work as printed, with the run's own data and reward."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Sequence

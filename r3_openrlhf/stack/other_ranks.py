@@ -5,8 +5,6 @@ checkpoint/ds_to_universal.py, the program that makes one. It is made when the r
 removed when every rank has loaded it; what the run saves then is an ordinary checkpoint of its new
 number of GPUs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

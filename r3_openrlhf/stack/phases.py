@@ -4,8 +4,6 @@ console reads them.
 An event is {"time": seconds since 1970, "phase": one of Phase, "step": the step under way or null},
 and "warning" where a sentence is to be shown."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

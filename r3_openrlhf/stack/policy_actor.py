@@ -4,8 +4,6 @@ policy update of policy_update.py.
 B rows, T tokens, A = T - 1 action positions, V vocabulary.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import socket

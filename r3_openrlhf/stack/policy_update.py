@@ -3,8 +3,6 @@ trainer (critic_actor.py: the critic's).
 
 B rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace

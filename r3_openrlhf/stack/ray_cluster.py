@@ -1,7 +1,5 @@
 """Start or join Ray for the time of a run, and end what was started."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -5,8 +5,6 @@ the variable R3_PLAYBACK gets the recorded response for each (seed of the step, 
 ends with a sentence where there is none. Each response is a file of its own, because several engines
 write while a run records (R3_RECORD)."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

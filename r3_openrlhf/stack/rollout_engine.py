@@ -1,7 +1,5 @@
 """The vLLM Ray actor with the settings that R³ needs; everything else is OpenRLHF's."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from typing import Any

@@ -8,8 +8,6 @@ None when a reward cannot be fetched.
 
 The returned dict has the upstream keys; everything else is under "r3"."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

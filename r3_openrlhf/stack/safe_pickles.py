@@ -5,8 +5,6 @@ Answers deepspeed/runtime/checkpoint_engine/torch_checkpoint_engine.py:37 and
 checkpoint/ds_to_universal.py, which ask for `weights_only=False`: torch's own variable counts for
 more. `python -m r3_openrlhf.stack.safe_pickles MODULE ...` runs a module like that."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 

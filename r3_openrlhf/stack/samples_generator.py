@@ -6,8 +6,6 @@ push the additional groups of reflection prompts into the next step. Dynamic fil
 compares the mean *score* with 0 and 1, which partial credit keeps above 0 in an all-wrong group,
 drops groups without a trace, and asks until the problems run out."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

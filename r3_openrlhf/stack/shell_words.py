@@ -4,8 +4,6 @@ Known: assignments, defaults (`${A:-1}`), arrays, sums (`$((2 * A))`), quotes, c
 (an unknown word fits its first part), and commands in quotes, as `srun bash -c "..."` has them. Of an `if` all
 assignments count. `$(...)` stays as it is, but for `$(... || echo 1)`, which is 1."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Sequence

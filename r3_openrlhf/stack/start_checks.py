@@ -1,7 +1,5 @@
 """Check checkpoint, model and GPUs before anything is started."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Metrics of a step from its fresh rollouts, as engine and reward functions gave them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 

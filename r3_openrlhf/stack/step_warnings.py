@@ -1,8 +1,6 @@
 """Say what looks wrong in the first steps' rollouts, and what goes wrong slowly, in the sentences of
 step_warnings.toml."""
 
-from __future__ import annotations
-
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence

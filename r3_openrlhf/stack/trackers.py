@@ -1,7 +1,5 @@
 """Weights & Biases as one run over all starts, and the function of logging.tracker."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

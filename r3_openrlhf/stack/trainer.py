@@ -3,8 +3,6 @@ experience maker, the history store, and a run that can be read.
 
 Answers trainer/ppo_trainer.py. The loop (`fit`), the update and the checkpoints are upstream's."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

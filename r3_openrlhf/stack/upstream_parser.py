@@ -3,8 +3,6 @@
 They are under `__main__` in a module that imports ray, vllm and deepspeed: its source is read, not
 imported."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib

@@ -3,8 +3,6 @@
 The run's own actors, optimizer and micro-batches make the updates. OpenRLHF's SFTTrainer (trainer/sft_trainer.py)
 loads a model and a strategy of its own; the loss is that of its SFTLoss (models/loss.py:87), over tokens."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Ask once for a run's work: problems for a grader, or environment tasks (docs/agents.md)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pages over HTTP. Only GET, only from this machine or with the token; own scripts only."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`r3 view`."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import re

@@ -1,7 +1,5 @@
 """The numbers of a run that are drawn, the picture of each, and their values on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Directories of `r3 eval`: results, problems, responses, and how two of them differ."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The pages of evaluations: results, responses to a problem, two models on the same problems."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from r3_openrlhf.view.evaluation import Pair, difference_of

@@ -1,7 +1,5 @@
 """The other files of a run directory: phases, settings, error, log and code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime

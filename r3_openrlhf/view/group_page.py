@@ -1,7 +1,5 @@
 """The groups of a step; and one of them: side by side, by token, turn by turn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

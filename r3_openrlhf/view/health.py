@@ -1,7 +1,5 @@
 """The strip on top of a run: does it learn, is it healthy, what did R³ do, and the time that is left."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The open runs and evaluations, each with a short name for its address; shared by pages."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from pathlib import Path

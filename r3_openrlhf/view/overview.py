@@ -1,7 +1,5 @@
 """The curves of some runs over each other, a line per run, its effect, and the arms compared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlencode

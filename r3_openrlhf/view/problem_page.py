@@ -1,7 +1,5 @@
 """A problem over the steps of all open runs: groups, when it was hard, recalls, reflection."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Every problem of a run: visits, how often it was right, fates, and verdicts to look at."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

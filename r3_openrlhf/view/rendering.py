@@ -1,7 +1,5 @@
 """Templates -> HTML. What a run wrote is text: autoescape is on, nothing is marked as safe."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """`r3 report`: runs in one page for mail, without scripts, other files or another host."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from statistics import fmean

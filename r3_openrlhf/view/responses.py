@@ -1,7 +1,5 @@
 """The rows of a group as its pages show them: texts, answers, and rewards taken apart."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

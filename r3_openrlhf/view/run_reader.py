@@ -3,8 +3,6 @@ changes.
 
 Nothing is written. A run that is still training is read as far as it has come."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Rollouts by text, verdict and step: DuckDB reads the steps' files; none is kept."""
 
-from __future__ import annotations
-
 import glob
 import re
 import threading

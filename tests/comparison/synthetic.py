@@ -1,7 +1,5 @@
 """Run directories written to disk the way a training loop writes them, with numbers that can be worked by hand."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Sequence

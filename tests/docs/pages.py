@@ -1,7 +1,5 @@
 """The documents of the repository, and the code blocks in them."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

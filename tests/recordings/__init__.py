@@ -7,8 +7,6 @@ that answered lies beside them, because a model that is trained anew on another 
     python -m tests.recordings dapo       one of them
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from functools import cache

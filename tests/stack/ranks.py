@@ -1,7 +1,5 @@
 """Data-parallel ranks without Ray: forks of multiprocessing's own server, which has imported the stack."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from collections.abc import Callable

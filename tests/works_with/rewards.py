@@ -1,7 +1,5 @@
 """Rewards in the shapes that users have, each asked a right, a wrong and an empty response. Each is made up."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -3,8 +3,6 @@
 All are wrong by construction if the reference is right. Equal problems give equal ones.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -7,8 +7,6 @@ upstream; they are marked SILENT. Each line names its upstream place (paths belo
 said otherwise).
 """
 
-from __future__ import annotations
-
 import functools
 from unittest.mock import patch
 

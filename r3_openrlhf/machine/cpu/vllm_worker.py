@@ -1,7 +1,5 @@
 """vLLM's worker on a CPU, for OpenRLHF's weight sync. Imported before the model is loaded."""
 
-from __future__ import annotations
-
 import torch
 import vllm.model_executor.layers.utils as vllm_layers
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod

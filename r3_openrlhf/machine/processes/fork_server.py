@@ -5,8 +5,6 @@ It is a new interpreter: nothing of its owner (CUDA, Ray, threads) is in it or i
 never sees their work. It ends with its owner, and its forks end with it. Both ends are here.
 Standard library only: it is loaded where programs of a model run."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json

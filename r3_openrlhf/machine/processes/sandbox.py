@@ -6,8 +6,6 @@ to outsiders), seccomp (no new program, process, socket or tracing), and an audi
 code compiled at run time. Times are enforced from outside, by pool.py.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -3,8 +3,6 @@
 A message is the number of the item and MessagePack. Never pickle: a process may handle hostile
 text, and unpickling what it sends back would run its code in the pool's process."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

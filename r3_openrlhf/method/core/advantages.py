@@ -1,7 +1,5 @@
 """Rewards of one group -> advantages (METHOD section 4, eq. 3 of the R³ paper)."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

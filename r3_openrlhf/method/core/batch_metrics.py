@@ -1,7 +1,5 @@
 """Count what happened in one step, as numbers for metrics.jsonl (METHOD section 7)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from statistics import fmean, pstdev
 

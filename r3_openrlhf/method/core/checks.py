@@ -1,7 +1,5 @@
 """Refusals shared by the core functions: each names the argument and the wrong value."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

@@ -3,8 +3,6 @@ in nats.
 
 Shapes: T tokens of one response (or of a packed batch), V vocabulary, k most likely tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

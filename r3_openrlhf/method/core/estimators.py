@@ -8,8 +8,6 @@ A function of one's own joins it by import path, `advantage.function=my_estimato
 
 It returns one finite number for each row, and names the keywords of FACTS that it needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

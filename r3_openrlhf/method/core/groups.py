@@ -3,8 +3,6 @@
 Rewards cannot decide it: the length reward makes an all-correct group unequal, a ranking reward an
 all-wrong one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import StrEnum
 

@@ -12,8 +12,6 @@ tensor, no framework, no I/O but the `recall` function that is passed in:
 
 The class R3 (method/r3.py) makes these calls as its settings say."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence

@@ -13,8 +13,6 @@ RANKING_SCORES is the table of them; a function of one's own joins it by import 
     def calm(rollouts, entropies):               # asks for the entropies of the ranked rows too
         return [-entropy.global_ for entropy in entropies]"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

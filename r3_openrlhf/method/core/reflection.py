@@ -1,7 +1,5 @@
 """The text of the reflection prompt (ISR, METHOD section 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from r3_openrlhf.method.errors import quoted

@@ -5,8 +5,6 @@ RECALL_ORDERS is the table of orders; a function of one's own joins it by import
     def best(candidates, k, rng):               # replay.order=my_orders.py:best
         return sorted(candidates, key=lambda one: one.reward, reverse=True)[:k]"""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

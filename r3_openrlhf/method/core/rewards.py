@@ -1,7 +1,5 @@
 """The outcome reward of one response (METHOD section 3)."""
 
-from __future__ import annotations
-
 from r3_openrlhf.method.core.checks import finite_value
 
 

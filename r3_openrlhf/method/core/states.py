@@ -5,8 +5,6 @@ avoids; their values tell them apart. A *state* is a prefix of a stored response
 from states. Only the abstract was to be had: cut and order are ours.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

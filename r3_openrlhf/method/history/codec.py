@@ -6,8 +6,6 @@ int32, log-probs float32. Less than float32 is hard to defend: the ratio of a re
 exp(new - old) per token, and half precision (11 bits) would put an error of up to 0.8 % into it for
 log-probs beyond -16."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

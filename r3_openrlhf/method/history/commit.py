@@ -1,7 +1,5 @@
 """Writing a step in the store's transaction: rows that come or leave, and the counters."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

@@ -4,8 +4,6 @@ The journal is SQLite's rollback journal: it needs byte-range locks and a real f
 file systems have too. The WAL's index is in memory that only one machine's processes share.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterator

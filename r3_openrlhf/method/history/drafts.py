@@ -1,7 +1,5 @@
 """One step's rollouts, checked, duplicates merged, in an order free of arrival. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ be those of the problems not asked for longest, which an epoch asks next.
 
 It looks at content, not row ids or arrival: every rank order evicts the same rows."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The contents of a store in numbers, for people: of the whole run, and of one problem."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path

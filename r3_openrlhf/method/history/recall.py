@@ -4,8 +4,6 @@ The choice is core.replay's, among candidates known by a hash of their content, 
 seeded by hash(seed, step, uid, verdict): the same on every machine, for every order in which the
 rows arrived."""
 
-from __future__ import annotations
-
 import json
 import random
 import sqlite3

@@ -1,7 +1,5 @@
 """Plain values that go into the history store and come out of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from r3_openrlhf.method.open_table import Name

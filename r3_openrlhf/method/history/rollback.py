@@ -1,7 +1,5 @@
 """Undoing steps, and giving up the right to undo them. Runs inside the store's transaction."""
 
-from __future__ import annotations
-
 import sqlite3
 
 from r3_openrlhf.method.history.usage import Usage

@@ -9,8 +9,6 @@ SQLite checks types and ranges at each write, and in `PRAGMA integrity_check`; r
 `PRAGMA foreign_key_check`, because a step's rows are written before the step.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -3,8 +3,6 @@
 The row of a trajectory in `rollouts` has the responses of all turns, joined, and the prompt of the
 first."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 

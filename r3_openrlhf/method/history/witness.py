@@ -4,8 +4,6 @@ SQLite cannot tell that a store is an older copy or another run's. So each check
 rows, digest) in its own record; a run that continues, and `r3 history verify`, compare them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`r3 submit`: jobs on clusters."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

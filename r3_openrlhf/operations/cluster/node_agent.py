@@ -14,8 +14,6 @@ head.json has the head's address and the job's secret, RANK.json a node's state,
 job. Slurm signals every process of a step, in any session. Agents and command listen; Ray and what
 it starts do not (stop_request.ignore_signals_in_children), so the step to be saved can end."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Checks of nodes: what an agent sees on its node, and what is wrong on any of them."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """`r3 submit ray`: a run as a job of a Ray cluster, by its dashboard; or a KubeRay manifest."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import metadata

@@ -4,8 +4,6 @@ Every job has a secret token (Ray's RAY_AUTH_MODE=token): no node or process get
 job's Ray. Ports are free ones, chosen at the start: two jobs may share a node.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

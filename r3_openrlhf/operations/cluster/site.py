@@ -1,7 +1,5 @@
 """Settings of a site for every submission: ~/.config/r3/site.yaml or what R3_SITE names."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path

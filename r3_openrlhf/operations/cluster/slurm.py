@@ -1,7 +1,5 @@
 """`r3 submit slurm`: the settings of a run -> the text of a job script (pure) -> sbatch."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -1,7 +1,5 @@
 """`r3 status`: a line per run, from its directory and Slurm's queue, if any. Reads only."""
 
-from __future__ import annotations
-
 import textwrap
 import time
 from collections.abc import Sequence

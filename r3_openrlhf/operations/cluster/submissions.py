@@ -3,8 +3,6 @@
 A line is {"job": Slurm's id, "12" or "12_3" for a task of an array}. The directory above the runs of
 an array has {"job": "12", "seeds": [1, 3]}."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

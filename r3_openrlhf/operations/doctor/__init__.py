@@ -5,8 +5,6 @@ library at its top: without the stack, without click and rich, `python -m
 r3_openrlhf.operations.doctor` in a checkout says what is missing. What is heavy or may be broken
 (torch, vLLM, DeepSpeed, Ray) is imported in another process."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command `r3 doctor`."""
 
-from __future__ import annotations
-
 import sys
 
 import click

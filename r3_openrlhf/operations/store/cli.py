@@ -1,7 +1,5 @@
 """`r3 history`: look into a run's history store, check it, begin one."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Every response is encoded again for the run: its own prompt of that problem, its tokenizer, an end token, and
 the verdict of its grader. What an earlier verdict or a column of the source says counts for nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

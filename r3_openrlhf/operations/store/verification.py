@@ -1,8 +1,6 @@
 """Check the store's invariants. SQLite checks pages, types, ranges and references; here is what
 only we can know: that counters agree with the rows, and that every array decodes."""
 
-from __future__ import annotations
-
 import sqlite3
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The trajectories of one task -> an advantage per turn: GRPO, GiGPO or HGPO, by `agents`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from r3_openrlhf.config import AgentsConfig

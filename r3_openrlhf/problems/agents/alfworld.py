@@ -1,7 +1,5 @@
 """ALFWorld's text games (arXiv 2010.03768; package alfworld 0.4.2, on TextWorld's engine)."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """The interface of an environment, its answers, the table of environments by name, and environments in
 processes that can be killed: one that hangs or crashes costs only its trajectory."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Steps at the same state whose memories differ are not quite comparable. So a ste
 nested groups: with the steps of its task at the same state, with those that also agree in the state
 before, and so on up to `depth`."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple

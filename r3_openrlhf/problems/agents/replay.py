@@ -5,8 +5,6 @@ prompt and reply of each. So a history counts, bounds and recalls trajectories a
 A recalled one is again a row per turn, with prompt, tokens and log-probs of its own.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Trajectories as records, an episode that is being played, and what the policy sees of it: the goal, its
 last turns and the current state, in a token limit."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

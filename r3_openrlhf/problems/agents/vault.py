@@ -9,8 +9,6 @@ histories, and what is best there depends on the keys that were taken before. `s
 observation lists the keys at hand. What is best depends on the current state alone. Everything else
 is the same in the two."""
 
-from __future__ import annotations
-
 import random
 
 from r3_openrlhf.problems.agents.environment import Observation, Step

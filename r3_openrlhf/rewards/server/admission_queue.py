@@ -1,7 +1,5 @@
 """Takes items in, within bounds, and grades them with processes of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """The HTTP routes of the reward service: parse, ask the queue, answer."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """Bodies of requests: read within bounds, parsed off the event loop; metadata unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`r3 serve-rewards`."""
 
-from __future__ import annotations
-
 import logging
 import os
 from dataclasses import fields, replace

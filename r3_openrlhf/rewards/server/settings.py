@@ -1,7 +1,5 @@
 """Settings of the reward service, with defaults; those of the reward itself are in config."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from r3_openrlhf.config import RewardConfig

@@ -7,8 +7,6 @@ A directory in the cache is complete: it is renamed at the end. Its name ends in
 that built it, so a changed recipe is never answered with the old model.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json

@@ -6,8 +6,6 @@ Three things that Transformers loses on the way are put right: the model stays m
 special tokens are wrong (end of text becomes "<|im_start|>"), and digits are not split first
 ("tokenizer.ggml.pre" is "smollm": single digits, then GPT-2's byte-level rule)."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from pathlib import Path
 

@@ -11,8 +11,6 @@ solutions of two kinds, two in three of the first. It copies the sum with a slip
     ```
     \\boxed{16}                                       or at once, and mostly wrong: \\boxed{12}"""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`r3 plan`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

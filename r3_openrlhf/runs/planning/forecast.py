@@ -5,8 +5,6 @@ With cluster.enable_sleep the engine frees its memory after sampling, and the po
 gradients are on the host between updates; bf16 weights stay
 (openrlhf/utils/deepspeed/deepspeed_utils.py:167-178)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

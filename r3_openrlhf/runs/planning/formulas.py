@@ -5,8 +5,6 @@ unless said otherwise. What is not known before a run (rates that a GPU reaches,
 takes for itself) is in RATES and the contexts; those are assumptions, not measurements.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import random

@@ -1,7 +1,5 @@
 """GPUs, by their data sheets (gpus.toml)."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path

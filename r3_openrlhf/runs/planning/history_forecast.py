@@ -1,8 +1,6 @@
 """Forecast, before a run starts, whether `history.max_bytes` will hold something to recall of every
 problem. Pure."""
 
-from __future__ import annotations
-
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.history.usage import BASE_BYTES, PROBLEM_BYTES, blob_bytes, live_bytes, row_bytes
 from r3_openrlhf.method.settings import HistorySettings

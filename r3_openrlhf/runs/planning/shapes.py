@@ -6,8 +6,6 @@ Weights are counted in bfloat16, KV cache as vLLM keeps it without quantization;
 sliding window count as those without one, and a state that does not grow (linear attention) as 0.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections import Counter, defaultdict

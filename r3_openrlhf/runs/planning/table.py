@@ -1,7 +1,5 @@
 """A plan as a table for people and as one JSON object."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

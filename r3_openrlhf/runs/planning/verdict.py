@@ -1,7 +1,5 @@
 """The parts that do not fit, and what would make them fit."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ of its row: one response, of which some runs of tokens were sampled and the othe
 OpenRLHF loads this file by path (trainer/ray/vllm_engine.py:_load_agent_executor), and this file the
 agent's. Answers the rows of such agents, which have no uid, no verdict and log-probs only if asked."""
 
-from __future__ import annotations
-
 import json
 import math
 from copy import deepcopy

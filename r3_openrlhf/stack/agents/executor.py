@@ -6,8 +6,6 @@ OpenRLHF loads this file by path (`--train.agent_func_path`, trainer/ray/vllm_en
 turns, gives each turn all the context left (:84), adds up rewards (:112), and reports the
 truncation of the last turn alone. rollout_engine.py hands the turns on as responses."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable

@@ -4,8 +4,6 @@ in the step.
 Answers trainer/ppo_utils/experience_maker.py:284 (`reshape(-1, n_samples_per_prompt)`): tasks
 have any number of turns, so a step has any number of rows, completed by fillers as R³'s."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 

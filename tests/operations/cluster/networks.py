@@ -3,8 +3,6 @@
 Nothing of the loopback helps here: the nodes' Rays and the ranks of a training must really talk to each other.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What is wrong with which node, by hand."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from typing import Any

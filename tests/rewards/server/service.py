@@ -1,7 +1,5 @@
 """A real reward service in another process."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

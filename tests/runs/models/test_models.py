@@ -1,7 +1,5 @@
 """model.path is resolved, and the two models that are built here are what they claim to be."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
