@@ -25,18 +25,21 @@ from r3_openrlhf.method.core.batch_metrics import trained_tokens
 from r3_openrlhf.method.core.groups import GroupState, group_state
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.rewards import outcome_reward
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, prepare_held_out
 from r3_openrlhf.problems.prompts import RunPrompts, r3_of
 from r3_openrlhf.problems.training_file import Label, prepare, read_prompts
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.functions import combined, make_worker
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
 from research.sampling import Sample, sample
 from research.successes import begin
 from research.sums import is_right
+from research.trunk import Trunk, kept_of, num_frozen_layers
 from research.update import TrainedRow, accumulate_gradient, make_optimizer, step
 
 MAX_GRAD_NORM = 1.0  # OpenRLHF's default
@@ -72,9 +75,13 @@ class Lab:
         directory = model_dir or resolve_model(config.model.path)
         self.tokenizer = AutoTokenizer.from_pretrained(directory)
         self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-        trained = getattr(self.model.config, "r3_trained", "")  # a world's model says what of it is trained
+        trained = getattr(
+            self.model.config, "r3_trained", ""
+        )  # a world's model says what of it is trained, by beginnings of names
         for name, parameter in self.model.named_parameters():
-            parameter.requires_grad_(name.startswith(trained))
+            parameter.requires_grad_(name.startswith(trained if isinstance(trained, str) else tuple(trained)))
+        if frozen := num_frozen_layers(self.model):
+            self.model.trunk = Trunk(self.model, frozen, kept=kept_of(directory, frozen))
         self.generator = torch.Generator().manual_seed(config.train.seed)
         self.rng = random.Random(config.train.seed)
         self.optimizer = make_optimizer(self.model, learning_rate=config.train.learning_rate)
@@ -84,6 +91,9 @@ class Lab:
         self.render = RunPrompts(config, self.tokenizer)
         self._prompt_ids: dict[str, np.ndarray] = {}
         self._judged: dict[tuple[str, bytes], tuple[str, bool]] = {}  # (uid, response) -> text, is it right
+        self._grade = (
+            make_worker([(config.reward.function, config.reward.function_args)]) if config.reward.function else None
+        )
 
     # ── sampling ──
 
@@ -128,7 +138,10 @@ class Lab:
         known = label.uid, response_ids.tobytes()
         if known not in self._judged:
             text = self.tokenizer.decode(response_ids.tolist(), skip_special_tokens=True)
-            self._judged[known] = text, is_right(text, tuple(label.references))
+            self._judged[known] = (
+                text,
+                self.is_right(label, text, num_tokens=len(response_ids), truncated=drawn.truncated),
+            )
         text, correct = self._judged[known]
         rollout = Rollout(
             uid=label.uid,
@@ -147,6 +160,19 @@ class Lab:
             text=text,
         )
         return Sampled(rollout=rollout, group=(label.uid, context, number), entropies=drawn.entropies)
+
+    def is_right(self, label: Label, text: str, **of_response) -> bool:
+        """The verdict of `reward.function`, or of the task `exact`. R3Error: the function gives none."""
+        if self._grade is None:
+            return is_right(text, tuple(label.references))
+        rewards = self.config.reward
+        parts = self._grade(GradeRequest.about(label, text, **of_response))
+        outcome = combined(parts, [1.0], correct_from=rewards.correct_from)
+        if outcome.score is None:
+            raise R3Error(
+                f"reward.function {rewards.function} gives no value for {label.problem!r}: {outcome.reason}; repair it"
+            )
+        return outcome.verdict == Verdict.CORRECT
 
     # ── one step ──
 
@@ -403,9 +429,13 @@ def check(config: R3Config) -> None:
     ):
         if is_so:
             raise ConfigError(f"algo is {config.algo}, which {why}; the lab's loop has none, so use r3 train")
-    if config.data.task != "exact":
+    if config.reward.functions or config.reward.reads_groups:
         raise ConfigError(
-            f"data.task is {config.data.task}; the lab grades in its own process, so use data.task=exact"
+            "the lab's loop has one reward function that is called with one response; use r3 train for others"
+        )
+    if config.data.task != "exact" and config.reward.function is None:
+        raise ConfigError(
+            f"data.task is {config.data.task}; the lab grades in its own process, so use data.task=exact or reward.function=..."
         )
     if config.train.batch_size is not None or config.train.kl_coef > 0:
         raise ConfigError(

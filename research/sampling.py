@@ -75,7 +75,8 @@ def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, genera
     for i, prompt in enumerate(prompts):  # padded on the left: every row's next token is in the last column
         ids_PT[i, longest - len(prompt) :] = torch.tensor(prompt)
         mask_PT[i, longest - len(prompt) :] = 1
-    decoder = _Decoder(model, ids_PT, mask_PT)
+    trunk = getattr(model, "trunk", None)
+    decoder = trunk.decoder(ids_PT, mask_PT) if trunk else _Decoder(model, ids_PT, mask_PT)
     logits_NV = decoder.first_logits_PV
 
     num_rows = len(prompts) * n

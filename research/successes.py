@@ -5,7 +5,8 @@
                                         gives least often; foreign: after words that it never writes
     data.reasoning_gym.warm_up=1e-3     rate of EPOCHS epochs of supervised training on them before step 1; 0: none
 
-A run that keeps a history stores them as `history.start` does: replay.imported says how they are used.
+A run that keeps a history stores them as `history.start` does: replay.imported says how they are used. A solution is the boxed answer
+and the end token; with `reward.function` the answer, with or without a space before it, and what the first policy says after it.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from r3_openrlhf.method.core.rewards import outcome_reward
-from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.errors import ConfigError, R3Error, quoted
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.training_file import Label
 from research.facts import FILLER
+from research.sampling import sample
 from research.update import TrainedRow, accumulate_gradient, make_optimizer, step
 
 if TYPE_CHECKING:
     from research.loop import Lab
 
 EPOCHS, BATCH_SIZE = 10, 32  # of supervised training
+TRIES = 16  # of a response that begins with a right answer
 FOREIGN = f"{FILLER} {FILLER} "  # all that fits rollout.max_new_tokens
 
 # log-probs of a problem's right answers under the first policy, float [answers] -> the index of one
@@ -82,24 +86,67 @@ def solutions(lab: Lab, labels: Sequence[Label], *, share: float, style: str) ->
         raise ConfigError(
             f"data.reasoning_gym.style is {quoted(style)}, which does not exist; {nearest(style, STYLES)}"
         )
+    if style == "foreign" and lab.config.reward.function is not None:
+        raise ConfigError(
+            "data.reasoning_gym.style is foreign, which needs boxed answers; use own or unlikely with reward.function"
+        )
     seed = lab.config.train.seed
     drawn = random.Random(f"{seed}/solved").sample(
         sorted(labels, key=lambda label: label.uid), round(share * len(labels))
     )
     rng, chosen = np.random.default_rng(seed), []
+    generator = torch.Generator().manual_seed(seed)
     for label in drawn:
-        answers = measured(lab, [_rollout(lab, label, rf"\boxed{{{answer}}}", style) for answer in label.references])
+        answers = measured(lab, [_rollout(lab, label, ids, style) for ids in _answers(lab, label)])
         sums = np.array([one.response_logprobs.sum(dtype=np.float64) for one in answers])
-        chosen.append(answers[STYLES[style](sums, rng)])
+        answer = answers[STYLES[style](sums, rng)]
+        chosen.append(_goes_on(lab, label, answer, generator) if lab.config.reward.function else answer)
     if style == "foreign":
+        texts = [FOREIGN + lab.tokenizer.decode(one.response_ids, skip_special_tokens=True) for one in chosen]
         chosen = measured(
-            lab, [_rollout(lab, label, FOREIGN + one.text, style) for label, one in zip(drawn, chosen, strict=True)]
+            lab, [_rollout(lab, label, _with_end(lab, text), style) for label, text in zip(drawn, texts, strict=True)]
         )
     return chosen
 
 
-def _rollout(lab: Lab, label: Label, text: str, style: str) -> Rollout:
-    ids = [*lab.tokenizer(text, add_special_tokens=False)["input_ids"], lab.tokenizer.eos_token_id]
+def _with_end(lab: Lab, text: str) -> list[int]:
+    return [*lab.tokenizer(text, add_special_tokens=False)["input_ids"], lab.tokenizer.eos_token_id]
+
+
+def _answers(lab: Lab, label: Label) -> list[list[int]]:
+    if lab.config.reward.function is None:
+        return [_with_end(lab, rf"\boxed{{{answer}}}") for answer in label.references]
+    return [_with_end(lab, space + answer)[:-1] for answer in label.references for space in ("", " ")]
+
+
+def _goes_on(lab: Lab, label: Label, answer: Rollout, generator: torch.Generator) -> Rollout:
+    """The answer as the beginning of a response that the policy ends: the first of TRIES that is right."""
+    config, said = lab.config, answer.response_ids
+    tries = [(said, True)]
+    if room := config.rollout.max_new_tokens - len(said):
+        drawn = sample(
+            lab.model,
+            [np.concatenate([answer.prompt_ids, said])],
+            n=TRIES,
+            max_new_tokens=room,
+            temperature=config.rollout.temperature,
+            eos=lab.tokenizer.eos_token_id,
+            generator=generator,
+        )
+        tries = [(np.concatenate([said, one.response_ids]), one.truncated) for one in drawn]
+    for ids, truncated in tries:
+        text = lab.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        if lab.is_right(label, text, num_tokens=len(ids), truncated=truncated):
+            return measured(lab, [_rollout(lab, label, ids, answer.origin, truncated=truncated)])[0]
+    raise R3Error(
+        f"{label.problem!r} has no solution that begins with {label.references[0]!r} and is right within rollout.max_new_tokens="
+        f"{config.rollout.max_new_tokens}; allow more tokens"
+    )
+
+
+def _rollout(
+    lab: Lab, label: Label, ids: Sequence[int] | np.ndarray, style: str, *, truncated: bool = False
+) -> Rollout:
     return Rollout(
         uid=label.uid,
         context=Context.IMPORTED,
@@ -108,11 +155,11 @@ def _rollout(lab: Lab, label: Label, text: str, style: str) -> Rollout:
         response_logprobs=np.zeros(0, np.float32),
         verdict=Verdict.CORRECT,
         reward=outcome_reward(1.0, len(ids), max_tokens=lab.config.reward.length_reward_max_tokens),
-        truncated=False,
-        finish_reason="stop",
+        truncated=truncated,
+        finish_reason="length" if truncated else "stop",
         policy_step=0,
         epoch=1,
-        text=text,
+        text=lab.tokenizer.decode(list(ids), skip_special_tokens=True),
         origin=style,
     )
 

@@ -102,41 +102,22 @@ def _length(pack: Sequence[TrainedRow]) -> int:
 
 
 def _loss_sum(model, packs, temperature, loss, settings):
-    """P packs of (row, its weight), each its prompt and then its responses, L tokens. A response sees the prompt and
-    itself."""
-    longest = max(_length([row for row, _ in pack]) for pack in packs)
-    ids_PL = torch.zeros(len(packs), longest, dtype=torch.long)
-    position_PL = torch.zeros_like(ids_PL)
-    response_PL = torch.full_like(ids_PL, -1)  # 0: the prompt; 1, 2, ...: a response; -1: padding
-    predicts, old = [], []
-    for p, pack in enumerate(packs):
-        prompt_ids = pack[0][0].prompt_ids
-        start = len(prompt_ids)
-        ids_PL[p, :start] = torch.from_numpy(prompt_ids.astype(np.int64))
-        position_PL[p, :start] = torch.arange(start)
-        response_PL[p, :start] = 0
-        end = start
-        for number, (row, _) in enumerate(pack, start=1):
-            begin, end = end, end + len(row.response_ids)
-            ids_PL[p, begin:end] = torch.from_numpy(row.response_ids.astype(np.int64))
-            position_PL[p, begin:end] = torch.arange(start, start + end - begin)
-            response_PL[p, begin:end] = number
-            # the first token is predicted from the prompt's last place
-            predicts += [(p, start - 1, begin)] + [(p, position - 1, position) for position in range(begin + 1, end)]
-            stored = row.old_logprobs
-            old.append(np.full(end - begin, np.nan) if stored is None else stored)
-    visible_PLL = (response_PL[:, None, :] == 0) | (response_PL[:, None, :] == response_PL[:, :, None])
-    visible_PLL &= torch.ones(longest, longest, dtype=torch.bool).tril()
-    mask_PLL = torch.zeros(visible_PLL.shape).masked_fill(~visible_PLL, torch.finfo(torch.float32).min)
-    hidden_PLH = model.model(ids_PL, attention_mask=mask_PLL[:, None], position_ids=position_PL).last_hidden_state
-    pack_N, from_N, to_N = torch.tensor(predicts).T
-    logp_NV = (model.lm_head(hidden_PLH[pack_N, from_N]).float() / temperature).log_softmax(-1)
-    logp_N = logp_NV.gather(1, ids_PL[pack_N, to_N][:, None])[:, 0]
-    old_N = torch.from_numpy(np.concatenate(old).astype(np.float32))
-    stored_N = ~old_N.isnan()
-    old_N = torch.where(stored_N, old_N, logp_N.detach())
+    """P packs of (row, its weight), the rows of a pack behind one prompt."""
+    trunk = getattr(model, "trunk", None)
+    if trunk:
+        responses = [(pack[0][0].prompt_ids, [row.response_ids for row, _ in pack]) for pack in packs]
+        logp_N = trunk.logprobs(responses, temperature=temperature)
+    else:
+        logp_N = _logprobs(model, packs, temperature)
     rows, weights = zip(*(each for pack in packs for each in pack), strict=True)
     lengths = [len(row.response_ids) for row in rows]
+    stored = [
+        np.full(length, np.nan) if row.old_logprobs is None else row.old_logprobs
+        for row, length in zip(rows, lengths, strict=True)
+    ]
+    old_N = torch.from_numpy(np.concatenate(stored).astype(np.float32))
+    stored_N = ~old_N.isnan()
+    old_N = torch.where(stored_N, old_N, logp_N.detach())
 
     def by_row(values_N):
         return pad_sequence(values_N.split(lengths), batch_first=True)
@@ -152,6 +133,37 @@ def _loss_sum(model, packs, temperature, loss, settings):
     ratio_N = (logp_N.detach() - old_N).clamp(-20, 20).exp()
     ratio_max = ratio_N[stored_N].max().item() if stored_N.any() else 0.0
     return (loss_BA.where(mask_BA.bool(), 0.0) * weight_B1).sum(), ratio_max, logp_N.detach()
+
+
+def _logprobs(model, packs, temperature):
+    """Log-probs [N] of the response tokens, pack by pack: each its prompt and then its responses, L tokens. A response sees the
+    prompt and itself."""
+    longest = max(_length([row for row, _ in pack]) for pack in packs)
+    ids_PL = torch.zeros(len(packs), longest, dtype=torch.long)
+    position_PL = torch.zeros_like(ids_PL)
+    response_PL = torch.full_like(ids_PL, -1)  # 0: the prompt; 1, 2, ...: a response; -1: padding
+    predicts = []
+    for p, pack in enumerate(packs):
+        prompt_ids = pack[0][0].prompt_ids
+        start = len(prompt_ids)
+        ids_PL[p, :start] = torch.from_numpy(prompt_ids.astype(np.int64))
+        position_PL[p, :start] = torch.arange(start)
+        response_PL[p, :start] = 0
+        end = start
+        for number, (row, _) in enumerate(pack, start=1):
+            begin, end = end, end + len(row.response_ids)
+            ids_PL[p, begin:end] = torch.from_numpy(row.response_ids.astype(np.int64))
+            position_PL[p, begin:end] = torch.arange(start, start + end - begin)
+            response_PL[p, begin:end] = number
+            # the first token is predicted from the prompt's last place
+            predicts += [(p, start - 1, begin)] + [(p, position - 1, position) for position in range(begin + 1, end)]
+    visible_PLL = (response_PL[:, None, :] == 0) | (response_PL[:, None, :] == response_PL[:, :, None])
+    visible_PLL &= torch.ones(longest, longest, dtype=torch.bool).tril()
+    mask_PLL = torch.zeros(visible_PLL.shape).masked_fill(~visible_PLL, torch.finfo(torch.float32).min)
+    hidden_PLH = model.model(ids_PL, attention_mask=mask_PLL[:, None], position_ids=position_PL).last_hidden_state
+    pack_N, from_N, to_N = torch.tensor(predicts).T
+    logp_NV = (model.lm_head(hidden_PLH[pack_N, from_N]).float() / temperature).log_softmax(-1)
+    return logp_NV.gather(1, ids_PL[pack_N, to_N][:, None])[:, 0]
 
 
 def step(model, optimizer: torch.optim.Optimizer, *, max_grad_norm: float) -> float:

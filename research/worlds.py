@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -77,15 +77,20 @@ def problems(*, world: str, seed: int, part: str, **of_solutions: float | str) -
         raise ConfigError(
             f"data.reasoning_gym.world is {quoted(world)}, which does not exist; {nearest(world, WORLDS)}"
         )
+    check(seed, part, of_solutions)
+    return iter(_draw(WORLDS[world], seed)[part])
+
+
+def check(seed: int, part: str, of_solutions: Iterable[str]) -> None:
+    """ConfigError: no such part or key, a seed that is no whole number."""
     if part not in PARTS:
         raise ConfigError(f"data.reasoning_gym.part is {quoted(part)}; use {' or '.join(PARTS)}")
-    for key in of_solutions.keys() - {"solved", "style", "warm_up"}:
+    for key in set(of_solutions) - {"solved", "style", "warm_up"}:
         raise ConfigError(
             f"data.reasoning_gym.{key} does not exist; use solved, style or warm_up (research/successes.py)"
         )
     if type(seed) is not int:
         raise ConfigError(f"data.reasoning_gym.seed is {quoted(seed)}; use a whole number")
-    return iter(_draw(WORLDS[world], seed)[part])
 
 
 @lru_cache(maxsize=2)  # a run asks for both parts

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# A pretrained model in the lab's loop (research/names.py), half a minute a run on a core. Every run is added to a file of
+# evidence, and what is there is not run again, so it can be stopped and started. All arms of a seed come before the next seed.
+# TUNE=1 runs every arm at every rate on seeds that are not reported, and nothing else; RATE below is what came out.
+# ARMS="grpo all", SEEDS="3021 3022": others.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
+
+OUT=${OUT:-runs/lab_names}
+FILE=${EVIDENCE:-research/evidence}/lab_names.jsonl.zst
+declare -A ARM=(
+    [grpo]="grpo"
+    [scale3]="r3 replay.enabled=false reflection.enabled=false ranking.enabled=false advantage.success_scale=3"
+    [all]="r3_earned"
+    [store_f0.25]="r3_earned data.reasoning_gym.solved=0.25 replay.imported.weight=ratio1"
+)
+declare -A RATE=([grpo]=2e-4 [scale3]=2e-4 [all]=2e-4 [store_f0.25]=2e-4)
+ARMS=${ARMS:-grpo scale3 all store_f0.25}
+SEEDS=${SEEDS:-$(seq 3001 3020)}
+tuning=()
+if [ "${TUNE:-}" ]; then
+    SEEDS=${TUNING_SEEDS:-101 102} tuning=(--tuning)
+fi
+tried=()
+for arm in $ARMS; do
+    for rate in $(if [ "${TUNE:-}" ]; then echo "${RATES:-1e-4 2e-4 4e-4}"; else echo "${RATE[$arm]}"; fi); do
+        tried+=(--arm "$arm${TUNE:+_lr$rate}=${ARM[$arm]} train.learning_rate=$rate")
+    done
+done
+for seed in $SEEDS; do
+    python -m research study --experiment lab_names --seeds "$seed" --jobs 1 --out "$OUT" --evidence "$FILE" "${tuning[@]}" "${tried[@]}" >&2
+    rm -rf "$OUT"/*-"$seed"/final_model # half a gigabyte each
+done
+python -m research evidence "$FILE" "${tuning[@]}" ${TUNE:+--reference grpo_lr2e-4}
