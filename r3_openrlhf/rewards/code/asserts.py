@@ -51,6 +51,9 @@ _SPECIALS = _COMPARISONS | _OPERATORS | _CHECKS | _OTHERS
 # with these an object that is no data could pass for a value that it does not have
 _CLAIMS = _specials("len contains")
 _READABLE = _specials("name qualname doc module annotations")
+_OF_PROGRAM = _READABLE | _specials("dict code defaults func mro bases abstractmethods wrapped")
+# what an object may say that it is: nothing that has a value
+_KINDS = {"type": type, "function": types.FunctionType, "method": types.MethodType, "generator": types.GeneratorType}
 # of the tests' objects: modules and frames lead anywhere, the others have nothing but a call or the next item
 _HIDDEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType)
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
@@ -193,7 +196,8 @@ class Peer:
 
     def _described(self, value: Any) -> list[object]:
         """Give an object of this process a number, and say what the other process can do with it."""
-        number = vars(value).get("_Stub__number") if isinstance(value, (Stub, type)) else None
+        known = object.__getattribute__(value, "__dict__") if isinstance(value, Stub) else {}
+        number = (vars(value) if issubclass(type(value), type) else known).get("_Stub__number")
         if number is not None:
             return ["yours", number]
         if self.guards and isinstance(value, _HIDDEN):
@@ -203,7 +207,7 @@ class Peer:
             self._objects.append(value)
         specials = sorted(name for name in _SPECIALS if getattr(type(value), name, None) is not None)
         base = value.__mro__[1] if isinstance(value, type) and issubclass(value, BaseException) else None
-        name = (value if base else type(value)).__name__
+        name = value.__name__ if base else "type" if isinstance(value, type) else type(value).__name__
         return ["mine", self._numbers[id(value)], str(name), specials, base]
 
     def _object(self, description: Any) -> Any:
@@ -288,12 +292,15 @@ class Stub:
         self.__dict__.update(_Stub__peer=peer, _Stub__number=number, _Stub__known=known)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name not in _READABLE:
+        if name.startswith("__") and name not in _OF_PROGRAM:
             raise AttributeError(name)
         return self.__peer.ask("attribute", self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
         self.__peer.ask("set attribute", self, name, value)
+
+    def __deepcopy__(self, _: object) -> Any:
+        return self.__peer.ask("apply", "copy", "deepcopy", [self], {})
 
     def __array__(self, *_: object, **__: object) -> Any:
         raise TypeError("an object of the program is no array")
@@ -308,6 +315,9 @@ def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
     methods: dict[str, Any] = {special: _forwarded(special, guards) for special in kept}
     methods.setdefault("__hash__", Stub.__hash__)
     methods["__doc__"] = property(lambda self: self._Stub__peer.ask("attribute", self, "__doc__"))
+    methods["__dir__"] = lambda self: self._Stub__peer.ask("apply", "builtins", "dir", [self], {})
+    if kind := _KINDS.get(name):
+        methods["__class__"] = property(lambda _: kind)
     return type(name, (Stub,), methods)
 
 
@@ -369,6 +379,10 @@ class _Input:
         return iter(self._peer.ask("stdin"))
 
 
+def _apply(module: str, name: str, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    return getattr(importlib.import_module(module), name)(*arguments, **keywords)
+
+
 async def _result_of(awaitable: Any) -> Any:
     return await awaitable
 
@@ -378,7 +392,7 @@ def serve_program(link: int, module: types.ModuleType) -> None:
     operations: dict[str, Callable[..., object]] = {
         "name": vars(module).__getitem__,
         "await": lambda awaitable: importlib.import_module("asyncio").run(_result_of(awaitable)),
-        "seed": lambda name, arguments: importlib.import_module(name).seed(*arguments),
+        "apply": _apply,
     }
     peer = Peer(link, operations, guards=False)
     sys.stdout, sys.stdin = _output, _Input(peer)
@@ -406,7 +420,7 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
             with contextlib.suppress(KeyError):  # the test that uses it finds out
                 scope[name] = peer.named(name)
         vars(solution).update(scope)
-        _share_seeds(peer)
+        _share_functions(peer, f"{setup}\n{test}")
         _close_by_shape()
         for source in (setup, test):
             exec(compile(source, "test.py", "exec", dont_inherit=True), scope)
@@ -430,13 +444,25 @@ def _all_close(numpy: Any, close: Any, given: Any, expected: Any, *limits: Any, 
     return bool(fits and close(given, expected, *limits, **more))
 
 
-def _share_seeds(peer: Peer) -> None:
-    """Set a seed that a test sets in the program, too."""
-    for name in ("random", "numpy.random"):
-        if (module := sys.modules.get(name)) is not None:
-            vars(module)["seed"] = functools.partial(_seed_both, peer, name, vars(module)["seed"])
+# Functions that look into an object: they run where it is. And those that set what both ends have
+_OF_OBJECTS = {
+    "copy": "copy",
+    "dataclasses": "asdict astuple fields is_dataclass replace",
+    "inspect": "signature getfullargspec getsource getdoc getmembers isgeneratorfunction iscoroutinefunction isabstract",
+    "typing": "get_type_hints",
+}
+_OF_BOTH = {"random": "seed", "numpy.random": "seed", "sys": "setrecursionlimit"}
 
 
-def _seed_both(peer: Peer, name: str, seed: Callable[..., object], *arguments: Any) -> None:
-    seed(*arguments)
-    peer.ask("seed", name, arguments)
+def _share_functions(peer: Peer, source: str) -> None:
+    for name, functions in (_OF_OBJECTS | _OF_BOTH).items():
+        module = importlib.import_module(name) if name in source else sys.modules.get(name)
+        for function in functions.split() if module else ():
+            vars(module)[function] = functools.partial(_shared_call, peer, name, function, vars(module)[function])
+
+
+def _shared_call(peer: Peer, module: str, name: str, function: Any, *arguments: Any, **keywords: Any) -> Any:
+    if module in _OF_OBJECTS and not isinstance(arguments[0], Stub):
+        return function(*arguments, **keywords)
+    found = peer.ask("apply", module, name, arguments, keywords)
+    return function(*arguments, **keywords) if module in _OF_BOTH else found

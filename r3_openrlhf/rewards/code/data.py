@@ -9,7 +9,9 @@ from __future__ import annotations
 import builtins
 import collections
 import datetime
+import inspect
 import json
+import types
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -103,6 +105,8 @@ def _parts(value: Any) -> tuple[str, Any] | None:
         return "namedtuple", [type(value).__name__, [*value._fields], [*value]]
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in "biufcSU":
         return "ndarray", [value.dtype.str, value.shape, value.ravel().tolist()]
+    if kind is types.MappingProxyType:
+        return "dict", [list(pair) for pair in value.items()]
     if value is NotImplemented or value is ...:
         return "constant", repr(value)
     if _MADE.get(kind.__name__) is not kind:
@@ -130,6 +134,7 @@ def _array(parts: Any) -> Any:
 
 
 _TYPES = {name: value for name, value in vars(builtins).items() if isinstance(value, type)}
+_TYPES["_empty"] = inspect.Parameter.empty
 # made again from what a pickle would have of them
 _KINDS: tuple[Any, ...] = (
     *(Decimal, Fraction, bytearray, range, slice),
