@@ -27,14 +27,21 @@ class CodeConfig:
     # address of a server with SandboxFusion's /run_code, or several with commas between them; null: processes of
     # this machine
     url: str | None = None
-    # score of a program: all (1 or 0; the first failed test is the last) or share (of the tests passed); null:
+    # score of a program: all or threshold (1 or 0; tests end with the verdict), share (of the tests passed); null:
     # share if reward.functions has data.task
-    credit: str | None = word(None, ("all", "share"))
+    credit: str | None = word(None, ("all", "share", "threshold"))
+    # credit=threshold: share of the tests that is enough
+    threshold: float | None = number(None, above=0, max=1)
     # further languages: the word in a problem's tests -> the import path of its Language (docs/rewards.md)
     languages: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self, "reward.code.")
+        if (self.credit == "threshold") != (self.threshold is not None):
+            raise ConfigError(
+                f"reward.code.credit is {quoted(self.credit)} and reward.code.threshold {quoted(self.threshold)}; set both or none: "
+                "reward.code.credit=threshold reward.code.threshold=0.8"
+            )
         for language, path in self.languages.items():
             if not isinstance(path, str) or not is_import_path(path):
                 raise ConfigError(

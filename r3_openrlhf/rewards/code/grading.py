@@ -39,28 +39,35 @@ Run = Callable[..., Iterable[Outcome]]  # as run_program
 def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
     """Make the grader with the settings of config.CodeConfig. ConfigError: a language is missing."""
     limits = Limits(**{name: code[name] for name in ("seconds_per_test", "seconds", "memory_mb")})
-    by_share = code["credit"] == "share"
+    credit = {"by_share": code["credit"] == "share", "threshold": code["threshold"] or 1.0}
     if (url := code["url"]) is not None:
         run: Run = functools.partial(remote.run_program, url)
-        return functools.partial(judge, limits=limits, run=run, languages=None, by_share=by_share)
+        return functools.partial(judge, limits=limits, run=run, languages=None, **credit)
     languages = {**_SHIPPED, **code["languages"]}
     for path in languages.values():
         LANGUAGES[path]
-    return functools.partial(judge, limits=limits, run=run_program, languages=languages, by_share=by_share)
+    return functools.partial(judge, limits=limits, run=run_program, languages=languages, **credit)
 
 
 def judge(
-    item: Item, limits: Limits, run: Run, *, languages: Mapping[str, str] | None = _SHIPPED, by_share: bool = False
+    item: Item,
+    limits: Limits,
+    run: Run,
+    *,
+    languages: Mapping[str, str] | None = _SHIPPED,
+    by_share: bool = False,
+    threshold: float = 1.0,
 ) -> Result:
     """Correct is what passes every test. The score is 1 or 0; by_share: the share that passed.
 
     Reasons: no_code, syntax_error, timeout, memory, output, blocked, "failed test 3 of 10: ...";
-    never an expected output. A test without a process leaves it ungraded, unless another failed.
+    never an expected output. Ungraded is what tests without a process could make correct or wrong.
 
     Args:
         languages: name -> its entry in languages.py; None: programs run elsewhere, without tests
             that are code.
-        by_share: run the tests after the first that failed, too.
+        by_share: run the tests after the verdict is known, too.
+        threshold: the share of tests that is enough for correct.
     """
     try:
         (reference,) = item.references
@@ -83,39 +90,40 @@ def judge(
         memory_mb=round(max(limits.memory_mb, tests.memory_limit_mb or 0)),
     )
     try:
-        passed, reason = _graded(program, reference, limits, run, language, by_share)
+        passed, reason = _graded(program, reference, limits, run, language, by_share, threshold)
     except _NoProcess:
         return "ungraded", "unavailable", None, shown
     return ("wrong", reason, passed if by_share else 0.0, shown) if reason else ("correct", "correct", 1.0, shown)
 
 
 class _NoProcess(Exception):
-    """A test has no outcome, and no other one failed."""
+    """Tests have no outcome, and the others do not decide."""
 
 
 @functools.lru_cache(maxsize=32)
 def _graded(
-    program: str, reference: str, limits: Limits, run: Run, language: str, by_share: bool
+    program: str, reference: str, limits: Limits, run: Run, language: str, by_share: bool, threshold: float
 ) -> tuple[float, str]:
-    """(share of tests that passed, why the first of the others did not). Equal programs of a group
-    run once. Raises _NoProcess."""
+    """(share of tests that passed, why the first of the others did not; empty: enough passed). Equal
+    programs of a group run once. Raises _NoProcess."""
     tests, pairs = _pairs(reference)
     again = functools.partial(run, _whole(program, tests.preamble), limits=limits, language=language)
-    passed, is_absent, reason = 0, False, ""
+    needed = next(count for count in range(1, len(pairs) + 1) if count / len(pairs) >= threshold)
+    passed, failed, reason = 0, 0, ""
     outcomes = zip(again([call for call, _ in pairs]), pairs, strict=False)
     for number, (outcome, (call, expected)) in enumerate(outcomes, 1):
         holds = None if outcome.status == "unavailable" else False
         if outcome.status == "finished":
             holds = _is_right(tests, call, expected, outcome, again, run)
         passed += holds is True
-        is_absent |= holds is None
         if holds is False:
+            failed += 1
             reason = reason or _reason(outcome, call, f"failed test {number} of {len(pairs)}")
-            if not by_share:
-                break
-    if is_absent and not reason:
+        if not by_share and (passed >= needed or failed > len(pairs) - needed):
+            break
+    if passed < needed and failed <= len(pairs) - needed:
         raise _NoProcess
-    return passed / len(pairs), reason
+    return passed / len(pairs), reason if passed < needed else ""
 
 
 def _reason(outcome: Outcome, call: Call, sentence: str) -> str:

@@ -26,6 +26,7 @@ SETTINGS = {
     "url": None,
     "languages": {},
     "credit": "share",
+    "threshold": None,
 }
 
 
@@ -86,22 +87,38 @@ def test_no_code_and_references_that_are_none():
         assert judged(Item("code", fenced("print(3)"), references, False))[:3] == ("ungraded", "bad_reference", None)
 
 
-@pytest.mark.parametrize(
-    ("statuses", "verdict"),
-    [
-        (["finished", "unavailable", "finished"], ("ungraded", "unavailable", None)),
-        (["unavailable", "error", "finished"], ("wrong", "failed test 2 of 3: error", 1 / 3)),
-        (["finished", "timeout", "finished"], ("wrong", "timeout", 2 / 3)),
-        (["finished"] * 3, ("correct", "correct", 1.0)),
-    ],
-)
-def test_what_got_no_process_is_never_wrong(statuses, verdict):
-    outputs = ["3", "7", "11"]
+STATUSES = st.lists(st.sampled_from(["finished", "timeout", "unavailable"]), min_size=1, max_size=20)
+
+
+@given(STATUSES, st.fractions(0, 1, max_denominator=50).filter(bool))
+def test_a_verdict_is_what_the_tests_without_a_process_cannot_change(statuses, threshold):
+    number, passed = len(statuses), statuses.count("finished")
+    reference = json.dumps({"inputs": ["1"] * number, "outputs": ["3"] * number})
+    most = number - statuses.count("timeout")
+    verdicts = {"correct" if count >= threshold * number else "wrong" for count in (passed, most)}
 
     def run(*_, **__):
-        return [Outcome(status=status, stdout=text) for status, text in zip(statuses, outputs, strict=True)]
+        return [Outcome(status=status, stdout="3") for status in statuses]
 
-    assert judge(Item("code", fenced("x"), (ADD,), False), Limits(), run, by_share=True)[:3] == verdict
+    for by_share in (False, True):
+        credit = {"by_share": by_share, "threshold": float(threshold)}
+        found, _, score, _ = judge(Item("code", fenced("x"), (reference,), False), Limits(), run, **credit)
+        assert found == (min(verdicts) if len(verdicts) == 1 else "ungraded")
+        assert score == {"correct": 1.0, "ungraded": None}.get(found, passed / number if by_share else 0.0)
+
+
+def test_a_share_of_the_tests_is_enough_where_the_settings_say_so():
+    program = "a, b = map(int, input().split())\nprint(a + b if a > 1 else 0)"
+    for threshold, verdict in (
+        (0.6, ("correct", "correct", 1.0)),
+        (0.7, ("wrong", "failed test 1 of 3: wrong output", 0.0)),
+    ):
+        assert graded(program, credit="threshold", threshold=threshold) == verdict
+    for threshold in (0, -0.5, 1.01, float("nan"), True, None):
+        with pytest.raises(ConfigError, match=r"reward\.code\.threshold"):
+            CodeConfig(credit="threshold", threshold=threshold)
+    with pytest.raises(ConfigError, match=r"credit=threshold"):
+        CodeConfig(threshold=0.8)
 
 
 def test_limits_of_a_problem_go_above_those_of_the_run():
