@@ -51,7 +51,7 @@ _SPECIALS = _COMPARISONS | _OPERATORS | _CHECKS | _OTHERS
 # with these an object that is no data could pass for a value that it does not have
 _CLAIMS = _specials("len contains")
 _READABLE = _specials("name qualname doc module annotations")
-_OF_PROGRAM = _READABLE | _specials("dict code defaults func mro bases abstractmethods wrapped")
+_OF_PROGRAM = _READABLE | _specials("cause code defaults func mro bases abstractmethods wrapped")
 # what an object may say that it is: nothing that has a value
 _KINDS = {"type": type, "function": types.FunctionType, "method": types.MethodType, "generator": types.GeneratorType}
 # of the tests' objects: modules and frames lead anywhere, the others have nothing but a call or the next item
@@ -150,16 +150,17 @@ class Peer:
             if name.startswith(("_", "assert")) or isinstance(value, _CLOSED):
                 raise AttributeError(name)
 
-    def _told(self, error: BaseException) -> dict[str, Any]:
+    def _told(self, error: BaseException, *, is_cause: bool = False) -> dict[str, Any]:
         kind = TypeError if isinstance(error, NotPlain) else type(error)
         try:
             content = encode([list(error.args), vars(error)], exact=True)
         except NotPlain:  # also where one of them is an object
             content = '[[], {"dict": []}]'
-        return {"error": self._write(kind), "detail": failure(error)[1], "content": content}
+        cause = self._told(error.__cause__, is_cause=True) if error.__cause__ and not is_cause else None
+        return {"error": self._write(kind), "detail": failure(error)[1], "content": content, "cause": cause}
 
     def _exception(self, message: dict[str, Any]) -> BaseException:
-        kind = self._read(message["error"])
+        kind = self._read(message["error"]) or Exception  # of a module that is not loaded here
         try:
             arguments, attributes = decode(message["content"])
             error: BaseException = kind(*arguments)
@@ -168,6 +169,7 @@ class Peer:
             error = kind.__new__(kind) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError()
         error = error if isinstance(error, (Exception, SystemExit)) else RuntimeError()
         vars(error)["of_program"] = str(message.get("detail", ""))[:200]
+        error.__cause__ = message.get("cause") and self._exception(message["cause"])
         return error
 
     def _text(self, value: object) -> str:
@@ -196,8 +198,9 @@ class Peer:
 
     def _described(self, value: Any) -> list[object]:
         """Give an object of this process a number, and say what the other process can do with it."""
-        known = object.__getattribute__(value, "__dict__") if isinstance(value, Stub) else {}
-        number = (vars(value) if issubclass(type(value), type) else known).get("_Stub__number")
+        number = value._Stub__number if isinstance(value, Stub) else None
+        if issubclass(type(value), type):
+            number = vars(value).get("_Stub__number")
         if number is not None:
             return ["yours", number]
         if self.guards and isinstance(value, _HIDDEN):
@@ -227,8 +230,12 @@ class Peer:
     def named(self, name: str) -> Any:
         """Return what the program calls so. Of a class, by its capital letter, a test makes objects."""
         value = self.ask("name", name)
-        if isinstance(value, Stub) and "__instancecheck__" in value._Stub__known[1] and name.strip("_")[:1].isupper():
-            value.__dict__["_Stub__makes"] = True
+        return self.making(value) if name.strip("_")[:1].isupper() else value
+
+    def making(self, value: Any) -> Any:
+        """Return a class whose objects are a test's; other values as they are."""
+        if isinstance(value, Stub) and "__instancecheck__" in value._Stub__known[1]:
+            object.__setattr__(value, "_Stub__makes", True)
         return value
 
     def trusted(self, stub: Stub) -> Stub:
@@ -288,8 +295,12 @@ class Stub:
     """A stand-in for an object of the other process. Its class has the special methods that the
     object's has (_stub_class)."""
 
+    __slots__ = ("__known", "__makes", "__number", "__peer")
+    __all__ = ()  # of the program, from which a test has the names that it uses
+
     def __init__(self, peer: Peer, number: int, known: Sequence[Any]) -> None:
-        self.__dict__.update(_Stub__peer=peer, _Stub__number=number, _Stub__known=known)
+        for name, value in {"peer": peer, "number": number, "known": known, "makes": False}.items():
+            object.__setattr__(self, f"_Stub__{name}", value)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in _OF_PROGRAM:
@@ -298,6 +309,9 @@ class Stub:
 
     def __setattr__(self, name: str, value: object) -> None:
         self.__peer.ask("set attribute", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.__peer.ask("delete attribute", self, name)
 
     def __deepcopy__(self, _: object) -> Any:
         return self.__peer.ask("apply", "copy", "deepcopy", [self], {})
@@ -315,6 +329,9 @@ def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
     methods: dict[str, Any] = {special: _forwarded(special, guards) for special in kept}
     methods.setdefault("__hash__", Stub.__hash__)
     methods["__doc__"] = property(lambda self: self._Stub__peer.ask("attribute", self, "__doc__"))
+    if name != "module":  # which may be large
+        methods["__dict__"] = property(lambda self: self._Stub__peer.ask("attribute", self, "__dict__"))
+    methods["__slots__"] = ()
     methods["__dir__"] = lambda self: self._Stub__peer.ask("apply", "builtins", "dir", [self], {})
     if kind := _KINDS.get(name):
         methods["__class__"] = property(lambda _: kind)
@@ -331,7 +348,7 @@ def _forwarded(special: str, guards: bool) -> Any:
                 return NotImplemented if shows_none else False
         makes = special in _OPERATORS and not guards
         if special == "__call__":
-            makes = "_Stub__makes" in self.__dict__
+            makes = self._Stub__makes
             result = peer.ask("call", self, tuple(keywords), *keywords.values(), *arguments)
         else:
             result = peer.ask("special", self, special, *arguments)
@@ -348,8 +365,9 @@ async def _awaited(peer: Peer, stub: Stub) -> Any:
 _USES: dict[str, Callable[..., Any]] = {
     "call": lambda function, names, *given: function(*given[len(names) :], **dict(zip(names, given, strict=False))),
     "special": lambda value, name, *arguments: getattr(type(value), name)(value, *arguments),
-    "attribute": getattr,
+    "attribute": lambda value, name: dict(vars(value)) if name == "__dict__" else getattr(value, name),
     "set attribute": setattr,
+    "delete attribute": delattr,
 }
 
 
@@ -383,6 +401,19 @@ def _apply(module: str, name: str, arguments: Sequence[Any], keywords: dict[str,
     return getattr(importlib.import_module(module), name)(*arguments, **keywords)
 
 
+_PARTS: dict[str, Any] = {kind.__name__: kind for kind in (property, classmethod, staticmethod)}
+
+
+def _derive(name: str, bases: Sequence[Any], parts: dict[str, Any], keywords: dict[str, Any]) -> type:
+    """Make the class that a test derives from one of the program. Its functions are the test's."""
+
+    def own(value: Any) -> Any:
+        return (lambda *given, **named: value(*given, **named)) if type(value).__name__ == "function" else value
+
+    space = {key: _PARTS.get(kind, lambda part: part)(*map(own, values)) for key, (kind, values) in parts.items()}
+    return types.new_class(name, tuple(bases), keywords, lambda given: given.update(space))
+
+
 async def _result_of(awaitable: Any) -> Any:
     return await awaitable
 
@@ -393,6 +424,8 @@ def serve_program(link: int, module: types.ModuleType) -> None:
         "name": vars(module).__getitem__,
         "await": lambda awaitable: importlib.import_module("asyncio").run(_result_of(awaitable)),
         "apply": _apply,
+        "derive": _derive,
+        "super": lambda kind, value, name: getattr(super(kind, value), name),
     }
     peer = Peer(link, operations, guards=False)
     sys.stdout, sys.stdin = _output, _Input(peer)
@@ -412,15 +445,15 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
     }
     peer = Peer(link, operations, guards=True)
     scope: dict[str, Any] = {"__name__": "test"}
-    sys.modules["solution"] = solution = types.ModuleType("solution")
     sys.modules["pytest"] = types.ModuleType("pytest")
     exec(_PYTEST, vars(sys.modules["pytest"]))
     try:
         for name in names:
             with contextlib.suppress(KeyError):  # the test that uses it finds out
                 scope[name] = peer.named(name)
-        vars(solution).update(scope)
+        sys.modules["solution"] = peer.ask("apply", "importlib", "import_module", ["solution"], {})
         _share_functions(peer, f"{setup}\n{test}")
+        _share_classes(peer, scope)
         _close_by_shape()
         for source in (setup, test):
             exec(compile(source, "test.py", "exec", dont_inherit=True), scope)
@@ -447,7 +480,7 @@ def _all_close(numpy: Any, close: Any, given: Any, expected: Any, *limits: Any, 
 # Functions that look into an object: they run where it is. And those that set what both ends have
 _OF_OBJECTS = {
     "copy": "copy",
-    "dataclasses": "asdict astuple fields is_dataclass replace",
+    "dataclasses": "asdict astuple dataclass fields is_dataclass replace",
     "inspect": "signature getfullargspec getsource getdoc getmembers isgeneratorfunction iscoroutinefunction isabstract",
     "typing": "get_type_hints",
 }
@@ -459,10 +492,78 @@ def _share_functions(peer: Peer, source: str) -> None:
         module = importlib.import_module(name) if name in source else sys.modules.get(name)
         for function in functions.split() if module else ():
             vars(module)[function] = functools.partial(_shared_call, peer, name, function, vars(module)[function])
+    if "patch" in source:
+        _share_patches(peer, importlib.import_module("unittest.mock"))
+
+
+def _share_patches(peer: Peer, mock: Any) -> None:
+    """Let a test patch the program's modules, but for the streams, which are the test's."""
+
+    def found(name: str) -> Any:
+        return sys if name == "sys" else peer.ask("apply", "pkgutil", "resolve_name", [name], {})
+
+    def patch_object(target: Any, *given: Any, **keywords: Any) -> Any:
+        return plain(found(target.__name__) if isinstance(target, types.ModuleType) else target, *given, **keywords)
+
+    mock.pkgutil, plain = types.SimpleNamespace(resolve_name=found), mock.patch.object
+    mock.patch.object = patch_object
 
 
 def _shared_call(peer: Peer, module: str, name: str, function: Any, *arguments: Any, **keywords: Any) -> Any:
-    if module in _OF_OBJECTS and not isinstance(arguments[0], Stub):
+    if module in _OF_OBJECTS and not isinstance(arguments and arguments[0], Stub):
         return function(*arguments, **keywords)
     found = peer.ask("apply", module, name, arguments, keywords)
     return function(*arguments, **keywords) if module in _OF_BOTH else found
+
+
+def _share_classes(peer: Peer, scope: dict[str, Any]) -> None:
+    """Make classes that a test derives from the program's there, of functions that stay here; `super`
+    and `type` know them."""
+
+    def build(function: Any, name: str, *bases: Any, **keywords: Any) -> Any:
+        if not any(isinstance(given, Stub) for given in (*bases, *keywords.values())):
+            return plain_build(function, name, *bases, **keywords)
+        return moved(plain_build(function, name), bases, **keywords)
+
+    def moved(plain: Any, bases: Sequence[Any] | None = None, **keywords: Any) -> Any:
+        if isinstance(plain, Stub) or plain.__module__ == "builtins":
+            return plain
+        known = [moved(base) for base in (plain.__bases__ if bases is None else bases)]
+        made = peer.making(peer.ask("derive", plain.__name__, known, _parts(plain), keywords))
+        plain._Stub__number = made._Stub__number
+        return made
+
+    def super_of(*given: Any) -> Any:
+        if not given:
+            frame = sys._getframe(1)
+            given = frame.f_locals["__class__"], frame.f_locals[frame.f_code.co_varnames[0]]
+        if not isinstance(given[0], Stub) and "_Stub__number" not in vars(given[0]):
+            return super(*given)
+        return type("super", (), {"__getattribute__": lambda _, name: peer.ask("super", *given, name)})()
+
+    class Type(type):
+        def __call__(cls, *given: Any, **keywords: Any) -> Any:
+            if len(given) != 1:
+                return super().__call__(*given, **keywords)
+            if not isinstance(given[0], Stub):
+                return type(given[0])
+            kind = peer.ask("apply", "builtins", "type", [given[0]], {})
+            return kind if isinstance(kind, Stub) else None  # an object that is no data has no type of data
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, type) and (cls is scope["type"] or super().__instancecheck__(value))
+
+    plain_build = builtins.__build_class__
+    vars(builtins)["__build_class__"] = build
+    scope |= {"super": super_of, "type": Type("type", (type,), {})}
+
+
+def _parts(kind: type) -> dict[str, Any]:
+    """Take a class apart: name -> how it has a part, and values of which this is made."""
+    parts: dict[str, Any] = {}
+    for name, value in vars(kind).items():
+        own = [value.fget, value.fset, value.fdel] if isinstance(value, property) else [value]
+        own = [value.__func__] if isinstance(value, (classmethod, staticmethod)) else own
+        if not isinstance(value, types.GetSetDescriptorType):  # `__dict__` and others that every class gets anew
+            parts[name] = (type(value).__name__, own)
+    return parts

@@ -11,6 +11,7 @@ import collections
 import datetime
 import inspect
 import json
+import sys
 import types
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -100,7 +101,9 @@ def _parts(value: Any) -> tuple[str, Any] | None:
     kind: Any = type(value)
     if issubclass(kind, type):
         name = value.__name__
-        return ("type", name) if _TYPES.get(name) is value else None
+        if name not in _TYPES and issubclass(value, Exception):
+            name = f"{value.__module__}:{name}"
+        return ("type", name) if _type(name) is value else None
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return "namedtuple", [type(value).__name__, [*value._fields], [*value]]
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in "biufcSU":
@@ -133,6 +136,15 @@ def _array(parts: Any) -> Any:
     return numpy.array(parts[2], dtype=parts[0]).reshape(parts[1])
 
 
+def _type(name: str) -> Any:
+    """Return a built-in type, or an exception of a module of the standard library that is loaded."""
+    module, _, own = name.rpartition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
+        kind = getattr(sys.modules[module], own, None)
+        return kind if isinstance(kind, type) and issubclass(kind, Exception) else None
+    return _TYPES.get(name)
+
+
 _TYPES = {name: value for name, value in vars(builtins).items() if isinstance(value, type)}
 _TYPES["_empty"] = inspect.Parameter.empty
 # made again from what a pickle would have of them
@@ -147,7 +159,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "int": lambda text: int(text, 16),
     "bytes": bytes.fromhex,
     "complex": lambda parts: complex(*parts),
-    "type": _TYPES.__getitem__,
+    "type": _type,
     "constant": {"NotImplemented": NotImplemented, "Ellipsis": ...}.__getitem__,
     "namedtuple": lambda parts: collections.namedtuple(parts[0], parts[1])(*parts[2]),
     "ndarray": _array,
