@@ -152,11 +152,12 @@ def shares_right(file: Path) -> dict[str, float]:
 def tally_of(file: Path, step: int) -> Counter[str]:
     """Count a step's groups and rows, and sum their |advantage| (`_tally`); kept until the file
     changes. R3Error: a damaged file."""
-    return _tally(file, step, file.stat().st_mtime_ns)
+    seen = file.stat()  # a file of the same moment may be another one
+    return _tally(file, step, (seen.st_ino, seen.st_size, seen.st_mtime_ns))
 
 
 @lru_cache(4096)
-def _tally(file: Path, step: int, _written_ns: int) -> Counter[str]:
+def _tally(file: Path, step: int, _stamp: tuple[int, int, int]) -> Counter[str]:
     """Collect sums that add up over steps: counts of groups, sums of |advantage|, differences of
     accuracy (reflection less plain), "fate:..." of collapsed groups."""
     rows = rollout_files.read_columns(file, READ)

@@ -1,6 +1,7 @@
 """Did it help? On a run whose groups are written out."""
 
 import json
+import os
 
 import pytest
 from click.testing import CliRunner
@@ -45,6 +46,16 @@ def test_what_a_run_did(run):
     assert second.startswith("1 of 3 collapsed groups were repaired by replay, 1 more ")
     assert "29% of the update" in shown.output
     assert json.loads(CliRunner().invoke(main, ["show", str(run.path), "--effect", "--json"]).output)["groups"] == 5
+
+
+def test_a_file_that_was_replaced_within_a_moment_is_counted_anew(run):
+    """Within the same tick of the clock of files."""
+    assert effect_of(run).recalled == 1
+    (file,) = run.rollouts.glob("*2.parquet")
+    moment = file.stat().st_mtime_ns
+    run.write_rollouts(2, [row(2, "a", "wrong", advantage=-1.0)])
+    os.utime(file, ns=(moment, moment))
+    assert effect_of(run).recalled == 0
 
 
 def test_a_run_without_rollouts_is_refused(tmp_path):
