@@ -143,7 +143,7 @@ def listen(run: RunDirectory, console: Console) -> Callable[..., None]:
         # in a thread of its own: who holds the display's lock may be what does not end
         saying = threading.Thread(target=console.say, args=(f"{sentence}{GOES_ON}",), daemon=True)
         saying.start()
-        saying.join(timeout=1.0)
+        saying.join(timeout=10.0)  # longer than a busy machine keeps it waiting
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()

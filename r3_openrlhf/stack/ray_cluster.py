@@ -71,14 +71,23 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
             raise
         finally:
             # ray.shutdown() waits for no one: neither for the raylet's workers nor for what they have started
-            raylets = [child for child in psutil.Process().children() if child.name() == "raylet"]
-            family = [process for raylet in raylets for process in (raylet, *raylet.children(recursive=True))]
+            family = raylets()
             ray.shutdown()
             _, alive = psutil.wait_procs(family, timeout=patience_s)
             for process in alive:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(alive, timeout=LEAVING_S)
+
+
+def raylets() -> list[psutil.Process]:
+    """Return this process's raylets and what they have started. Any of its children may end meanwhile."""
+    family = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.name() == "raylet":
+                family += [child, *child.children(recursive=True)]
+    return family
 
 
 def hidden_gpus(config: R3Config, platform: str) -> dict[str, str]:

@@ -4,9 +4,11 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import time
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
@@ -23,7 +25,7 @@ from r3_openrlhf.runs.stop_request import Stopped
 from r3_openrlhf.stack import environment, launch, safe_pickles, start_checks
 from r3_openrlhf.stack.arguments import platform_of
 from r3_openrlhf.stack.launch import num_steps, plan, train
-from r3_openrlhf.stack.ray_cluster import check_devices, hidden_gpus, ray_options
+from r3_openrlhf.stack.ray_cluster import check_devices, hidden_gpus, ray_options, raylets
 from r3_openrlhf.stack.start_checks import check_context, check_places, gpu_warnings, memory_warning
 
 pytestmark = pytest.mark.stack
@@ -314,6 +316,13 @@ def test_steps_of_a_run(config):
     assert num_steps(config, SimpleNamespace(num_problems=30)) == 8  # 4 batches of 8, the last one short, twice
     config.train.max_steps = 5
     assert num_steps(config, SimpleNamespace(num_problems=30)) == 5
+
+
+def test_a_child_that_ends_while_its_run_looks_for_raylets_is_none(monkeypatch):
+    with subprocess.Popen(["raylet"], executable="/bin/true") as ended:
+        children = [psutil.Process(ended.pid)]
+    monkeypatch.setattr(psutil.Process, "children", lambda process: children)
+    assert raylets() == []
 
 
 def test_what_a_signal_says_survives_the_interrupt_that_ray_makes_of_it(tmp_path):
