@@ -355,14 +355,7 @@ def python_tests(row: dict[str, Any]) -> CodeTests:
         raise DataError("its tests are in a class")
     tests = [node for node in functions if node.name.startswith("test")]
     for test in tests:
-        given: set[str] = set()
-        for mark in test.decorator_list:
-            if ast.unparse(mark).partition("(")[0] != "pytest.mark.parametrize":
-                raise DataError(f"its tests have the mark {quoted(ast.unparse(mark)[:40])}")
-            names: Any = ast.literal_eval(mark.args[0])  # type: ignore[attr-defined]
-            given |= {*re.split(r"[, ]+", names)} if isinstance(names, str) else {*names}
-        if {argument.arg for argument in test.args.args} - given:
-            raise DataError("its tests have fixtures")
+        _check_marks(test)
     setup = (ast.unparse(node) for node in body if not ast.unparse(node).startswith("if __name__ == '__main__':"))
     return CodeTests(asserts=[f"{test.name}()" for test in tests], setup="\n".join(setup))
 
@@ -374,6 +367,18 @@ def _checks(name: str, source: str, prompt: str) -> CodeTests:
     is_code = declared or all(isinstance(node, DEFINITIONS) for node in body)
     given = "\n".join(map(ast.unparse, body)) if is_code else ""
     return CodeTests(asserts=[f"check({name})"], setup=f"{given}\n\n{source}".strip(), preamble=given)
+
+
+def _check_marks(test: ast.FunctionDef) -> None:
+    """DataError: it has other marks than `parametrize`, or arguments that these do not give."""
+    given: set[str] = set()
+    for mark in test.decorator_list:
+        if ast.unparse(mark).partition("(")[0] != "pytest.mark.parametrize":
+            raise DataError(f"its tests have the mark {quoted(ast.unparse(mark)[:40])}")
+        names: Any = ast.literal_eval(mark.args[0])  # type: ignore[attr-defined]
+        given |= {*re.split(r"[, ]+", names)} if isinstance(names, str) else {*names}
+    if {argument.arg for argument in test.args.args} - given:
+        raise DataError("its tests have fixtures")
 
 
 def codeforces(row: dict[str, Any]) -> CodeTests:
