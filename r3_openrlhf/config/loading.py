@@ -188,21 +188,7 @@ def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Conf
     What its user took from the environment is a text, which is checked by nothing.
 
     Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote."""
-    # config_to_yaml never writes aliases, depth and size, costly to read, nor interpolations, which would take a
-    # reader's variable
-    depth = 0
-    try:
-        if len(text) > MAX_YAML_CHARS:
-            raise ConfigError(f"{source} has more than {MAX_YAML_CHARS} characters; restore it from a copy")
-        for event in yaml.parse(text, Loader=EVENTS):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent) or depth > MAX_YAML_DEPTH:
-                what = "an alias" if isinstance(event, yaml.AliasEvent) else f"more than {MAX_YAML_DEPTH} levels"
-                raise ConfigError(f"{source} holds {what}, which no run writes; restore it from a copy")
-            if isinstance(event, yaml.ScalarEvent) and _INTERPOLATION.search(event.value):
-                raise ConfigError(f"{source} holds an interpolation, {quoted(event.value)}; write the value itself")
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{source} is not YAML: {_one_line(error)}; restore it from a copy") from error
+    _check_yaml(text, source=source)
     try:
         values = OmegaConf.create(text)
     except (yaml.YAMLError, OmegaConfBaseException, AssertionError, ValueError, TypeError) as error:
@@ -228,6 +214,24 @@ def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Conf
         setattr(holder, name, _container(OmegaConf.create({name: value}), resolve=True)[name])
     config.passed_over = [key for key, value in passed_over.items() if value != {}]
     return config
+
+
+def _check_yaml(text: str, *, source: str) -> None:
+    """Refuse what config_to_yaml never writes: aliases, depth and size, which are costly to read, and
+    interpolations, which would take a reader's variable."""
+    depth = 0
+    try:
+        if len(text) > MAX_YAML_CHARS:
+            raise ConfigError(f"{source} has more than {MAX_YAML_CHARS} characters; restore it from a copy")
+        for event in yaml.parse(text, Loader=EVENTS):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > MAX_YAML_DEPTH:
+                what = "an alias" if isinstance(event, yaml.AliasEvent) else f"more than {MAX_YAML_DEPTH} levels"
+                raise ConfigError(f"{source} holds {what}, which no run writes; restore it from a copy")
+            if isinstance(event, yaml.ScalarEvent) and _INTERPOLATION.search(event.value):
+                raise ConfigError(f"{source} holds an interpolation, {quoted(event.value)}; write the value itself")
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{source} is not YAML: {_one_line(error)}; restore it from a copy") from error
 
 
 def _unchecked_in(values: dict[str, Any]) -> list[str]:
