@@ -4,8 +4,6 @@
 A table of shapes, each with one function. Rows of a stranger are read as data: nothing of them runs
 here, and of a pickle only a text is read."""
 
-from __future__ import annotations
-
 import ast
 import base64
 import io
