@@ -9,21 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from r3_openrlhf import __version__
-from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.runs.directory import RunDirectory
+from tests.commands import r3 as call
 from tests.families import FAMILIES, write_model
 from tests.runs.test_rollout_files import rollout
 
 REPOSITORY = Path(__file__).parents[1]
 SCRIPTS = sorted(path for path in (REPOSITORY / "examples" / "scripts").glob("*.sh") if os.access(path, os.X_OK))
-
-
-def call(*arguments):
-    return CliRunner().invoke(main, list(arguments))
 
 
 @pytest.fixture(autouse=True)

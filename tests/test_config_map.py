@@ -5,18 +5,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import SYNONYMS, fields_of, load_config
 from r3_openrlhf.config.map import settings
 from r3_openrlhf.method.errors import ConfigError
+from tests.commands import r3
 
 REPOSITORY = Path(__file__).parents[1]
 
 
 def r3_config(*arguments):
-    done = CliRunner().invoke(main, ["config", *map(str, arguments)])
+    done = r3("config", *map(str, arguments))
     return done.exit_code, done.output
 
 

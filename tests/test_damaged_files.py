@@ -7,10 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.runs.directory import RunDirectory
+from tests.commands import r3
 from tests.comparison.synthetic import config_text
 from tests.tables import rows_of
 
@@ -89,7 +88,7 @@ def run(tmp_path):
 
 
 def call(command, run):
-    return CliRunner().invoke(main, [argument.format(run=run) for argument in COMMANDS[command]])
+    return r3(*(argument.format(run=run) for argument in COMMANDS[command]))
 
 
 def refused(result):
@@ -144,7 +143,7 @@ def test_a_wrong_value_is_one_sentence(words, sentence, run, tmp_path):
     files |= {f"<{name.partition('.')[0]}>": str(tmp_path / name) for name in [*contents, "missing"]}
     for name, path in files.items():
         words, sentence = words.replace(name, path), sentence.replace(name, path)
-    assert sentence in refused(CliRunner().invoke(main, words.split()))
+    assert sentence in refused(r3(*words.split()))
 
 
 def test_what_nobody_expected_is_one_sentence_with_the_place_of_its_traceback(run, monkeypatch, tmp_path):
@@ -154,7 +153,7 @@ def test_what_nobody_expected_is_one_sentence_with_the_place_of_its_traceback(ru
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(RunDirectory, "read_metrics", fail)
-    result = CliRunner().invoke(main, ["show", str(run)])
+    result = r3("show", run)
     assert result.exit_code == 1 and result.output.count("\n") == 1
     assert "an unexpected ZeroDivisionError (by nothing) ended the command" in result.output
     (written,) = tmp_path.glob("r3-*-traceback.txt")

@@ -3,15 +3,12 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
+from tests.commands import command
 from tests.comparison.synthetic import write_run
 from tests.test_boundaries import FRAMEWORKS, loaded_by
 
-
-def call(*arguments):
-    return CliRunner().invoke(main, ["compare", *map(str, arguments)])
+call = command("compare")
 
 
 @pytest.fixture(scope="module")

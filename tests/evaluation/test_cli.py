@@ -11,23 +11,26 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 from pytest import approx
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.config import BenchmarkConfig, DataConfig, RewardConfig
+from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
 from r3_openrlhf.evaluation.grading import Grading, graded
 from r3_openrlhf.evaluation.model_source import find_model, fingerprint
+from r3_openrlhf.evaluation.run import Request, configuration_of
 from r3_openrlhf.evaluation.sample_file import EvaluationDirectory, SampleFile, cut, unpack
 from r3_openrlhf.evaluation.sampling import make_work, sample
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.training_file import prepare
+from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
+from tests.commands import command
 from tests.evaluation.test_sample_file import problem, response
 from tests.problems.files import config_for, write_jsonl
 from tests.rewards.server.service import running
+from tests.view.test_hostile_directories import Planted
 
 REPOSITORY = Path(__file__).parents[2]
 TASK = "reasoning_gym:basic_arithmetic"
@@ -36,8 +39,7 @@ GYM = dict(seed=7, min_terms=2, max_terms=3, min_digits=1, max_digits=1, operato
 KEYS = [f"data.reasoning_gym.{key}={json.dumps(value)}" for key, value in GYM.items()]
 
 
-def call(*arguments):
-    return CliRunner().invoke(main, ["eval", *map(str, arguments)])
+call = command("eval")
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +53,6 @@ def elsewhere(tmp_path, monkeypatch):
 @pytest.fixture
 def a_run(tmp_path):
     """A run directory that has a checkpoint of step 20 and no final model."""
-    from r3_openrlhf.config.loading import load_config
-    from r3_openrlhf.runs.directory import RunDirectory
-
     run = RunDirectory(tmp_path / "run")
     run.create(load_config("cpu_smoke", [f"run_dir={run.path}", "data.system_prompt=Add.", "reward.num_workers=3"]))
     checkpoint = run.checkpoints / "global_step20_hf"
@@ -118,8 +117,6 @@ def test_a_run_says_what_it_has(a_run):
 
 
 def test_a_run_brings_its_prompt_and_its_grading(a_run):
-    from r3_openrlhf.evaluation.run import Request, configuration_of
-
     source = find_model(str(a_run.path), step=20)
     assert source.path == str(a_run.checkpoints / "global_step20_hf") and source.output.parent.parent == a_run.path
 
@@ -341,14 +338,6 @@ def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_pa
     # the hard subset of these results, answered from what was sampled
     hard = call(*command, "--hard-of", directory.path, "--json")
     assert json.loads(hard.stdout)["benchmarks"]["basic_arithmetic"]["num_problems"] == sum(r <= 1 / 4 for r in rights)
-
-
-class Planted:
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return open, (self.path, "w")
 
 
 @stack

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.config import RewardConfig
 from tests.answering import answering
+from tests.commands import r3
 from tests.rewards.graders import graded, request
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -58,5 +57,5 @@ def test_a_judge(judge):
 def test_a_dry_run(function, judge, tmp_path):
     settings = [f"data.path={EXAMPLES}/own_problems.jsonl", "data.problem_key=question", "data.answer_key=total"]
     settings += [f"reward.function={EXAMPLES}/{function}", f"run_dir={tmp_path}/run"]
-    done = CliRunner().invoke(main, ["train", "experiment=cpu_smoke", *settings, "--dry-run"])
+    done = r3("train", "experiment=cpu_smoke", *settings, "--dry-run")
     assert done.exit_code == 0, done.output

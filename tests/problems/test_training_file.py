@@ -253,6 +253,11 @@ def test_every_row_is_a_problem_or_is_counted(tmp_path_factory, kinds):
     assert len(problems.labels) + counts.num_duplicates + counts.num_unusable == len(rows_in_file)
 
 
+def chain_sums(**options):
+    few = {"size": 20, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+    return {"path": "reasoning_gym:chain_sum", "reasoning_gym": few | options}
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
@@ -261,11 +266,15 @@ def test_every_row_is_a_problem_or_is_counted(tmp_path_factory, kinds):
         ({"path": "some/deep/path"}, "which does not exist; use a file that ends in .jsonl, .json, .csv, .tsv, .parquet, .arrow"),
         ({"path": "reasoning_gym:chain_sun"}, "has no task 'chain_sun'; did you mean chain_sum?"),
         ({"uid_key": "key"}, "no column 'key' (data.uid_key)"),
+        (chain_sums(size=500), "different problems with these options, not 500"),
+        (chain_sums(size=0), "data.reasoning_gym.size is 0"),
+        (chain_sums(terms=2), "data.reasoning_gym does not fit the task chain_sum"),
+        (chain_sums(min_terms=9), "data.reasoning_gym does not fit the task chain_sum"),
     ],
 )  # fmt: skip
-def test_sources_and_columns_that_do_not_exist(sums, data, sentence):
+def test_sources_columns_and_options_that_do_not_exist(sums, data, sentence):
     with refused(DataError, sentence):
-        check_source(DataConfig(**{"path": sums} | data))
+        load_problems(DataConfig(**{"path": sums} | data))
 
 
 @pytest.mark.parametrize("task", [None, "reasoning_gym"])
@@ -284,11 +293,9 @@ def test_a_hub_name_is_not_looked_up_by_the_check(monkeypatch):
 
 # ── reasoning-gym ──
 
-CHAIN_SUM = {"size": 20, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
-
 
 def test_reasoning_gym_gives_as_many_different_problems_as_asked(tmp_path, byte_tokenizer):
-    config = config_for("reasoning_gym:chain_sum", reasoning_gym=CHAIN_SUM)
+    config = config_for(**chain_sums())
     problems = read(prepare(config, byte_tokenizer, tmp_path / "p.jsonl"))
     assert len({label.uid for _, label in problems}) == len(problems) == 20
     for prompt, label in problems:
@@ -303,20 +310,6 @@ def test_a_task_with_many_solutions_has_no_reference_and_keeps_its_entry():
 
     (label,) = load_problems(DataConfig(path="reasoning_gym:rush_hour", reasoning_gym={"size": 1})).labels
     assert label.references == [] and get_score_answer_fn("rush_hour")("", label.metadata) < 1.0
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"size": 500}, "different problems with these options, not 500"),
-        ({"size": 0}, "data.reasoning_gym.size is 0"),
-        ({"terms": 2}, "data.reasoning_gym does not fit the task chain_sum"),
-        ({"min_terms": 9}, "data.reasoning_gym does not fit the task chain_sum"),
-    ],
-)
-def test_bad_reasoning_gym_options(options, sentence):
-    with refused(DataError, sentence):
-        load_problems(DataConfig(path="reasoning_gym:chain_sum", reasoning_gym=CHAIN_SUM | options))
 
 
 # ── the file of a run that goes on ──

@@ -10,14 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory, describe_code
+from tests.commands import r3
 from tests.runs.test_rollout_files import rollout
 
 
@@ -218,7 +217,7 @@ def test_nothing_outside_of_a_run_is_written_or_deleted(tmp_path, name):
             run.create(config_at(run.path))
     if name in ("error", "log", "held_out_rollouts"):
         make_strange(path, theirs, "is a link")
-        done = CliRunner().invoke(main, ["train", "experiment=cpu_smoke", f"run_dir={run.path}"])
+        done = r3("train", "experiment=cpu_smoke", f"run_dir={run.path}")
         assert done.exit_code == 1 and f"{path} is a link" in done.output, done.output
     assert {path: path.is_file() and path.read_bytes() for path in theirs.path.rglob("*")} == before
 

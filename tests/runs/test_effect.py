@@ -4,13 +4,12 @@ import json
 import os
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
+from tests.commands import r3
 
 
 def row(step, uid, verdict, *, context="plain", recalled_from=None, advantage=0.0, ranked=False, group=0):
@@ -40,12 +39,12 @@ def test_what_a_run_did(run):
     assert (found.groups, found.collapsed, found.recalled, found.ranked) == (5, 3, 1, 1)
     assert found.recalled_share == pytest.approx(2 / 7) and found.ranked_share == pytest.approx(0.5 / 7)
     assert (found.reflected, found.reflection_difference) == (1, 0.5)
-    shown = CliRunner().invoke(main, ["show", str(run.path), "--effect"])
+    shown = r3("show", str(run.path), "--effect")
     first, second, *_ = shown.output.splitlines()
     assert shown.exit_code == 0 and first == "Not decided: the run evaluated no held-out problems (held_out.path)."
     assert second.startswith("1 of 3 collapsed groups were repaired by replay, 1 more ")
     assert "29% of the update" in shown.output
-    assert json.loads(CliRunner().invoke(main, ["show", str(run.path), "--effect", "--json"]).output)["groups"] == 5
+    assert json.loads(r3("show", str(run.path), "--effect", "--json").output)["groups"] == 5
 
 
 def test_a_file_that_was_replaced_within_a_moment_is_counted_anew(run):

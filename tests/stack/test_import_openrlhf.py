@@ -91,21 +91,7 @@ def test_a_script_is_read_as_bash_reads_it(lines, words, call):
     assert words_after(script, re.compile("M")) == done.stdout.decode().split("\0")[:-1]
 
 
-SIGNS = [
-    *"\"'`\\\n ;#=AM",
-    "$(",
-    ")",
-    "${A:-",
-    "}",
-    "$((",
-    "))",
-    "case ",
-    " in ",
-    ";;",
-    "esac",
-    "read A <<E\n",
-    "|| echo ",
-]
+SIGNS = [*"\"'`\\\n ;#=AM", *"$( ) ${A:- } $(( )) ;; esac".split(), "case ", " in ", "read A <<E\n", "|| echo "]
 
 
 @given(st.lists(st.sampled_from(SIGNS), max_size=6), st.booleans())

@@ -16,12 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from click.testing import CliRunner
 from omegaconf import OmegaConf
 from starlette.testclient import TestClient
 
 import r3_openrlhf
-from r3_openrlhf.cli import main as cli
 from r3_openrlhf.comparison import frames
 from r3_openrlhf.comparison.runs import differences_between, settings_of
 from r3_openrlhf.config.loading import load_config, of_others
@@ -33,6 +31,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.view.app import create_app
 from r3_openrlhf.view.library import Library
+from tests.commands import r3
 from tests.runs.test_rollout_files import rollout
 
 LIMIT_S = 300  # of a machine that has other work, too
@@ -205,7 +204,7 @@ def test_looking_at_a_run_runs_no_code_that_it_names(run, tmp_path, key, monkeyp
                 ["report", run.path, "--out", tmp_path / "report.html"],
                 ["eval", run.path, "--benchmark", problems, "data.task=code"])  # fmt: skip
     for command in commands:
-        done = CliRunner().invoke(cli, [str(part) for part in command])
+        done = r3(str(part) for part in command)
         assert "unexpected" not in done.output or command[0] == "eval", done.output
         if command[0] == "eval" and key.startswith("reward."):
             typed = {"reward.functions": f"[{value}]", "reward.code.languages": f"{{c:'{value}'}}"}.get(key, value)
@@ -237,7 +236,7 @@ def test_a_run_gets_no_request_and_no_variable_of_its_reader(run, tmp_path, monk
         shown = [client.get(page).text for page in ("/run", "/run/files")]
     commands = (["show", run.path], ["compare", run.path, run.path], ["status", run.path],
                 ["report", run.path, "--out", tmp_path / "page.html"], ["eval", run.path, "--benchmark", "aime24", "--data-dir", tmp_path])  # fmt: skip
-    shown += [CliRunner().invoke(cli, [*map(str, command)]).output for command in commands]
+    shown += [r3(*command).output for command in commands]
     with suppress(R3Error):
         shown.append(str(frames.Run(run.path).config))
     assert not any(secret in page for page in shown)
@@ -261,7 +260,7 @@ def test_a_link_shows_no_line_of_its_target(run, tmp_path):
         commands = (["show", run.path], ["compare", run.path, other.path], ["status", run.path],
                     ["submit", "slurm", "experiment=cpu_smoke", f"run_dir={run.path}", "--dry-run"])  # fmt: skip
         for command in commands:
-            result = CliRunner().invoke(cli, [*map(str, command)])
+            result = r3(*command)
             assert "hunter2" not in result.output and "unexpected" not in result.output, (command, result.output)
         for name, read in (("config.yaml", run.load_config), ("metrics.jsonl", run.read_metrics)):
             if file.name == name:
@@ -321,7 +320,7 @@ def test_what_looks_at_a_run_unpickles_nothing(run, tmp_path, monkeypatch):
         "r3_openrlhf.evaluation.engine.Engine", lambda *_, **__: (_ for _ in ()).throw(R3Error("an engine"))
     )
     for command in commands:
-        result = CliRunner().invoke(cli, [*map(str, command)])
+        result = r3(*command)
         assert "unexpected" not in result.output and not ran.exists(), (command, result.output)
     assert "an engine" in result.output  # it came as far as the weights
     client = TestClient(create_app(Library([run.path])), base_url="http://127.0.0.1")

@@ -13,12 +13,11 @@ from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.runs.report import quarter_means
+from tests.commands import r3
 from tests.view.conftest import PATIENCE_MS, axe_faults, follow, script, serving, wait_for_counts
 from tests.view.evaluations import SAMPLES, SURROGATE, write_evaluation
 from tests.view.story import Story
@@ -183,7 +182,7 @@ def test_a_page_of_another_name_and_another_method_are_refused(server):
 
 def test_an_address_for_others_needs_a_token(story, monkeypatch):
     monkeypatch.delenv("R3_VIEW_TOKEN", raising=False)
-    done = CliRunner().invoke(main, ["view", str(story), "--no-browser", "--host", "0.0.0.0"])
+    done = r3("view", str(story), "--no-browser", "--host", "0.0.0.0")
     sentence = "Error: --host is 0.0.0.0, which others can reach: set R3_VIEW_TOKEN"
     assert done.exit_code == 1 and done.stderr.startswith(sentence) and done.stderr.count("\n") == 1
 

@@ -4,11 +4,10 @@ import json
 import re
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
+from tests.commands import r3
 from tests.view.conftest import axe_faults
 from tests.view.story import Story
 
@@ -25,7 +24,7 @@ def two(story, tmp_path_factory):
 
 def test_the_report_of_two_runs(page, two, tmp_path):
     out = tmp_path / "made" / "report.html"
-    done = CliRunner().invoke(main, ["report", *map(str, two), "--out", str(out)])
+    done = r3("report", *map(str, two), "--out", str(out))
     assert done.exit_code == 0, done.stderr
     assert done.stdout == f"{out}\n" and out.stat().st_size < 3_000_000
     page.goto(out.as_uri())
@@ -47,6 +46,6 @@ def test_mistakes_are_one_sentence(two, tmp_path, monkeypatch):
         ([str(two[0]), "--out", str(out)], f"--out {out} exists; choose another file, or add --overwrite"),
         ([str(tmp_path / "none"), "--out", "x.html"], f"{tmp_path / 'none'} does not exist; name run directories"),
     ):
-        done = CliRunner().invoke(main, ["report", *arguments])
+        done = r3("report", *arguments)
         assert done.exit_code == 1 and done.stderr.startswith(f"Error: {sentence}"), done.stderr
     assert out.read_text() == "mine"

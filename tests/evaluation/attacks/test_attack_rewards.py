@@ -1,14 +1,11 @@
 """`r3 attack-rewards`: a sound file, and one whose references accept too much."""
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
+from tests.commands import command
 from tests.problems.files import write_jsonl
 
-
-def run(*arguments):
-    return CliRunner().invoke(main, ["attack-rewards", *map(str, arguments)])
+run = command("attack-rewards")
 
 
 SOUND = "Compute $17 \\cdot 3 + 1$."

@@ -4,18 +4,15 @@ import json
 import os
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
+from tests.commands import command
 
 from .samples import make_rollout
 
-
-def r3_history(*arguments):
-    return CliRunner().invoke(main, ["history", *map(str, arguments)], catch_exceptions=False)
+r3_history = command("history")
 
 
 def as_json(*arguments):

@@ -9,9 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import HistoryError, InvalidValue
 from r3_openrlhf.method.history import HistoryStore
@@ -20,6 +18,7 @@ from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
 from r3_openrlhf.runs import checkpoint_record
+from tests.commands import r3
 
 from .samples import make_rollout
 
@@ -56,7 +55,7 @@ def sound(tmp_path_factory):
 
 def said(*arguments):
     """Of a command that must not end in a traceback."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    result = r3(str(argument) for argument in arguments)
     assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exc_info)
     if result.exit_code:
         assert "Traceback" not in result.output and "unexpected" not in result.output
@@ -257,5 +256,5 @@ def test_a_checkpoint_without_a_record_compares_the_step(run_with_checkpoints):
 def test_a_damaged_record_is_a_finding(run_with_checkpoints):
     run, _ = run_with_checkpoints
     (folder_of(run, 10) / "r3.json").write_text("{")
-    result = CliRunner().invoke(main, ["history", "verify", str(run)])
+    result = r3("history", "verify", str(run))
     assert result.exit_code == 1 and "r3.json is damaged" in result.output and "Traceback" not in result.output

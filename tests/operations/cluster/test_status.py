@@ -7,9 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.operations.cluster import submissions
@@ -17,6 +15,7 @@ from r3_openrlhf.operations.cluster.status import find_runs, status_of, status_p
 from r3_openrlhf.operations.cluster.submissions import runs_of
 from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory
+from tests.commands import r3
 
 
 def test_the_numbers_of_a_line_are_those_of_the_files(run):
@@ -50,10 +49,10 @@ def test_a_long_path_and_a_long_reason_stay_in_the_line_of_their_run_where_no_te
     run.cluster.mkdir()
     why = "a reason of many words " * 20
     (run.cluster / "state.json").write_text(json.dumps(ENDED | {"why": why}))
-    heads, *lines = CliRunner().invoke(main, ["status", str(run.path)]).stdout.splitlines()
+    heads, *lines = r3("status", str(run.path)).stdout.splitlines()
     (line,) = (dict(zip(heads.split("\t"), line.split("\t"), strict=True)) for line in lines)
     assert (line["run"], line["job"], line["state"], line["last"]) == (str(run.path), "7", "failed", why.strip())
-    (line,) = CliRunner().invoke(main, ["status", "--json", str(run.path)]).stdout.splitlines()
+    (line,) = r3("status", "--json", str(run.path)).stdout.splitlines()
     found = json.loads(line)
     assert (found["run"], found["last"], found["reward"]) == (str(run.path), why, None)
     page = status_page([status_of(run.path)], width=80).splitlines()
@@ -76,7 +75,7 @@ def test_a_run_at_work_has_a_time_to_go_and_fits_80_columns(run):
 
 def test_a_start_that_fails_says_why_until_the_next_start(run):
     sentence = "model.path is '/nowhere', which does not exist. Use a directory"
-    failed = CliRunner().invoke(main, ["train", "experiment=cpu_smoke", f"run_dir={run.path}", "model.path=/nowhere"])
+    failed = r3("train", "experiment=cpu_smoke", f"run_dir={run.path}", "model.path=/nowhere")
     assert failed.exit_code == 1 and sentence in failed.stderr
     seen = status_of(run.path)
     assert seen.state == "failed" and seen.last.startswith(sentence)
@@ -139,7 +138,7 @@ HOSTILE = {
 def test_a_foreign_record_of_jobs_is_a_sentence(run, name, text):
     run.cluster.mkdir()
     (run.cluster / name).write_text(text + "\n")
-    result = CliRunner().invoke(main, ["status", str(run.path)])
+    result = r3("status", str(run.path))
     assert result.exit_code == 1 and name in result.output and "is damaged" in result.output, result.output
 
 

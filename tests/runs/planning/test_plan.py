@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from transformers import AutoConfig
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.planning.forecast import make_plan, num_problems_of
@@ -17,6 +15,7 @@ from r3_openrlhf.runs.planning.formulas import SLOW
 from r3_openrlhf.runs.planning.hardware import GPUS, GiB
 from r3_openrlhf.runs.planning.shapes import shape_of
 from r3_openrlhf.runs.planning.verdict import check_split, fits, missing_kv_cache, remedies, start_check
+from tests.commands import r3
 from tests.test_boundaries import ENGINES, loaded_by
 
 SMALL = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
@@ -255,31 +254,29 @@ def test_the_runs_of_one_gpu_fit_on_24_48_and_80_gb(name, gpu):
 
 def test_the_command(tmp_path):
     command = ["plan", "experiment=r3_1p5b_deepscaler_8gpu", f"run_dir={tmp_path}"]
-    table = CliRunner().invoke(main, command)
+    table = r3(*command)
     assert table.exit_code == 0 and "Fits." in table.output and "KV cache" in table.output
     assert "Warning" not in table.output
-    short = CliRunner().invoke(main, [*command, "history.max_bytes=2000000000"])
+    short = r3(*command, "history.max_bytes=2000000000")
     said = " ".join(short.output.split())
     assert re.search("Fits. Warning: history.max_bytes is 2,000,000,000: .* use [0-9,]+ or more", said)
-    assert json.loads(CliRunner().invoke(main, [*command, "history.max_bytes=2000000000", "--json"]).output)[
-        "warnings"
-    ]
-    found = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
+    assert json.loads(r3(*command, "history.max_bytes=2000000000", "--json").output)["warnings"]
+    found = json.loads(r3(*command, "--json").output)
     assert found["step_s"] == pytest.approx(sum(p["seconds"] for p in found["phases"]))
     assert f"{found['step_s']:,.0f} to {found['slow_step_s']:,.0f} s" in table.output
     assert all(p["peak"] == sum(p["parts"].values()) for p in found["phases"])
     assert list(tmp_path.iterdir()) == []
-    at_seven = json.loads(CliRunner().invoke(main, [*command, "--json", "mean_tokens=7000"]).output)
+    at_seven = json.loads(r3(*command, "--json", "mean_tokens=7000").output)
     assert at_seven["mean_tokens"] == 7000 and at_seven["step_s"] > found["step_s"]
     seven = ["plan", "experiment=r3_7b_deepscaler_multinode", "nodes=1", "gpu=a100-40gb", f"run_dir={tmp_path}"]
-    small_gpu = CliRunner().invoke(main, seven)
+    small_gpu = r3(*seven)
     assert small_gpu.exit_code == 1 and "These would make it fit: " in small_gpu.output
 
 
 def test_the_plan_in_the_page_of_the_first_run_is_what_the_command_prints():
     page = (Path(__file__).parents[3] / "docs" / "install.md").read_text(encoding="utf-8")
     ((command, text),) = re.findall(r"<!-- r3 (plan [^\n]*) -->\n```text\n(.*?)\n```", page, re.DOTALL)
-    printed = CliRunner().invoke(main, command.split()).output
+    printed = r3(*command.split()).output
     assert [line.rstrip() for line in printed.splitlines()] == text.splitlines(), command
 
 
@@ -288,11 +285,11 @@ def test_other_architectures_and_one_that_nobody_knows(tmp_path):
     command = ["plan", "experiment=r3_1p5b_deepscaler_8gpu", f"model.path={tmp_path}"]
     sizes = {"hidden_size": 2048, "num_hidden_layers": 8, "vocab_size": 151936}
     AutoConfig.for_model("qwen3_5_text", **sizes).save_pretrained(tmp_path)
-    said = " ".join(CliRunner().invoke(main, command).output.split())
+    said = " ".join(r3(*command).output.split())
     assert "Fits." in said and "layers (linear_attention) that carry a state" in said
     (tmp_path / "config.json").write_text('{"model_type": "of_2031"}')
     shape_of.cache_clear()
-    found = CliRunner().invoke(main, command)
+    found = r3(*command)
     assert found.exit_code == 0 and found.output.startswith("Nothing is planned: model.path is ")
     assert "of_2031" in found.output and found.output.count("\n") == 1
 
@@ -303,7 +300,7 @@ MISTAKES = Path(__file__).with_name("mistakes.jsonl").read_text().splitlines()
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_sentences(mistake):
     settings, words = json.loads(mistake).values()
-    result = CliRunner().invoke(main, ["plan", *settings])
+    result = r3("plan", *settings)
     assert result.exit_code == 1
     assert re.search(words, " ".join(result.output.split()))
 
