@@ -249,6 +249,7 @@ def as_run(evidence: Evidence) -> Run:
         metrics=metrics,
         training_problems=evidence.problems,
         code_state=evidence.commit,
+        commits={},
     )
 
 

@@ -17,7 +17,13 @@ from r3_openrlhf.comparison.intervals import (
     estimate,
     paired_difference,
 )
-from r3_openrlhf.comparison.runs import SAME_IN_EVALUATIONS, Run, check_comparable, settings_that_differ
+from r3_openrlhf.comparison.runs import (
+    SAME_IN_EVALUATIONS,
+    Run,
+    check_comparable,
+    settings_that_differ,
+    values_that_differ,
+)
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.runs.report import mean
@@ -251,4 +257,8 @@ def _notes(runs: Sequence[Run], *, end: float) -> list[str]:
         )
     if len(states := {run.code_state for run in runs}) > 1:
         notes.append(f"The runs were made by {len(states)} different states of the code (code_state.txt).")
+    commits = values_that_differ({str(run.path): run.commits for run in runs})
+    for name, of in commits.items():
+        shown = ", ".join(f"{commit or 'unknown'} in {path}" for path, commit in of.items())
+        notes.append(f"The runs had different commits of the {name}: {shown}.")
     return notes

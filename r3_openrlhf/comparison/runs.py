@@ -14,7 +14,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import flatten
 from r3_openrlhf.method.errors import R3Error, without_secrets
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.files import read_text
+from r3_openrlhf.runs.files import read_json, read_text
 
 EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name are compared
 # What an accuracy depends on other than the training: it must be equal in all runs.
@@ -39,6 +39,7 @@ class Run:
     metrics: list[dict[str, Any]]  # by step
     training_problems: str | None  # a hash; None: the run directory has no data/problems.jsonl
     code_state: str | None
+    commits: dict[str, str]  # of data sets and the model of the hub, as they were resolved
 
     @property
     def by_tokens(self) -> Curve:
@@ -116,7 +117,17 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
         metrics=metrics,
         training_problems=hash_of_lines(directory.data) if directory.data.is_file() else None,
         code_state=read_text(code_state) if code_state.is_file() else None,
+        commits=_commits_of(directory, config.model.path),
     )
+
+
+def _commits_of(directory: RunDirectory, model: str) -> dict[str, str]:
+    kept = [file.with_suffix(".commits.json") for file in (directory.data, directory.held_out)]
+    found = {
+        f"data set {name}": commit for file in kept if file.is_file() for name, commit in read_json(file, dict).items()
+    }
+    known = directory.model_commit.is_file()
+    return found | ({f"model {model}": read_text(directory.model_commit).strip()} if known else {})
 
 
 def settings_of(config: R3Config) -> dict[str, Any]:
@@ -200,9 +211,14 @@ def _check_data(runs: Sequence[Run], *, seeds_differ: bool) -> None:
 def settings_that_differ(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """{key: {arm: value}} of every key in which arms differ, their seeds and directories apart."""
     arms = {run.arm: run.settings for run in sorted(runs, key=lambda run: run.arm)}
-    keys = sorted({key for settings in arms.values() for key in settings} - set(MAY_DIFFER_WITHIN_ARM))
-    values = {key: {arm: settings.get(key) for arm, settings in arms.items()} for key in keys}
-    return {key: of_arms for key, of_arms in values.items() if len(set(map(repr, of_arms.values()))) > 1}
+    return {key: of for key, of in values_that_differ(arms).items() if key not in MAY_DIFFER_WITHIN_ARM}
+
+
+def values_that_differ(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """{name: {key: value}} -> {key: {name: value}} of the keys whose values are not all the same."""
+    keys = sorted({key for one in settings.values() for key in one})
+    values = {key: {name: one.get(key) for name, one in settings.items()} for key in keys}
+    return {key: of for key, of in values.items() if len(set(map(repr, of.values()))) > 1}
 
 
 def _must_be_same(run: Run, *, without_seed: bool) -> dict[str, Any]:

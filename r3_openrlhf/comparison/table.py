@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from r3_openrlhf.comparison.arms import QUANTITIES, TARGET_SHARES, ArmResult, Comparison
+from r3_openrlhf.comparison.evaluations import EvaluationComparison
 from r3_openrlhf.comparison.intervals import (
     CONFIDENCE,
     LEAST,
@@ -24,6 +25,28 @@ def comparison_table(comparison: Comparison) -> str:
     notes = ["", *(f"* {note}" for note in comparison.notes)] if comparison.notes else []
     first = [*_markdown(head, *rows[:FIRST]), "", *reading(comparison), *notes]
     return "\n".join([*first, "", "All other quantities:", "", *_markdown(head, *rows[FIRST:])]) + "\n"
+
+
+def evaluations_table(comparison: EvaluationComparison) -> str:
+    """Format a column per evaluation, for each benchmark Pass@1 and the difference; then what differs in them."""
+    reference, names = comparison.reference, list(comparison.paths)
+    rows = [["", *(f"{name} (reference)" if name == reference else name for name in names)]]
+    for benchmark, rates in comparison.pass_at_1.items():
+        shares = [rates[name] for name in names]
+        differences = comparison.differences[benchmark]
+        rows.append([f"{benchmark}: Pass@1", *(_share(one["value"], one["low"], one["high"]) for one in shares)])
+        less = f"{NOTHING} less {reference}'s, paired by problem"
+        rows.append([less, *(_estimate(differences.get(name), "+.3f", num_runs=None) for name in names)])
+    said = "Pass@1 with the 95% bootstrap interval over problems; differences with Student's, over problems graded in both."
+    notes = [
+        f"* {key} is {', '.join(f'{value} in {name}' for name, value in of.items())}."
+        for key, of in comparison.settings.items()
+    ]
+    return "\n".join([*_markdown(*rows), "", said, *([""] * bool(notes)), *notes]) + "\n"
+
+
+def _share(value: float | None, low: float | None, high: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")
 
 
 def table_rows(comparison: Comparison) -> list[list[str]]:

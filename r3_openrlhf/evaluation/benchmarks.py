@@ -3,6 +3,7 @@
 Uids are hashes of the problem text: evaluations from the hub and files name the same ones.
 """
 
+import hashlib
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -49,6 +50,12 @@ class ProblemSet:
     labels: list[Label]
     num_duplicates: int
     num_unusable: int
+
+    @property
+    def answers_sha256(self) -> str:
+        """Hash of the references and graders of all problems, the same in any order."""
+        lines = sorted(f"{label.uid} {label.task} {label.references}" for label in self.labels)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def load_problem_set(

@@ -7,7 +7,7 @@ from dataclasses import fields
 import click
 
 from r3_openrlhf.config import BenchmarkConfig
-from r3_openrlhf.method.errors import ConfigError, R3Error, quoted
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import nearest
 
 DEFAULTS = BenchmarkConfig()
@@ -83,8 +83,6 @@ def evaluate(
         options = BenchmarkConfig(**{field.name: values.pop(field.name) for field in fields(BenchmarkConfig)})
         request = Request(benchmarks=benchmarks, overrides=settings, options=options, **values)
         results, directory = run_evaluation(request)
-    except R3Error as error:
-        raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         click.echo("Stopped. Finished problems are kept; the same command continues with the others.", err=True)
         sys.exit(130)

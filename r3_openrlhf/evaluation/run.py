@@ -17,7 +17,7 @@ from r3_openrlhf.evaluation.model_source import PROMPT_KEYS, ModelSource, find_m
 from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark
 from r3_openrlhf.evaluation.sample_file import EvaluationDirectory, SampleFile, cut
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample
-from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
+from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted, without_secrets
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompt_checks import near
 from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
@@ -119,6 +119,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
             summaries[each.name] = {
                 "source": each.source,
                 "hard_of": request.hard_of,
+                "answers_sha256": each.answers_sha256,
                 "num_trained_on": trained_on.get(each.name),
                 "num_duplicates": each.num_duplicates,
                 "num_unusable": each.num_unusable,
@@ -133,6 +134,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
         results = {
             "model": {"name": source.name, "path": source.path, "weights": settings["weights"]},
             "settings": settings,
+            "grader": without_secrets(" ".join([*config.reward.all_functions, *config.reward.urls])) or "built-in",
             "versions": versions_of(PACKAGES),
             "benchmarks": summaries,
             "mean": mean_over_benchmarks(summaries, options.n_samples),

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+from r3_openrlhf.comparison.evaluations import Results
 from r3_openrlhf.comparison.intervals import SeedEstimate, paired_difference
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
@@ -32,42 +33,6 @@ class _Line(msgspec.Struct):
     benchmark: str
     uid: str
     responses: list[Response]
-
-
-class Estimate(TypedDict):
-    """A number between the ends of its interval; None: there is none."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-
-class BenchmarkResults(TypedDict):
-    """The results of a benchmark on a page. Keys of pass_at_k and majority_at_k: k as text."""
-
-    num_problems: int
-    num_ungraded: int
-    pass_at_1: Estimate
-    pass_at_k: dict[str, Estimate]
-    majority_at_k: dict[str, Estimate]
-    response_tokens_mean: Estimate
-    truncated_rate: Estimate
-
-
-class Settings(TypedDict):
-    """Settings of the sampling."""
-
-    n_samples: int
-    temperature: float
-    max_new_tokens: int
-
-
-class Results(TypedDict):
-    """results.json, as far as a page shows it."""
-
-    model: dict[str, str]
-    settings: Settings
-    benchmarks: dict[str, BenchmarkResults]
 
 
 @dataclass(frozen=True, slots=True)

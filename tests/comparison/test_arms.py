@@ -161,6 +161,8 @@ def test_what_a_reader_must_know(tmp_path, runs):
     evaluations = [evaluation_of(0, 0.1, num_ungraded=3), evaluation_of(4, 0.3, num_ungraded=2)]
     path = write_run(tmp_path / "odd", arm="dapo", seed=9, evaluations=evaluations, problems=None, finished=False)
     (path / "code_state.txt").write_text("other code")
+    (path / "model_commit.txt").write_text("abc\n")
+    (path / "data" / "problems.commits.json").write_text('{"org/set": "def"}')
     notes = "\n".join(compare([*runs, read_run(path, unfinished=True)]).notes)
     for note in (
         "do not have the same seeds",
@@ -169,6 +171,8 @@ def test_what_a_reader_must_know(tmp_path, runs):
         "could not be graded, all runs together: 5.",
         f"Without data/problems.jsonl, so that only their settings say which problems they were trained on: {path}.",
         "made by 2 different states of the code",
+        f"different commits of the model tiny: abc in {path}, unknown in ",
+        f"different commits of the data set org/set: def in {path}, unknown in ",
     ):
         assert note in notes
 

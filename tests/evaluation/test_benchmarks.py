@@ -65,24 +65,18 @@ def test_the_hubs_columns_are_read(name, tmp_path, monkeypatch):
     assert found.source == benchmark.hub
 
 
-def test_the_sets_of_hub_and_files_name_the_same_problems(tmp_path, monkeypatch):
-    (tmp_path / "math-ai" / "minervamath").mkdir(parents=True)
-    (tmp_path / "math-ai" / "minervamath" / "test.jsonl").write_text('{"question": "What?", "answer": "1"}\n')
+def test_the_hub_a_file_and_a_folder_as_the_hub_leaves_it_have_the_same_problems(tmp_path, monkeypatch):
+    cache = tmp_path / "cache" / "datasets--math-ai--minervamath" / "snapshots" / "0a1b"
+    for copy in (tmp_path / "math-ai" / "minervamath", cache / "data"):
+        copy.mkdir(parents=True)
+        (copy / "test.jsonl").write_text('{"question": "What?", "answer": "1"}\n')
     (tmp_path / "minerva.jsonl").write_text('{"id": "minerva-0", "problem": "What?", "answer": "1"}\n')
     monkeypatch.chdir(tmp_path)
-    of_hub, of_files = (
-        load_problem_set("minerva", ANYTHING, **options) for options in ({}, {"data_dir": str(tmp_path)})
-    )
-    assert of_hub.labels == of_files.labels
-
-
-def test_a_folder_is_taken_as_the_hub_leaves_it(tmp_path):
-    copy = tmp_path / "datasets--math-ai--minervamath" / "snapshots" / "0a1b" / "data"
-    copy.mkdir(parents=True)
-    (copy / "test-00000-of-00001.jsonl").write_text('{"question": "What?", "answer": "1"}\n')
-    named = load_problem_set("minerva", ANYTHING, data_dir=str(tmp_path))
-    free = load_problem_set(str(copy.parent), DataConfig(path="-"))
-    assert [label.references for each in (named, free) for label in each.labels] == [["1"], ["1"]]
+    places = [{}, {"data_dir": str(tmp_path)}, {"data_dir": str(tmp_path / "cache")}]
+    named = [load_problem_set("minerva", ANYTHING, **place) for place in places]
+    free = load_problem_set(str(cache), DataConfig(path="-"))
+    assert [one.labels for one in (*named, free)] == [named[0].labels] * 4
+    assert len({one.answers_sha256 for one in (*named, free)}) == len(named[0].labels) == 1
     with pytest.raises(DataError, match="no aime24.jsonl, and no folder aime_2024"):
         load_problem_set("aime24", ANYTHING, data_dir=str(tmp_path))
 

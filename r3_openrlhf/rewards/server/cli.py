@@ -9,7 +9,6 @@ import click
 
 from r3_openrlhf.config import CodeConfig, RewardConfig
 from r3_openrlhf.config.access import new_token, read_token
-from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.rewards.server.settings import ServerSettings
 
 _REWARD = RewardConfig()
@@ -65,12 +64,9 @@ def serve_rewards(languages: tuple[str, ...], length_reward: bool, token_file: s
     """
     values["languages"] = {word: path for word, _, path in (pair.partition("=") for pair in languages)}
     values["length_reward_max_tokens"] = values["length_reward_max_tokens"] if length_reward else None
-    try:
-        values["code"] = CodeConfig(**_taken(CodeConfig, values))
-        values["reward"] = RewardConfig(**_taken(RewardConfig, values))
-        run(ServerSettings(token=read_token(token_file, "R3_REWARD_TOKEN"), **values))
-    except R3Error as error:
-        raise click.ClickException(str(error)) from error
+    values["code"] = CodeConfig(**_taken(CodeConfig, values))
+    values["reward"] = RewardConfig(**_taken(RewardConfig, values))
+    run(ServerSettings(token=read_token(token_file, "R3_REWARD_TOKEN"), **values))
 
 
 def _taken(kind: type, values: dict[str, Any]) -> dict[str, Any]:
