@@ -68,10 +68,11 @@ def test_the_uid_is_the_problem_s_not_the_template_s_and_max_samples_takes_the_f
     assert [label.problem for _, label in read(few)] == [row["problem"] for row in ROWS[:3]]
 
 
-def test_a_hub_that_cannot_be_reached(monkeypatch):
+def test_a_hub_that_cannot_be_reached_and_that_the_check_does_not_ask(monkeypatch):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    check_source(DataConfig(path="nobody/nothing"))
     with pytest.raises(DataError, match="data.path nobody/nothing cannot be loaded: .*nobody/nothing"):
         load_problems(DataConfig(path="nobody/nothing"))
 
@@ -155,7 +156,7 @@ def test_numbers_reach_the_grader_as_they_are_written(tmp_path):
     assert references_of(tmp_path / "columns.json") == [[LONG], ["0.5"]]
 
 
-def test_numbers_in_a_directory_of_files_are_kept_too(tmp_path):
+def test_numbers_in_a_directory_of_files_and_decimals_of_a_table_are_kept_too(tmp_path):
     (tmp_path / "set").mkdir()
     numbers_file(tmp_path / "set" / "train.jsonl")
     assert references_of(tmp_path / "set") == [[number] for number in NUMBERS]
@@ -163,9 +164,6 @@ def test_numbers_in_a_directory_of_files_are_kept_too(tmp_path):
     (tmp_path / "table").mkdir()
     (tmp_path / "table" / "train.csv").write_text(f"problem,answer\np,{LONG}\nq,0.50\nr,007\ns,None\n")
     assert references_of(tmp_path / "table") == [[LONG], ["0.50"], ["007"], ["None"]]
-
-
-def test_decimals_of_a_parquet_file_are_written_out(tmp_path):
     answer = pyarrow.array([decimal.Decimal("1E+22")], pyarrow.decimal128(38, 0))
     pyarrow.parquet.write_table(pyarrow.table({"problem": ["p"], "answer": answer}), tmp_path / "d.parquet")
     assert references_of(tmp_path / "d.parquet") == [["10000000000000000000000"]]
@@ -284,11 +282,6 @@ def test_a_data_set_that_is_not_graded_is_refused(task):
     with pytest.raises(R3Error, match="'puzzle24', which is not graded: its scorer does not check which numbers"):
         check_source(data)
     check_source(DataConfig(path="reasoning_gym:puzzle24", task="exact", reasoning_gym={"size": 2}))
-
-
-def test_a_hub_name_is_not_looked_up_by_the_check(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    check_source(DataConfig(path="agentica-org/DeepScaleR-Preview-Dataset"))
 
 
 # ── reasoning-gym ──

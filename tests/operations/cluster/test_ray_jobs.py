@@ -10,13 +10,12 @@ from pathlib import Path
 import jsonschema
 import kubernetes_validate
 import pytest
-from click.testing import CliRunner
 from omegaconf import OmegaConf
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.machine import ray_start
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.operations.cluster.ray_on_nodes import node_address
+from tests.commands import r3
 from tests.operations.cluster.conftest import BIN, REPOSITORY, kill, steps_of
 from tests.processes import until
 
@@ -137,7 +136,7 @@ def validate(job):
 
 def manifest(*arguments):
     command = ["submit", "ray", "experiment=r3_7b_deepscaler_multinode", "--manifest", *arguments]
-    return CliRunner().invoke(main, command)
+    return r3(*command)
 
 
 def test_a_manifest_has_a_worker_pod_per_node():
@@ -173,5 +172,5 @@ def test_what_a_manifest_needs():
     assert "--manifest needs --image and --claim and --mount too" in manifest("run_dir=/runs/x").stderr
     result = manifest("run_dir=/elsewhere/x", "--image=I", "--claim=runs", "--mount=/runs")
     assert "run_dir /elsewhere/x is not below --mount /runs" in result.stderr
-    result = CliRunner().invoke(main, ["submit", "ray", "experiment=cpu_smoke"])
+    result = r3("submit", "ray", "experiment=cpu_smoke")
     assert "no Ray dashboard is given" in result.stderr

@@ -5,11 +5,10 @@ import re
 import subprocess
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.operations.cluster import ray_on_nodes
 from r3_openrlhf.operations.cluster.slurm import forwarded
+from tests.commands import r3
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +19,7 @@ def no_site(monkeypatch, tmp_path):
 
 def dry_run(tmp_path, *arguments):
     command = ["submit", "slurm", "experiment=cpu_smoke", f"run_dir={tmp_path}/run", *arguments, "--dry-run"]
-    return CliRunner().invoke(main, command)
+    return r3(*command)
 
 
 def header(text):
@@ -46,7 +45,7 @@ def test_options_are_lines_of_the_script_that_is_written_and_printed(tmp_path):
 
 def test_gpus_are_asked_for_where_the_experiment_needs_them(tmp_path):
     command = ["submit", "slurm", "experiment=r3_7b_deepscaler_multinode", f"run_dir={tmp_path}/run", "--dry-run"]
-    text = CliRunner().invoke(main, command).stdout
+    text = r3(*command).stdout
     assert (header(text)["nodes"], header(text)["gpus-per-node"]) == ("4", "8")
     assert "--gpus 8 --device cuda" in text
     assert "gpus-per-node" not in header(dry_run(tmp_path).stdout)
@@ -108,7 +107,7 @@ def test_no_secret_is_written(tmp_path):
     assert script.stat().st_mode & 0o777 == 0o600 and script.read_text().count("hunter2") == 1
     command = ["submit", "ray", "experiment=cpu_smoke", "run_dir=/runs/x", "reward.urls=[http://me:hunter2@host:5000]"]
     for more in (["--dry-run"], ["--manifest", "--image=i", "--claim=c", "--mount=/runs"]):
-        result = CliRunner().invoke(main, [*command, *more])
+        result = r3(*command, *more)
         assert result.exit_code == 0 and "hunter2" not in result.output and "http://host:5000" in result.stdout
 
 
@@ -156,7 +155,7 @@ def test_no_value_is_another_option_or_a_command(tmp_path, option, monkeypatch):
 def test_a_run_directory_has_no_control_characters(tmp_path, run_dir):
     for command in (["slurm", "--dry-run"], ["ray", "--dry-run"]):
         settings = ["experiment=cpu_smoke", f"run_dir={tmp_path}/{run_dir}"]
-        result = CliRunner().invoke(main, ["submit", *command, *settings])
+        result = r3("submit", *command, *settings)
         assert result.exit_code == 1 and result.stdout == "" and "Traceback" not in result.stderr, result.stderr
         assert len(result.stderr.splitlines()) == 1 and not list(tmp_path.iterdir())
 

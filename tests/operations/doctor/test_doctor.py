@@ -11,9 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from r3_openrlhf.cli import main
 from r3_openrlhf.machine.flash_attention import SLOWER
 from r3_openrlhf.machine.gpus import Gpu, Holder
 from r3_openrlhf.operations.doctor import checks
@@ -28,6 +26,7 @@ from r3_openrlhf.operations.doctor.checks import (
     pins,
     wanted,
 )
+from tests.commands import r3
 from tests.tables import tables_beside
 
 REPOSITORY = Path(__file__).parents[3]
@@ -282,7 +281,7 @@ def test_the_cpu_build_of_torch_where_gpus_are_wanted(tmp_path):
 
     if torch.version.cuda:
         pytest.skip("this torch is a CUDA build")
-    result = CliRunner().invoke(main, ["doctor", "experiment=r3_1p5b_deepscaler_8gpu", f"run_dir={tmp_path}"])
+    result = r3("doctor", "experiment=r3_1p5b_deepscaler_8gpu", f"run_dir={tmp_path}")
     assert result.exit_code == 1 and "r3 doctor: the GPU stack" in result.stdout
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in result.stdout.splitlines() if "│" in row]
     text = {}  # of each line, folded back

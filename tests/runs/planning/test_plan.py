@@ -135,6 +135,13 @@ def test_what_each_setting_is_for():
     assert phase(base, "update").parts["last layer's gradient"] == 0
     stock = planned(load_config("grpo_1p5b_deepscaler_8gpu", []))
     assert "history, at most" not in stock.disk
+    bonus = phase(
+        planned(small("openrlhf.actor.entropy_coef=0.001")), "update"
+    ).parts  # one more gradient of the logits
+    assert bonus["logits"] - phase(base, "update").parts["logits"] == 4 * 16_384 * 151_936
+    without = planned(small("held_out.path=null")).disk["models"]
+    assert without == (3 + 1) * 2 * SMALL.params  # else the best copy stays beside the newest
+    assert base.disk["models"] - without == 2 * SMALL.params
 
 
 @pytest.mark.parametrize(
@@ -185,12 +192,6 @@ def test_no_remedy_splits_what_vllm_cannot_split():
     assert split in remedies(config, SEVEN, gpu) and split not in remedies(config, wide, gpu) != []
 
 
-def test_the_best_copy_stays_beside_the_newest():
-    without = planned(small("held_out.path=null")).disk["models"]
-    assert without == (3 + 1) * 2 * SMALL.params
-    assert planned(small()).disk["models"] - without == 2 * SMALL.params
-
-
 def test_a_filter_samples_more_and_an_epoch_has_fewer_steps():
     """45% of the groups are dropped: 2,048 rows are trained, 2,048 / 0.55 = 3,724 sampled, and 40,315 problems give 22,174 groups,
     174 batches an epoch."""
@@ -208,12 +209,6 @@ def test_a_run_ends_with_its_budget_of_tokens():
     settings = ("reflection.enabled=false", f"train.max_generated_tokens={int(10.5 * 2048 * 4096)}")
     assert planned(small(*settings)).steps == 11
     assert planned(small(*settings, "train.max_steps=7")).steps == 7
-
-
-def test_an_entropy_bonus_keeps_one_gradient_of_the_logits_more():
-    plans = planned(small()), planned(small("openrlhf.actor.entropy_coef=0.001"))
-    base, bonus = (phase(plan, "update").parts for plan in plans)
-    assert bonus["logits"] - base["logits"] == 4 * 16_384 * 151_936
 
 
 def test_half_of_every_rate_is_at_most_twice_the_time():
