@@ -22,7 +22,6 @@ from r3_openrlhf.rewards.answers.spelling import unify
 from r3_openrlhf.rewards.answers.units import unit_of
 
 MAX_FORMULAS = 60  # of a problem; the first ones
-MIN_SIZE = 3  # smaller formulas of a problem (x, 12, -3) are common as answers, or parts of them
 MIN_COPIED_SIZE = 2  # of one that is the whole answer
 MIN_SHARE_OF_THE_TASK = 0.5  # of an answer's signs: with less it is worked out
 MAX_GROWTH = 1.5  # an answer that is right is seldom half as long again as the reference,
@@ -71,7 +70,6 @@ _POWER = re.compile(r"(\d+)\s*\^\s*\{?\s*(\d+)\s*\}?")
 _ARITHMETIC = re.compile(  # no sign, exponent of ten or fraction's line
     r"[\d)}!%]\s*(?:[-+*(]|\\(?:cdot|times|div|left\s*\()(?![a-zA-Z]))"
 )
-_OPERATION = re.compile(r"\\(?:sqrt|d?binom|log|ln|sin|cos|tan|cot|sec|csc|arc[a-z]+)(?![a-zA-Z])|!|\d\s*\^")
 _ROOT = re.compile(r"\\sqrt\s*\{?\s*(\d{1,9})(?![\d\]])")
 _ROOT_AS_POWER = re.compile(r"\^\s*\{\s*-?\s*(?:\\frac|\d+\s*/|\d*\.\d)")
 _INVERSE = re.compile(r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1\s*\}?")
@@ -253,9 +251,7 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
         or is_copied(said, gold, problem)
         or _leaves_the_arithmetic(said, gold, problem)
         or any(
-            _is_task(formula, gold, problem)
-            and _is_unfinished(said, formula, gold, problem)
-            and same_value(formula.text, gold)
+            _is_unfinished(said, formula, gold, problem) and same_value(formula.text, gold)
             for formula in formulas(problem)
         )
     )
@@ -269,21 +265,11 @@ def _said_by(answer: str) -> str:
     return first if is_literal(first) and not is_literal(last) else last
 
 
-def _is_task(formula: Formula, gold: str, problem: str) -> bool:
-    """Tell whether a formula can be what is to be worked out: large, no part of the reference."""
-    wanted = _formula(gold)
-    part_of_wanted = formula.signs <= wanted.signs and not _SAYS["factor"].search(problem)
-    return (
-        formula.size >= (MIN_COPIED_SIZE if _OPERATION.search(formula.text) else MIN_SIZE)
-        and formula.plain != wanted.plain
-        and not part_of_wanted
-        and not _INEQUALITY.search(formula.text)
-    )
-
-
 def _is_unfinished(said: str, formula: Formula, gold: str, problem: str) -> bool:
     """Tell whether most signs are the task's, or it is much longer or less simple than the reference."""
     own, wanted = _formula(said), _formula(gold)
+    if formula.plain == wanted.plain or formula.signs <= wanted.signs and not _SAYS["factor"].search(problem):
+        return False  # it is the reference, or a part of it
     if formula.signs <= own.signs and formula.size > MIN_SHARE_OF_THE_TASK * own.size:
         return True
     much_longer = own.size > MAX_GROWTH * wanted.size + MAX_MORE_SIGNS

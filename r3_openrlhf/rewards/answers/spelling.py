@@ -80,7 +80,6 @@ _BY: dict[str, Callable[[re.Match], str]] = {
     "lowered": lambda match: f"_{{{_plain(match)}}}",
     "fraction": lambda match: r"\frac{" + _plain(match).replace("/", "}{") + "}",
     "turned": lambda match: f"{'[('[match[1] == ']']}{match[2]}{'])'[match[3] == '[']}",
-    "exact_exponent": lambda match: rf"^{{{match[1]}\frac{{{int(match[2] + match[3])}}}{{{10 ** len(match[3])}}}}}",
     "in_radians": lambda match: _DEGREES.sub(r"\\frac{\1\\pi}{180}", match[0]),
     "without_points": lambda match: match[1].replace(".", ""),
     "base": _base,

@@ -239,10 +239,8 @@ def same(gold: Any, said: Any) -> bool:
         return True
     if isinstance(gold, (Relational, And)) or isinstance(said, (Relational, And)):
         return _same_relation(gold, said)
-    if isinstance(gold, (sympy.Set, sympy.Tuple)) or isinstance(said, (sympy.Set, sympy.Tuple)):
-        return _same_set(gold, said)
-    if isinstance(gold, _MATRICES) and isinstance(said, _MATRICES):
-        return _same_matrix(gold, said)
+    if any(isinstance(node, (sympy.Set, sympy.Tuple, *_MATRICES)) for node in (gold, said)):
+        return _same_parts(gold, said)
     if isinstance(gold, sympy.Symbol) or isinstance(said, sympy.Symbol):
         return _letters(gold) == _letters(said) != ""
     if not isinstance(gold, Expr) or not isinstance(said, Expr):
@@ -326,24 +324,16 @@ def _ratios(a: Expr, b: Expr) -> list:
     return found
 
 
-def _same_set(gold: Any, said: Any) -> bool:
-    """Compare lists that the parser reads; parts.py has compared those that are written with commas."""
+def _same_parts(gold: Any, said: Any) -> bool:
+    """Compare matrices, and lists that the parser reads; parts.py has compared those that are written with commas."""
+    gold, said = (node.doit() if isinstance(node, MatrixExpr) else node for node in (gold, said))
+    if isinstance(gold, MatrixBase) and isinstance(said, MatrixBase):
+        return gold.shape == said.shape and all(map(same, gold.flat(), said.flat()))
     listed = (sympy.FiniteSet, sympy.Tuple)
-    if not isinstance(gold, listed) and not isinstance(said, listed):
-        return False
-    if any(isinstance(node, sympy.Set) and not isinstance(node, listed) for node in (gold, said)):
+    others = [node for node in (gold, said) if not isinstance(node, listed)]
+    if len(others) == 2 or any(isinstance(node, sympy.Set) for node in others):
         return False  # {\\emptyset} is not \\emptyset
     a, b = (node.args if isinstance(node, listed) else (node,) for node in (gold, said))
     if isinstance(gold, sympy.Tuple):
         return len(a) == len(b) and all(map(same, a, b))
     return match(a, b, same)
-
-
-def _same_matrix(gold: Any, said: Any) -> bool:
-    gold, said = (node.doit() if isinstance(node, MatrixExpr) else node for node in (gold, said))
-    return (
-        isinstance(gold, MatrixBase)
-        and isinstance(said, MatrixBase)
-        and gold.shape == said.shape
-        and all(map(same, gold.flat(), said.flat()))
-    )

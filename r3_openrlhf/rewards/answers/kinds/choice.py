@@ -19,7 +19,7 @@ _SENTENCES = re.compile(r"(?<=[.!?])(?<![^a-zA-Z][A-J]\.)\s+|\n(?!\s*(?:or|and|b
 _REASON = re.compile(r"(?<=[\w)])(?:,|:| —| -)? (?:since|because|as|for|while|whereas) .*$")
 _OR = re.compile(r"\bor\b|\boder\b|/|或")
 _IS_REFERENCE = re.compile(
-    r"\(?[A-J]\)?\.?|\(?[A-J](?:\)|[.:])\s+\S.*|\([A-J]\)\s*\S.*|(?:option|choice) [A-J]|\(?[A-J]\)?(?:(?:, ?|,? and )\(?[A-J]\)?)+",
+    r"\(?[A-J]\)?\.?|\(?[A-J](?:\)|[.:])\s+\S.*|\([A-J]\)\s*\S.*|(?i:option|choice) \(?[A-J]\)?|\(?[A-J]\)?(?:(?:, ?|,? and )\(?[A-J]\)?)+",
     re.DOTALL,
 )
 _OPTION = re.compile(
