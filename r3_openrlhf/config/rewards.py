@@ -90,6 +90,11 @@ class RewardConfig:
             self.code.credit = "share"
         if self.urls and len({url.endswith("/get_reward") for url in self.urls}) > 1:
             raise ConfigError("reward.urls has servers of ours and of OpenRLHF (/get_reward); use one kind")
+        if self.urls and self.code.credit:
+            raise ConfigError(
+                f"reward.code.credit is {self.code.credit}, but the servers of reward.urls decide it; leave it out, and "
+                f"give it to them: r3 serve-rewards --code-credit {self.code.credit}"
+            )
         for url in self.urls:
             if not _is_address(url):
                 raise ConfigError(

@@ -39,6 +39,8 @@ def _option(name: str, field: str, text: str, *, of: Any = ServerSettings, type:
 @_option("--code-seconds-per-test", "seconds_per_test", "Programs: CPU seconds of a test.", of=_REWARD.code)
 @_option("--code-seconds", "seconds", "Programs: seconds of all tests.", of=_REWARD.code)
 @_option("--code-memory-mb", "memory_mb", "Programs: MB of a test.", of=_REWARD.code)
+@click.option("--code-credit", "credit", help="Programs: all, share or threshold.  [default: all]")
+@click.option("--code-threshold", "threshold", type=float, help="Programs: share of the tests that is enough.")
 @click.option("--code-url", "url", help="Programs: a SandboxFusion server that runs them.  [default: this machine]")
 @click.option(
     "--code-language",
