@@ -93,7 +93,7 @@ _REWRITES = [
     (needs or [""], _compiled(pattern), _BY[new[3:]] if new.startswith("by ") else new)
     for _, pattern, new, *needs in _TABLE["rules"]
 ]
-_LEAD = _compiled(r"\s*<TEXT>([^{}]*)\}<GAP>(?:[:=]<GAP>)?(?=[-+\d\\$(a-zA-Z])")
+_LEAD = _compiled(r"\s*<TEXT>([^{}]*)\}<GAP>(?:(=)(?!.*=)|[:=])?<GAP>(?=[-+.\d\\$(\[{a-zA-Z])")
 _SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), flags=re.IGNORECASE)
 _HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", flags=re.IGNORECASE)
 _PLAIN = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?|[a-zA-Z]+")
@@ -136,9 +136,14 @@ def unify(answer: str) -> str:
 
 
 def _without_lead(text: str) -> str:
-    r"""Drop words before a value: "\text{Area is }42"; not "\text{at least }42", or several."""
+    r"""Drop words before a value: "\text{Area is }42", "\text{Area} = 42"; not "\text{at least }42", or several."""
     lead = _LEAD.match(text) if "{" in text else None
-    if lead is None or not _SAYS_NOTHING.fullmatch(lead[1].strip(" \\")) or _HEDGE.search(lead[1]):
+    if lead is None:
+        return text
+    said = lead[1].strip(" \\")
+    # in the name of a value, "Area under it = ", such words say nothing of the value, unless they end it
+    hedges = [found for found in _HEDGE.finditer(said) if not lead[2] or found.end() == len(said)]
+    if hedges or not _SAYS_NOTHING.fullmatch(said + (lead[2] or "")):
         return text
     return text if any(map(_LEAD.match, re.split("[,;]", text)[1:])) else text[lead.end() :]
 
