@@ -3,8 +3,6 @@
 Runs in a grading process, which may be killed: math-verify's own time-outs (SIGALRM) are off.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from fractions import Fraction

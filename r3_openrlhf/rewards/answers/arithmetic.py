@@ -3,8 +3,6 @@
 The text is hostile. It is rewritten in the notation of Python, which only parses it (ast); every size is bounded before it is
 computed."""
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

@@ -1,7 +1,5 @@
 """Cheap comparisons of two answers: text, exact numbers, elements. Linear time, no library."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Grader of task "exact": the short answer, letter by letter."""
 
-from __future__ import annotations
-
 import functools
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """The final answer of a response. Every function is linear in the text, which is hostile."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

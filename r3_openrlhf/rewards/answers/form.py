@@ -6,8 +6,6 @@ An answer counts in the form of the reference, or solved: an inequality with a v
 side, an equation that says what a name or a quantity is, a formula not of the problem. With the
 problem's text, what is in it is no answer unless the reference is there too."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`r3_openrlhf.grade`: the grader alone, in the caller's process, without the training stack."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 r"""Marked answers: \boxed{} and <answer></answer>, and if the words around take them back. Every function is linear in the text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Grader of task "math": the final answer of a response, read as its reference's kind."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Numbers in words: "twenty-one", "twelfth", "two thirds", "half a dozen", "minus seven", "三分之二"."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from fractions import Fraction

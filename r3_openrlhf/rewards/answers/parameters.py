@@ -1,7 +1,5 @@
 r"""Letters of any name: integers of a family ("x=\frac{\pi}{6}+k\pi"), constants, exponents."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Two answers of several parts, compared part by part: (1.7321, 2) and (\\sqrt{3}, 2)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Patterns that are kept in tables (.toml), in verbose form and with pieces that have names."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.resources import files

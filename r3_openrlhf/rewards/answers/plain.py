@@ -1,7 +1,5 @@
 """Texts without the commands of LaTeX and marks of type around them, for kinds that are no mathematics."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -1,7 +1,5 @@
 r"""Sets of reals in any notation, as intervals: "4>c>1", "(1,4)", "\mathbb{R}\setminus\{4\}"."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from functools import lru_cache

@@ -4,8 +4,6 @@
 Several scorers pass the answer to eval or to sympy.parse_expr, which runs it. Before any scorer is
 used, those names are replaced inside their modules by parsers that only read."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import types

@@ -1,7 +1,5 @@
 """The grader's reading of a reference, and if it is an answer. Standard library only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 

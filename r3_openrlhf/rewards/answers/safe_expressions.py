@@ -5,8 +5,6 @@ string: sympify, and even Number("12"), which the LaTeX parser calls for every n
 is only parsed (ast), and the few node types that arithmetic needs are translated; sizes are bounded
 before anything is computed."""
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

@@ -5,8 +5,6 @@ Each guard says whether an answer that the scorer may call correct is one at all
 out. Found by `r3 attack-rewards` on every data set (tests/rewards/test_scorer_guards.py).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -3,8 +3,6 @@ braces.
 
 Applied before any comparison, to answer and reference alike. Linear time: the text is hostile."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable

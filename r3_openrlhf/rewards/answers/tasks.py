@@ -1,7 +1,5 @@
 """Graders of the tasks that name a kind, of "words" and "number", and reward functions by import path."""
 
-from __future__ import annotations
-
 import importlib
 from fractions import Fraction
 

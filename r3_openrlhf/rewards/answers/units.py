@@ -1,7 +1,5 @@
 """Units of an answer. A missing unit is forgiven; another is not, unless the amount is equal."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from functools import lru_cache

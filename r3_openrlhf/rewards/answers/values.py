@@ -3,8 +3,6 @@
 Two formulas are equal if their values agree at all points where both have one. Nothing is
 simplified or solved. Numbers have 50 digits; what is beyond 10^(10^12) has no value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The barriers around a program: namespaces, Landlock, seccomp; and which set is too weak."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -4,8 +4,6 @@ written as code.
 Everything here runs in the process of a hostile program: nothing is trusted that comes out of it.
 Standard library only."""
 
-from __future__ import annotations
-
 import atexit
 import base64
 import builtins

@@ -4,8 +4,6 @@ Outputs of programs are hostile: the work is bounded by the size of what is expe
 evaluated, and of the values of a program nothing is made, hashed or counted: marks are compared.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ A program's process writes it. Reading it runs nothing and makes nothing but dat
 not even read it, but compares the marks (compare.py). Standard library only: it is loaded where
 programs run."""
 
-from __future__ import annotations
-
 import builtins
 import collections
 import datetime

@@ -1,7 +1,5 @@
 """The program in a response: its last fenced block. Linear in the text, which is hostile."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 This process holds what is expected, and compares. What is hostile runs elsewhere (run.py,
 remote.py) and sees a test's input alone."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """The languages of programs: a command for each. A user's own is the import path of a Language."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Programs on servers of SandboxFusion's HTTP form (POST /run_code); expected values stay here."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import secrets

@@ -4,8 +4,6 @@ and no result.
 It is a new interpreter, in namespaces where there are some (run.py), with common modules loaded.
 A child reads its task from one of its descriptors. Standard library only."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

@@ -4,8 +4,6 @@ answers, one comparison, and siblings for the tests.
 A new kind is a new file here with a `KIND`. What no kind recognises is mathematics, which
 `mathematics.py` compares as numbers, formulas, sets and lists."""
 
-from __future__ import annotations
-
 import importlib
 import operator
 import pkgutil

@@ -1,7 +1,5 @@
 """Numerals of a base: "1011_2", "(1011)_{two}", "1011 in base 2"; the base may be left out."""
 
-from __future__ import annotations
-
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind

@@ -1,7 +1,5 @@
 r"""Chemical formulas and reactions: "H_2O", "\ce{H2O}", "SO4^{2-}", "2H2 + O2 -> 2H2O"."""
 
-from __future__ import annotations
-
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind

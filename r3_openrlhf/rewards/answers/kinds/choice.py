@@ -1,7 +1,5 @@
 """Letters of options: "(D)", "D. inner wall", "The answer is D", "It is A, not B", "A and C", or an option's text."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

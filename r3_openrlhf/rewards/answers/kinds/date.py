@@ -1,7 +1,5 @@
 """Dates: "2024-03-05", "March 5, 2024", "5.3.2024"; the year may be missing on one side."""
 
-from __future__ import annotations
-
 import datetime
 import re
 

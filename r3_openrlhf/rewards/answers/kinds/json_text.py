@@ -1,7 +1,5 @@
 """JSON: the same content in any order of keys and with any white space."""
 
-from __future__ import annotations
-
 import json
 
 from r3_openrlhf.rewards.answers.kinds import Kind

@@ -1,7 +1,5 @@
 """Answers of labelled parts: "(a) 3; (b) 5", "Part a: 3, part b: 5". Compared label by label."""
 
-from __future__ import annotations
-
 import re
 
 from r3_openrlhf.rewards.answers.kinds import SUBJECT, Kind, subject_left_out

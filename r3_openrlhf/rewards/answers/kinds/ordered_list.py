@@ -1,7 +1,5 @@
 """Lists whose order the problem asks for: "from least to greatest", "respectively", "sort"."""
 
-from __future__ import annotations
-
 import re
 
 from r3_openrlhf.rewards.answers.kinds import DENIES, Kind, subject_left_out

@@ -1,7 +1,5 @@
 """Prose with formulas: "odd $n$", "any integer greater than $e^{90}$". Only its own words are right."""
 
-from __future__ import annotations
-
 import re
 
 from r3_openrlhf.rewards.answers.comparison import number

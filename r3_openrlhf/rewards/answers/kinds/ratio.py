@@ -1,7 +1,5 @@
 """Ratios: "3:2", "3 to 2", "6:4"; a fraction says the same of two."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 r"""Residue classes: "x \equiv 3 \pmod{10}", "x = 10k + 3" for a free integer k, "3 mod 10"."""
 
-from __future__ import annotations
-
 import re
 
 from r3_openrlhf.rewards.answers.arithmetic import exact_value

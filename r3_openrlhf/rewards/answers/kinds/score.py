@@ -1,7 +1,5 @@
 """Scores of a match: "3-1", "3:1", "3 to 1"; sets as "6-4, 6-3"."""
 
-from __future__ import annotations
-
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind

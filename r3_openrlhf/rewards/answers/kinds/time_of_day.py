@@ -1,7 +1,5 @@
 """Times of day, and times of a race: "2:15", "2:15 p.m.", "14:15", "noon"."""
 
-from __future__ import annotations
-
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind

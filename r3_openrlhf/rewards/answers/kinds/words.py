@@ -1,7 +1,5 @@
 r"""Words: "east", "\text{the function is even}", "Evelyn"; articles, case and punctuation aside."""
 
-from __future__ import annotations
-
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind, last_sentence

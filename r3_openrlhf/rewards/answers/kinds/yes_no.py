@@ -1,7 +1,5 @@
 """Yes or no, true or false: "Yes, it is", "The statement is true."."""
 
-from __future__ import annotations
-
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind, last_sentence
