@@ -174,3 +174,23 @@ def test_flops_by_hand():
     for checkpointing, passes in ((False, 3), (True, 4)):
         found = f.update_flops(UNIT, tokens=10, length=6, checkpointing=checkpointing)
         assert found == passes * f.forward_flops(UNIT, tokens=10, length=6)
+
+
+@pytest.mark.stack
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ranks", "stage"), [("tiny", 2, 2), ("tiny", 1, 2)])
+def test_model_states_are_deepspeeds_tensors(name, ranks, stage, tmp_path):
+    """Real ranks of OpenRLHF's strategy after one backward pass: the bytes of their tensors."""
+    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+    from tests.runs.planning import rank_states
+    from tests.stack.ranks import on_ranks
+
+    shape, model = shape_of(name), resolve_model(name)
+    output = tmp_path / "found.json"
+    on_ranks(rank_states.model_states, ranks, model, ranks, stage, output, folder=tmp_path)
+    found = json.loads(output.read_text())
+    zero = f.Zero(ranks, stage)
+    assert found["bucket"] == f.Zero(1, stage).bucket(shape.params)  # whole, however small the model is
+    assert zero.weights(shape.params) == pytest.approx(found["weights"], rel=WITHIN)
+    assert zero.optimizer(shape.params) == pytest.approx(found["optimizer"], rel=WITHIN)
+    assert zero.gradients(shape.params) == pytest.approx(found["gradients"], rel=WITHIN)
