@@ -178,17 +178,7 @@ class EvaluationDirectory:
         if (why := not_ours(self.path, uid=os.geteuid())) is not None:
             raise ConfigError(f"--output {self.path} is not ours alone: {why}; choose another --output")
         if self.settings.is_file():
-            try:
-                before = json.loads(self.settings.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise ConfigError(f"{self.settings} is not JSON: {error}") from error
-            differ = sorted(key for key in settings.keys() | before.keys() if settings.get(key) != before.get(key))
-            if differ:
-                shown = ", ".join(f"{key} ({before.get(key)} there, {settings.get(key)} now)" for key in differ)
-                raise ConfigError(
-                    f"--output {self.path} holds an evaluation with other settings: {shown}; choose another --output, or use "
-                    "the same settings"
-                )
+            self._check_same(settings)
         elif self.path.is_dir() and any(self.path.iterdir()):
             raise ConfigError(f"--output {self.path} holds files but no evaluation; choose another directory")
         try:
@@ -208,3 +198,16 @@ class EvaluationDirectory:
             file = SampleFile(self.samples)
             file.drop_torn_line()
             yield file
+
+    def _check_same(self, settings: dict[str, Any]) -> None:
+        try:
+            before = json.loads(self.settings.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{self.settings} is not JSON: {error}") from error
+        differ = sorted(key for key in settings.keys() | before.keys() if settings.get(key) != before.get(key))
+        if differ:
+            shown = ", ".join(f"{key} ({before.get(key)} there, {settings.get(key)} now)" for key in differ)
+            raise ConfigError(
+                f"--output {self.path} holds an evaluation with other settings: {shown}; choose another --output, or use "
+                "the same settings"
+            )

@@ -50,6 +50,19 @@ class SlurmJob(Site):
     written_by: str = "r3 submit slurm"
 
 
+def check_values(job: SlurmJob) -> None:
+    """Refuse a control character or (for sbatch) a space: another option, or a command. Raises ConfigError."""
+    for name in ("after", *(each.name for each in fields(Site))):
+        value = str(getattr(job, name) or "")
+        if not value.isprintable() or (name not in WITH_SPACES and re.search(r"\s", value)):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is {quoted(value)}; use a value without spaces and control characters"
+            )
+    for option in job.sbatch_options:
+        if not option.isprintable() or not option.startswith("-"):
+            raise ConfigError(f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100")
+
+
 def cores_of(config: R3Config) -> int:
     """Cores of a node."""
     return CORES_PER_GPU * config.cluster.gpus_per_node + CORES_OF_RAY
@@ -86,16 +99,7 @@ def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
 def render(job: SlurmJob, config: R3Config) -> str:
     """Render the job script. Pure but for reading the template. Raises ConfigError for a template
     that does not render, and for a value that sbatch would not take."""
-    # a control character or (for sbatch) a space could be another option, or a command
-    for name in ("after", *(each.name for each in fields(Site))):
-        value = str(getattr(job, name) or "")
-        if not value.isprintable() or (name not in WITH_SPACES and re.search(r"\s", value)):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is {quoted(value)}; use a value without spaces and control characters"
-            )
-    for option in job.sbatch_options:
-        if not option.isprintable() or not option.startswith("-"):
-            raise ConfigError(f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100")
+    check_values(job)
     run_dir = Path(config.run_dir)
     cuda = config.cluster.device == Device.CUDA
     source = Path(job.template).expanduser() if job.template else TEMPLATE

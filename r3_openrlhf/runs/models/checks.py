@@ -143,12 +143,7 @@ def template_findings(
 ) -> list[Finding]:
     """Check the begin and end of a turn. prompt_ids: one final prompt of the run."""
     found = []
-    # where vLLM ends a response (vllm/transformers_utils/config.py: try_get_generation_config)
-    ids = {tokenizer.eos_token_id} - {None}
-    directory = Path(model)
-    generation = directory / "generation_config.json"
-    named = _json(generation if generation.is_file() else directory / "config.json").get("eos_token_id")
-    known = ids | {one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int)}
+    known = end_ids(tokenizer, model)
     for end in {end_of_turn(tokenizer, part) for part in data.parts.values()} - known - {None}:
         ends = ", ".join(repr(tokenizer.convert_ids_to_tokens(one)) for one in sorted(known)) or "none"
         found.append(
@@ -207,6 +202,16 @@ def without_packing(config: R3Config, fault: str | None) -> tuple[R3Config, list
         f"model.path {config.model.path} {fault}, so a packed row would see the one before it: train.packing and train.dynamic_batch "
         "are off, and rows pass one by one, which may take up to twice the time"
     ]
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase, model: str) -> set[int]:
+    """Return the tokens at which vLLM ends a response: the tokenizer's eos, those of generation_config.json
+    or else of config.json (vllm/transformers_utils/config.py: try_get_generation_config)."""
+    ids = {tokenizer.eos_token_id} - {None}
+    directory = Path(model)
+    generation = directory / "generation_config.json"
+    named = _json(generation if generation.is_file() else directory / "config.json").get("eos_token_id")
+    return ids | {one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int)}
 
 
 def _own_ids(tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str]) -> Iterator[Finding]:

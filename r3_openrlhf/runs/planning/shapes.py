@@ -99,13 +99,9 @@ def measured(config: Any) -> ModelShape:
             linears[name.rpartition(".")[2]] += module.in_features + module.out_features
         if isinstance(module, torch.nn.Embedding) and module.weight is not head.weight:
             looked_up += module.weight.numel()
-    used = 0.0  # entries that multiply a token: all, or those of its experts ([experts, out, in])
-    for name, weight in params.items():
-        is_of_experts = ".experts." in name and weight.dim() == 3
-        used += weight.numel() * (config.num_experts_per_tok / len(weight) if is_of_experts else 1.0)
     return ModelShape(
         params=sum(weight.numel() for weight in params.values()),
-        matmul_params=round(used) - looked_up,
+        matmul_params=round(sum(_used(name, weight, config) for name, weight in params.items())) - looked_up,
         tensors=len(params),
         largest=max(weight.numel() for weight in params.values()),
         layers=len(layers),
@@ -123,6 +119,12 @@ def measured(config: Any) -> ModelShape:
         linear_sizes=dict(linears),
         packing_fault=fault,
     )
+
+
+def _used(name: str, weight: Any, config: Any) -> float:
+    """Count the entries that multiply a token: all, or those of its experts ([experts, out, in])."""
+    is_of_experts = ".experts." in name and weight.dim() == 3
+    return weight.numel() * (config.num_experts_per_tok / len(weight) if is_of_experts else 1.0)
 
 
 class _Tape:
