@@ -85,7 +85,10 @@ def load_table(data: DataConfig) -> Table:
                 raise DataError(f"data.path is {data.path}, a pattern that no file fits")
             tables = [_file(file, f"{name}, {file.name}") for file in files]
             columns = dict.fromkeys(column for table in tables for column in table.columns)
-            return Table(list(columns), lambda wanted: itertools.chain(*(table.rows(wanted) for table in tables)))
+            rows = itertools.chain.from_iterable
+            return Table(
+                list(columns), lambda wanted: rows(table.rows(wanted) for table in tables), files=_names(files)
+            )
     except R3Error:
         raise
     except Exception as error:  # loaders raise almost anything
@@ -158,7 +161,17 @@ def _directory(data: DataConfig, path: Path) -> Table:
             refuse_foreign(file)
         found = datasets.load_dataset(str(path), name=data.subset, split=data.split, revision=data.revision)
         table = _table_of(found, name)
-    return replace(table, commit=commit)
+    read = [
+        file
+        for split, files in (builder.config.data_files or {}).items()
+        if str(split) in data.split
+        for file in files
+    ]
+    return replace(table, commit=commit, files=_names(read))
+
+
+def _names(files: Iterable[str | Path]) -> tuple[str, ...]:
+    return tuple(Path(file).name for file in files)
 
 
 def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row]]) -> Table:

@@ -44,7 +44,7 @@ from r3_openrlhf.problems.references import (
     text_of,
     without_float_tails,
 )
-from r3_openrlhf.problems.table import WHOLE, plain_row
+from r3_openrlhf.problems.table import WHOLE, listed, plain_row
 
 REASONING_GYM = "reasoning_gym:"
 # Public data sets, DeepScaleR-Preview among them, hold a few rows without an answer and problems
@@ -70,6 +70,7 @@ class SourceCounts:
     problem_key: str  # the column, as it was named or found
     answer_key: str
     commit: str | None = None  # of a data set on the hub
+    files: tuple[str, ...] = ()  # of a directory, a pattern or a data set on the hub
     columns: list[str] = field(default_factory=list)  # all of the file
     num_rows: int = 0
     num_used: int = 0
@@ -85,6 +86,7 @@ class SourceCounts:
         """One line for the first page: the columns, and the form of the answers."""
         line = f"problem: {self.problem_key}, answer: {self.answer_key}"
         line += f", commit {self.commit}" if self.commit else ""
+        line += f", read from {listed(self.files)}" if self.files else ""
         found = {**self.problem_forms, **self.forms}
         said = [f"{number:,} {form}" for form, number in found.items() if form != AS_IT_IS]
         return f"{line} ({'; '.join(said)})" if said else line
@@ -277,6 +279,7 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
     columns = _columns_of(data, table.columns, with_rows=with_rows)
     shape = columns.shape
     counts.problem_key, counts.columns, counts.commit = columns.problem, table.columns, table.commit
+    counts.files = table.files
     counts.answer_key = shape.tests if shape else columns.answer or "none"
     by = None if data.order in ORDERS else data.order
     keys = [columns.problem, columns.answer, columns.uid, columns.task, by, *columns_in(data.prompt_template)]

@@ -43,6 +43,7 @@ class Table:
     columns: list[str]
     rows: Callable[[Collection[str] | None], Iterable[Row]]
     commit: str | None = None  # of a data set on the hub
+    files: tuple[str, ...] = ()  # the names of several that were read
 
 
 def table_of(rows: Iterable[Row]) -> Table:

@@ -27,6 +27,7 @@ from r3_openrlhf.rewards.exchange import Grade, in_group
 from r3_openrlhf.rewards.probe import Probe, grades_of, probe_rewards
 from r3_openrlhf.rewards.thinking import as_graded
 from r3_openrlhf.runs.models.checks import directory_findings, load_tokenizer, template_findings, tokenizer_findings
+from r3_openrlhf.runs.overview import overview
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,6 +65,7 @@ class FirstPage:
     examples: list[Example] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)  # of each: rows, columns, form of answers
+    overview: list[str] = field(default_factory=list)  # of all rows: lengths, kinds of references, the oddest
     rewards: list[str] = field(default_factory=list)  # the user's own rewards on one problem
     algorithm: list[str] = field(default_factory=list)  # of a training run: `algorithm_lines`
     imported: list[str] = field(default_factory=list)  # of history.start: number, origin, three rows
@@ -85,6 +87,7 @@ class FirstPage:
         found = [f"Problems   {rows}", *(f"           {source}" for source in self.sources)]
         if self.steps is not None:
             found.append(f"Steps      {self.steps:,}")
+        found += _beside("Rows       ", self.overview)
         found += [f"{'Algorithm  ' if i == 0 else ' ' * 11}{line}" for i, line in enumerate(self.algorithm)]
         for number, example in enumerate(self.examples, start=1):
             found.append(f"Example {number}")
@@ -108,7 +111,8 @@ def page_of_run(
     """Make the page of a training run, from its training file. Only `FirstPage.check` raises."""
     prompts, labels = read_prompts(data.path)
     places = range(0, len(labels), max(1, data.num_problems // NUM_EXAMPLES))[:NUM_EXAMPLES]
-    rows = [(Label.from_json(labels[i]), prompts[i]) for i in places]
+    problems = list(map(Label.from_json, labels))
+    rows = [(problems[i], prompts[i]) for i in places]
     left_out = Counter({"equal to an earlier one": data.num_duplicates})
     for source in data.sources:
         left_out.update(source.left_out)
@@ -123,6 +127,7 @@ def page_of_run(
             else f"{one.name}: {one.num_rows:,} rows read, {one.num_used:,} used; {one.how_read}"
             for one in data.sources
         ],
+        overview=overview(problems, prompts),
         algorithm=algorithm_lines(config),
     )
     return make_page(start, config, tokenizer, model, rows)

@@ -1,6 +1,7 @@
 """What the first page shows, and what stops a run there."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import render
 from r3_openrlhf.runs.first_page import Example, FirstPage, make_page, probe
+from r3_openrlhf.runs.overview import odd_rows, overview
 from tests.families import FAMILIES, load_tokenizer, write_model
 
 
@@ -90,3 +92,25 @@ def test_a_tokenizer_that_loses_spaces_is_refused(tmp_path):
 def test_a_strangers_text_cannot_write_on_the_terminal():
     page = FirstPage(used=1, findings=[Finding("\x1b[2Jgone\nRefused: all")])
     assert page.lines()[1:] == [r"Warning: \x1b[2Jgone\nRefused: all"]
+
+
+@pytest.mark.parametrize(
+    ("measure", "other"),
+    [
+        ("characters of the problem", {"problem": "What is 1 plus 1? " * 9}),
+        ("characters of the reference", {"references": ["200" * 9]}),
+        ("percent letters in the problem", {"problem": "101 + 101 + 202 = ?"}),
+        ("percent letters in the reference", {"references": ["two"]}),
+        ("references", {"references": ["200"] * 9}),
+        ("earlier turns", {"turns": [{"role": "user", "content": "Hello"}] * 9}),
+    ],
+)
+def test_the_row_that_is_least_like_the_others_is_named(measure, other):
+    rows = [
+        Label(uid=f"{i}", problem=f"What is {i} plus {i}?", references=[f"{2 * i}"], task="math")
+        for i in range(100, 200)
+    ]
+    assert odd_rows(rows) == []
+    for place in (0, 50, 99):
+        changed = [*rows[:place], replace(rows[place], **other), *rows[place + 1 :]]
+        assert measure in odd_rows(changed)[0] and len(overview(changed, [row.problem for row in rows])) == 5

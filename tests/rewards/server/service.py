@@ -20,27 +20,13 @@ from r3_openrlhf.cli import main
 
 
 class Service:
-    def __init__(
-        self,
-        *options: str,
-        port: int = 0,
-        token: str | None = None,
-        prelude: str = "",
-    ) -> None:
+    def __init__(self, *options: str, port: int = 0, token: str | None = None, prelude: str = "") -> None:
         """prelude: Python that runs in it first."""
         environment = {key: value for key, value in os.environ.items() if key != "R3_REWARD_TOKEN"}
         if token is not None:
             environment["R3_REWARD_TOKEN"] = token
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                f"{PROGRAM}{prelude}\nmain()\n",
-                "serve-rewards",
-                "--port",
-                str(port),
-                *options,
-            ],
+            [sys.executable, "-c", f"{PROGRAM}{prelude}\nmain()\n", "serve-rewards", "--port", str(port), *options],
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
