@@ -46,6 +46,9 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option(
     "--hard-of", metavar="DIR", help="Only problems that this evaluation of a base model got right at most once."
 )
+@click.option(
+    "--against", metavar="FILE", help="Count the problems that are in this training file, near copies among them."
+)
 @click.option("--step", type=int, help="MODEL is a run: its checkpoint of this step instead of final_model.")
 @click.option("--experiment", metavar="NAME", help="Prompt and grading as in this experiment (a run brings its own).")
 @click.option("--output", metavar="DIR", help="Default: evaluations/ in the run, else runs/evaluations/MODEL.")

@@ -148,7 +148,8 @@ def _origin(summary: dict[str, Any]) -> list[str]:
     if summary["hard_of"]:
         text += f", those that {summary['hard_of']} got right at most {HARD_AT_MOST} time"
     if summary.get("num_trained_on"):
-        text += f", {summary['num_trained_on']} of which the run trained on"
+        others = _cell("pass_at_1", summary["pass_at_1_of_others"])
+        text += f", {summary['num_trained_on']} of which were trained on (Pass@1 of the others: {others})"
     if summary["num_duplicates"] or summary["num_unusable"]:
         text += f"; left out: {summary['num_duplicates']} repeated, {summary['num_unusable']} unusable rows"
     if summary["num_ungraded"]:

@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.config import BenchmarkConfig, R3Config
+from r3_openrlhf.config import BenchmarkConfig, DataConfig, R3Config
 from r3_openrlhf.config.loading import RESOLVER, flatten, load_config, of_others, with_overrides
 from r3_openrlhf.evaluation.benchmarks import ProblemSet, load_problem_set
 from r3_openrlhf.evaluation.grading import Grading, grade_file, graded
@@ -21,6 +21,7 @@ from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted, w
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompt_checks import near
 from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
+from r3_openrlhf.problems.sources import load_problems
 from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.problems.training_file import read_prompts
 from r3_openrlhf.rewards.thinking import response_text
@@ -51,6 +52,7 @@ class Request:
     max_problems: int | None = None
     lengths: Sequence[int] = ()
     hard_of: str | None = None
+    against: str | None = None  # a file of problems that the model may have been trained on
     output: str | None = None
 
 
@@ -68,7 +70,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
             "agents.tools is set, but r3 eval calls no tools; the run's own held-out problems do (evaluations.jsonl)"
         )
     sets = _problem_sets(request, config)
-    trained_on = _trained_on(sets, source)
+    trained_on = _trained_on(request, sets, source)
     model = resolve_model(source.path, revision=config.model.revision)
     check_own_code(config.model, model)
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
@@ -92,9 +94,9 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
         _display(directory.log) as display,
         Grading(config.reward, prompt=prompt) as grading,
     ):
-        for name, number in trained_on.items():
-            if number:
-                display.line(f"Warning: the run trained on {number} of the problems of {name}, or on near copies")
+        for name, uids in trained_on.items():
+            if uids:
+                display.line(f"Warning: {len(uids)} of the problems of {name}, or near copies, were trained on")
         for page in pages:
             for line in page.lines():
                 display.line(line)
@@ -116,11 +118,14 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
                 )
                 at_limits[str(limit)] = summarise_benchmark(graded(shorter, labels, grading), options)
                 del at_limits[str(limit)]["problems"]
+            known = trained_on.get(each.name)
+            others = [problem for problem in problems if problem.uid not in (known or ())]
             summaries[each.name] = {
                 "source": each.source,
                 "hard_of": request.hard_of,
                 "answers_sha256": each.answers_sha256,
-                "num_trained_on": trained_on.get(each.name),
+                "num_trained_on": None if known is None else len(known),
+                "pass_at_1_of_others": summarise_benchmark(others, options)["pass_at_1"] if known else None,
                 "num_duplicates": each.num_duplicates,
                 "num_unusable": each.num_unusable,
                 **summarise_benchmark(problems, options),
@@ -265,13 +270,19 @@ def _problem_sets(request: Request, config: R3Config) -> list[ProblemSet]:
     return [_only_hard(each, base) for each in sets]
 
 
-def _trained_on(sets: Sequence[ProblemSet], source: ModelSource) -> dict[str, int]:
-    """Count the problems of each set that the evaluated run trained on, near copies among them; {}: not known."""
+def _trained_on(request: Request, sets: Sequence[ProblemSet], source: ModelSource) -> dict[str, set[str]]:
+    """Find the problems of each set that the evaluated run trained on or request.against holds, near copies among them,
+    by uid; {}: not known."""
     file = RunDirectory(source.output.parents[1]).data
-    if source.config is None or not file.is_file():
+    labels = (
+        list(map(Label.from_json, read_prompts(file)[1])) if source.config is not None and file.is_file() else None
+    )
+    if request.against is not None:
+        labels = [*(labels or ()), *load_problems(DataConfig(path=request.against)).labels]
+    if labels is None:
         return {}
-    trained = {near(Label.from_json(label)) for label in read_prompts(file)[1]}
-    return {each.name: sum(near(label) in trained for label in each.labels) for each in sets}
+    trained = set(map(near, labels))
+    return {each.name: {label.uid for label in each.labels if near(label) in trained} for each in sets}
 
 
 def _page(problems: ProblemSet, config: R3Config, tokenizer, model: str) -> FirstPage:

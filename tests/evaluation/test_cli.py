@@ -241,12 +241,15 @@ def test_problems_that_a_run_trained_on_are_counted(tmp_path, monkeypatch, a_run
     new = [{"problem": f"Calculate {n} + 50 for me.", "answer": str(n + 50)} for n in range(4)]
     mine = write_jsonl(tmp_path / "mine.jsonl", [*near, *new])
     options = ["--benchmark", mine, "--n", 1, "--max-new-tokens", 8, "--json", "data.task=math"]
-    for model, number in ((a_run.path, 3), ("tiny", None)):
-        done = call(model, *options, "--output", tmp_path / str(number))
+    against = ("--against", tmp_path / "train.jsonl")
+    for place, (model, number) in enumerate((((a_run.path,), 3), (("tiny",), None), (("tiny", *against), 3))):
+        done = call(*model, *options, "--output", tmp_path / str(place))
         assert done.exit_code == 0, done.output
-        assert json.loads(done.stdout)["benchmarks"]["mine"]["num_trained_on"] == number
-        assert ("trained on 3 of the problems of mine" in "".join(capfd.readouterr())) == (number == 3)
-    assert ", 3 of which the run trained on" in (tmp_path / "3" / "results.md").read_text()
+        found = json.loads(done.stdout)["benchmarks"]["mine"]
+        assert (found["num_trained_on"], found["pass_at_1_of_others"] is None) == (number, number is None)
+        assert ("3 of the problems of mine, or near copies, were" in "".join(capfd.readouterr())) == (number == 3)
+        said = ", 3 of which were trained on (Pass@1 of the others: " in (tmp_path / f"{place}/results.md").read_text()
+        assert said == (number == 3)
 
 
 # ── the real engine ──
