@@ -15,16 +15,16 @@ declare -A ARM=(
     [all]="r3_earned"
     [store_f0.25]="r3_earned data.reasoning_gym.solved=0.25 replay.imported.weight=ratio1"
 )
-declare -A RATE=([grpo]=2e-4 [scale3]=2e-4 [all]=2e-4 [store_f0.25]=2e-4)
+RATE=4e-4 # the best of every arm: of 2e-4 and 4e-4 on seeds 101 and 102, and of 8e-4 on 101
 ARMS=${ARMS:-grpo scale3 all store_f0.25}
-SEEDS=${SEEDS:-$(seq 3001 3020)}
-tuning=()
 if [ "${TUNE:-}" ]; then
-    SEEDS=${TUNING_SEEDS:-101 102} tuning=(--tuning)
+    SEEDS=${SEEDS:-101 102} RATES=${RATES:-2e-4 4e-4 8e-4} tuning=(--tuning)
+else
+    SEEDS=${SEEDS:-$(seq 3001 3020)} RATES=$RATE tuning=()
 fi
 tried=()
 for arm in $ARMS; do
-    for rate in $(if [ "${TUNE:-}" ]; then echo "${RATES:-1e-4 2e-4 4e-4}"; else echo "${RATE[$arm]}"; fi); do
+    for rate in $RATES; do
         tried+=(--arm "$arm${TUNE:+_lr$rate}=${ARM[$arm]} train.learning_rate=$rate")
     done
 done
@@ -32,4 +32,4 @@ for seed in $SEEDS; do
     python -m research study --experiment lab_names --seeds "$seed" --jobs 1 --out "$OUT" --evidence "$FILE" "${tuning[@]}" "${tried[@]}" >&2
     rm -rf "$OUT"/*-"$seed"/final_model # half a gigabyte each
 done
-python -m research evidence "$FILE" "${tuning[@]}" ${TUNE:+--reference grpo_lr2e-4}
+python -m research evidence "$FILE" "${tuning[@]}" ${TUNE:+--reference grpo_lr4e-4}
