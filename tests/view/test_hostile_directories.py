@@ -204,7 +204,7 @@ def test_looking_at_a_run_runs_no_code_that_it_names(run, tmp_path, key, monkeyp
                 ["report", run.path, "--out", tmp_path / "report.html"],
                 ["eval", run.path, "--benchmark", problems, "data.task=code"])  # fmt: skip
     for command in commands:
-        done = r3(str(part) for part in command)
+        done = r3(*command)
         assert "unexpected" not in done.output or command[0] == "eval", done.output
         if command[0] == "eval" and key.startswith("reward."):
             typed = {"reward.functions": f"[{value}]", "reward.code.languages": f"{{c:'{value}'}}"}.get(key, value)

@@ -55,7 +55,7 @@ def sound(tmp_path_factory):
 
 def said(*arguments):
     """Of a command that must not end in a traceback."""
-    result = r3(str(argument) for argument in arguments)
+    result = r3(*arguments)
     assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exc_info)
     if result.exit_code:
         assert "Traceback" not in result.output and "unexpected" not in result.output
