@@ -1,5 +1,5 @@
-"""What a run does not train of a model: its first layers. They make the same of the beginning of a text again and again, so that is
-computed once and kept; sampling and update then run the other layers alone (research/tests/test_trunk.py: as the whole model does).
+"""The first layers of a model, which a run does not train. Their output for the same beginning of a text never changes, so it is computed
+once and kept; sampling and update then run only the other layers, with the whole model's results (research/tests/test_trunk.py).
 
 For models whose layers are those of Llama or Qwen2. P prompts or packs of rows behind one, T tokens of the longest prompt, B beginnings
 of responses, D places of a pack, H hidden size, N response tokens, U different places that predict one.
@@ -25,7 +25,7 @@ Said = tuple[int, ...]  # the first tokens of a response
 
 
 class _Prompt(NamedTuple):
-    """What the first layers make of a prompt."""
+    """The output of the first layers for a prompt."""
 
     hidden_TH: Tensor
     keys: list[Tensor]  # [heads, T, head size] of each layer
@@ -48,7 +48,7 @@ def kept_of(model_dir: str, num_layers: int) -> Kept:
 
 
 def num_frozen_layers(model) -> int:
-    """How many layers stay as they are, from the first one on; 0 if the embeddings are trained."""
+    """Count the frozen layers, from the first one on; 0 if the embeddings are trained."""
     if any(parameter.requires_grad for parameter in model.get_input_embeddings().parameters()):
         return 0
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -146,7 +146,7 @@ class Trunk:
     # ── all of them ──
 
     def decoder(self, ids_PT: Tensor, mask_PT: Tensor) -> Decoder:
-        """As research.sampling's own."""
+        """Begin to decode, as in research.sampling."""
         return Decoder(self, [ids[mask.bool()].numpy() for ids, mask in zip(ids_PT, mask_PT, strict=True)])
 
     def logprobs(self, packs: Sequence[tuple[np.ndarray, Sequence[np.ndarray]]], *, temperature: float) -> Tensor:
@@ -154,8 +154,8 @@ class Trunk:
 
         A beginning that several responses share is one place, and what predicts nothing is none."""
         keys = self._read([prompt for prompt, _ in packs])
-        places: list[dict[Said, int]] = []  # of each pack: where a beginning ends
-        predicts: list[tuple[int, int]] = []  # of each response token: (pack, place)
+        places: list[dict[Said, int]] = []  # for each pack: beginning of a response -> place of its last token
+        predicts: list[tuple[int, int]] = []  # for each response token: (pack, place)
         for p, (prompt, responses) in enumerate(packs):
             places.append({(): len(prompt) - 1})
             for response in map(tuple, (response.tolist() for response in responses)):

@@ -55,7 +55,7 @@ class EvaluationComparison:
     and evaluation."""
 
     reference: str
-    paths: dict[str, str]  # of the evaluations, by name
+    paths: dict[str, str]  # name of an evaluation -> its directory
     pass_at_1: dict[str, dict[str, Estimate]]
     differences: dict[str, dict[str, SeedEstimate | None]]
     settings: dict[str, dict[str, Any]]  # {key: {evaluation: value}} where they differ

@@ -274,13 +274,14 @@ def _trained_on(request: Request, sets: Sequence[ProblemSet], source: ModelSourc
     """Find the problems of each set that the evaluated run trained on or request.against holds, near copies among them,
     by uid; {}: not known."""
     file = RunDirectory(source.output.parents[1]).data
-    labels = (
-        list(map(Label.from_json, read_prompts(file)[1])) if source.config is not None and file.is_file() else None
-    )
-    if request.against is not None:
-        labels = [*(labels or ()), *load_problems(DataConfig(path=request.against)).labels]
-    if labels is None:
+    if not (is_known := source.config is not None and file.is_file()) and request.against is None:
         return {}
+    labels = list(map(Label.from_json, read_prompts(file)[1])) if is_known else []
+    if request.against is not None:
+        try:
+            labels += load_problems(DataConfig(path=request.against)).labels
+        except DataError as error:
+            raise DataError(f"--against {request.against} cannot be used: {error}") from error
     trained = set(map(near, labels))
     return {each.name: {label.uid for label in each.labels if near(label) in trained} for each in sets}
 

@@ -42,7 +42,7 @@ def _lengths(labels: Sequence[Label], prompts: Sequence[str]) -> list[str]:
         "reference": [len(text) for label in labels for text in label.references],
     }
     heads = ["characters", "shortest", "half up to", "95% up to", "longest"]
-    lines = ["".join(f"{head:>{12}}" for head in heads)]
+    lines = ["".join(f"{head:>12}" for head in heads)]
     for name, values in lengths.items():
         if values:
             found = np.quantile(values, [0, 0.5, 0.95, 1], method="inverted_cdf")

@@ -250,6 +250,7 @@ def test_problems_that_a_run_trained_on_are_counted(tmp_path, monkeypatch, a_run
         assert ("3 of the problems of mine, or near copies, were" in "".join(capfd.readouterr())) == (number == 3)
         said = ", 3 of which were trained on (Pass@1 of the others: " in (tmp_path / f"{place}/results.md").read_text()
         assert said == (number == 3)
+    assert "--against none.jsonl cannot be used: " in call("tiny", *options, "--against", "none.jsonl").output
 
 
 # ── the real engine ──

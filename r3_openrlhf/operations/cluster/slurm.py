@@ -176,7 +176,7 @@ def sbatch(script: Path) -> str:
     # a job inside a job would inherit the outer one's numbers
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_JOB", "SLURM_N"))}
     command = ["sbatch", "--parsable", str(script)]
-    # SIGPIPE stays ignored: a busy munged hangs up, libmunge asks again unless the signal ends it
+    # SIGPIPE stays ignored: when a busy munged hangs up, libmunge asks again, unless the signal ends sbatch
     done = subprocess.run(command, capture_output=True, text=True, env=environment, restore_signals=False)
     if done.returncode:
         said = done.stderr.strip() or f"it ended with {done.returncode} and said nothing"

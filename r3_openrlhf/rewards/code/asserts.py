@@ -296,7 +296,7 @@ class Stub:
     object's has (_stub_class)."""
 
     __slots__ = ("__known", "__makes", "__number", "__peer")
-    __all__ = ()  # of the program, from which a test has the names that it uses
+    __all__ = ()  # `import *` takes nothing: a test gets the names that it uses one by one
 
     def __init__(self, peer: Peer, number: int, known: Sequence[Any]) -> None:
         for name, value in {"peer": peer, "number": number, "known": known, "makes": False}.items():
@@ -564,6 +564,6 @@ def _parts(kind: type) -> dict[str, Any]:
     for name, value in vars(kind).items():
         own = [value.fget, value.fset, value.fdel] if isinstance(value, property) else [value]
         own = [value.__func__] if isinstance(value, (classmethod, staticmethod)) else own
-        if not isinstance(value, types.GetSetDescriptorType):  # `__dict__` and others that every class gets anew
+        if not isinstance(value, types.GetSetDescriptorType):  # every class gets its own `__dict__` and the like
             parts[name] = (type(value).__name__, own)
     return parts
