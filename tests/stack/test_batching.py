@@ -4,12 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.stack.batching import (
-    balanced_batches,
-    even_slices,
-    micro_batches,
-    num_fillers,
-)
+from r3_openrlhf.stack.batching import balanced_batches, even_slices, micro_batches, num_fillers
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])

@@ -55,6 +55,15 @@ def test_entropy_of_the_rows_that_asked(model, rows):
     assert policy.pop_entropy() == []
 
 
+def test_making_a_buffer_leaves_the_device_of_other_threads_alone():
+    class Watched(R3ReplayBuffer):
+        def __setattr__(self, name, value):
+            assert torch.cuda.current_device() == torch.device("cpu")
+            super().__setattr__(name, value)
+
+    assert Watched(1).target_device == torch.device("cpu")
+
+
 @pytest.mark.parametrize("packing", [True, False])
 def test_the_buffer_hands_out_every_row_once_in_its_window(packing):
     """Packed in the order they came, padded by length, so that short rows are not padded to long ones."""

@@ -8,7 +8,7 @@ said otherwise).
 """
 
 import functools
-from unittest.mock import patch
+from types import SimpleNamespace
 
 from wrapt import register_post_import_hook
 
@@ -85,16 +85,8 @@ def _patch_deepspeed_strategy(module) -> None:
 
 def _patch_replay_buffer(module) -> None:
     """trainer/ppo_utils/replay_buffer.py:40 formats the current device into "cuda:{index}"."""
-    import torch
-
-    init = module.NaiveReplayBuffer.__init__
-
-    def __init__(self, *args, **kwargs):
-        with patch.multiple(torch.cuda, current_device=lambda: 0):
-            init(self, *args, **kwargs)
-        self.target_device = torch.device("cpu")
-
-    module.NaiveReplayBuffer.__init__ = __init__
+    torch = module.torch
+    module.torch = SimpleNamespace(**{**vars(torch), "device": lambda name: torch.device("cpu")})
 
 
 def _patch_weight_sync_group(module) -> None:

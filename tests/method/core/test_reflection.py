@@ -5,13 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, text
 
-from r3_openrlhf.method.core.reflection import (
-    CUT,
-    GUIDANCE,
-    MIN_VISIBLE_CHARACTERS,
-    fit_attempt,
-    reflection_message,
-)
+from r3_openrlhf.method.core.reflection import CUT, GUIDANCE, MIN_VISIBLE_CHARACTERS, fit_attempt, reflection_message
 
 PROBLEM = "What is {1, 2} \\cup {3}? Put the answer in \\boxed{}."
 

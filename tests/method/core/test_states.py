@@ -7,13 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from r3_openrlhf.method.core.states import (
-    CUTS,
-    StoredState,
-    next_cuts,
-    promising,
-    state_of,
-)
+from r3_openrlhf.method.core.states import CUTS, StoredState, next_cuts, promising, state_of
 
 
 def state(uid="p", *, row=0, value=0.5, age=0, tries=0, successes=0, num_tokens=3):

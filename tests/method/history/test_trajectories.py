@@ -46,11 +46,7 @@ def test_bytes_of_turns_count_towards_the_cap(quick_path):
     assert path.stat().st_size <= 1_000_000 and verify(path).findings == []
 
 
-@pytest.mark.parametrize(
-    "turns",
-    [(), (1,), (1, 2)],
-    ids=["none", "fewer tokens", "more tokens"],
-)
+@pytest.mark.parametrize("turns", [(), (1,), (1, 2)], ids=["none", "fewer tokens", "more tokens"])
 def test_turns_that_are_not_the_response_are_refused(quick_path, turns):
     with HistoryStore.open(quick_path / "h.sqlite") as store:
         with pytest.raises(InvalidValue, match="use turns whose num_tokens add up to the 2 response tokens"):
