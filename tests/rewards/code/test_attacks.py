@@ -1,5 +1,6 @@
 """Attacks are held, with namespaces and without; and those that count as held get through where nothing stands in their way."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from r3_openrlhf.rewards.code.run import Runner
@@ -33,11 +35,11 @@ def _runner(request):
 
 def descendants(pid: int) -> list[str]:
     """The names of the processes below one."""
-    files = Path(f"/proc/{pid}/task").glob("*/children")
-    below = [int(child) for file in files for child in file.read_text().split()]
-    return [Path(f"/proc/{child}/comm").read_text().strip() for child in below] + [
-        name for child in below for name in descendants(child)
-    ]
+    names = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            names.append(process.name())
+    return names
 
 
 @pytest.mark.parametrize("name", ATTACKS)
