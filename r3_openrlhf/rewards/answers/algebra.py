@@ -138,6 +138,18 @@ def value_is_same(a: str, b: str) -> bool:
     return isinstance(left, Expr) and isinstance(right, Expr) and same_value(left, right)
 
 
+def rounded_side(text: str, gold: str) -> str:
+    r"""Return 28.3 of "9\pi \approx 28.3" beside a rounded reference, where that is rounded rightly; else the text."""
+    exact, _, last = text.rpartition("\\approx")
+    rounded, wanted = (number(side.strip()) if exact else None for side in (last, gold))
+    precisions = [stated_precision(found.text) for found in (rounded, wanted) if found]
+    if rounded is None or len(precisions) < 2 or None in precisions or is_too_complex(exact, [gold]):
+        return text
+    value = real_value(next(iter(parse_reference(exact.rpartition("=")[2].strip())), ""))
+    is_right = value is not None and abs(Fraction(str(value)) - rounded.value) <= precisions[0][1]  # type: ignore[index]
+    return last.strip() if is_right else text
+
+
 def is_too_complex(answer: str, golds: list[str]) -> bool:
     """Nested so deeply, or a matrix so large, that parsing alone would take seconds.
 

@@ -90,7 +90,7 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
         return None
     behind = end_of_what_is_withdrawn(text)
     text = without_blanks(text[behind:])
-    boxed = boxed_answer(text)
+    boxed = boxed_answer(text, fills=BOX.search(problem) is not None)
     boxed = _with_what_follows(boxed, text, problem) if boxed else None
     marked = _after_marker(text)
     if boxed and not marked and not _STATEMENT["may_follow"].search(text, max(0, len(text) - STATEMENT_CHARS)):
@@ -241,7 +241,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
 def _without_remarks(text: str) -> str:
     """Leave out a check after the answer, "Let me verify: ...", and a clause that remarks on it."""
     check = _GUESS["check"].search(text)
-    is_cut = check and not _GUESS["doubts"].search(text, check.end())
+    is_cut = check and text[: check.start()].strip() and not _GUESS["doubts"].search(text, check.end())
     return _GUESS["aside"].sub(".", text[: check.start()] if check and is_cut else text)
 
 
@@ -257,8 +257,6 @@ def _in_bold(line: str) -> str | None:
 
 def _whole_answer(line: str) -> str | None:
     """Return the formula, list, tuple or amount with a unit that a last line is or states; None: it does not."""
-    if (amount := number(line.strip(" .*$"))) and amount.unit:
-        return line.strip(" .*$")  # "1 hour and 20 minutes"
     sentence = line[max((mark.end() for mark in _SENTENCE_BEGINS.finditer(line.rstrip(" .\n"))), default=0) :]
     if (said := _GUESS["relation"].search(sentence)) and not _GUESS["not_that"].search(sentence[: said.start("said")]):
         return said["said"].rstrip(".")

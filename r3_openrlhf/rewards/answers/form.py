@@ -16,6 +16,7 @@ from typing import NamedTuple
 from r3_openrlhf.rewards.answers.comparison import normalise, number
 from r3_openrlhf.rewards.answers.parts import COMMA_OF_THOUSANDS, without_head
 from r3_openrlhf.rewards.answers.patterns import phrases
+from r3_openrlhf.rewards.answers.real_sets import condition
 from r3_openrlhf.rewards.answers.spelling import unify
 from r3_openrlhf.rewards.answers.units import unit_of
 
@@ -100,7 +101,7 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
     value."""
     if normalise(answer) == normalise(gold):
         return None
-    answer = without_head(answer)
+    answer = condition(without_head(answer))
     if _SAYS["taken_back"].search(answer) and not _SAYS["taken_back"].search(gold):
         return "unsolved"
     if "{cases}" not in gold and _is_unsolved_inequality(answer) and not _is_unsolved_inequality(gold):

@@ -42,12 +42,13 @@ def without_blanks(text: str) -> str:
     return _BLANK_BOX.sub(" ", text) if "box" in text else text
 
 
-def boxed_answer(text: str) -> str | None:
-    """Return the last boxes as one answer, with those that "or" or tags join to them."""
+def boxed_answer(text: str, *, fills: bool = False) -> str | None:
+    """Return the last boxes as one answer, with those that "or" or tags join to them. fills: the problem has a box in a
+    formula, which is filled in."""
     boxes = _last_group(text, _boxes(text))
     if not boxes:
         return None
-    answer = _joined(text, boxes)
+    answer = _joined(text, boxes, fills=fills)
     others = [
         tag.content
         for tag in _tags(text)
@@ -104,8 +105,8 @@ def _in_its_formula(text: str, box: Mark) -> str:
     return whole if computed and whole.count("{") == whole.count("}") else content
 
 
-def _joined(text: str, marks: list[Mark]) -> str:
-    if len(marks) == 1 and text.startswith("\\", marks[0].start):
+def _joined(text: str, marks: list[Mark], *, fills: bool = False) -> str:
+    if len(marks) == 1 and not fills and text.startswith("\\", marks[0].start):
         return _in_its_formula(text, marks[0])
     between = [text[a.end : b.start] for a, b in zip(marks, marks[1:], strict=False)]
     if len(marks) == 2 and _BETWEEN["about"].search(between[0]):

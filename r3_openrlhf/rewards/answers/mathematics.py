@@ -12,6 +12,7 @@ from r3_openrlhf.rewards.answers.algebra import (
     parse_any,
     parse_in_text,
     parse_reference,
+    rounded_side,
     unified,
     value_is_same,
     with_factors,
@@ -80,6 +81,7 @@ def _decide_cheaply(extracted: str, golds: list[str], problem: str) -> Result | 
     """Grade a text that is the answer, if no formula has to be parsed for it."""
     text = with_factors(unified(extracted), problem) if problem else unified(extracted)
     golds = [_in_asked_unit(gold, text, problem) for gold in golds]
+    text = rounded_side(text, golds[0]) if "\\approx" in text else text
     if (end := _UNFINISHED.search(text)) and not any(gold.endswith(end[0]) or unit_of(gold) for gold in golds):
         return "wrong", "wrong", 0.0, extracted
     decisions = [decide(text, gold) for gold in golds]
@@ -131,6 +133,8 @@ def _leaves_the_computing(answer: str, golds: list[str]) -> bool:
 
 def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> Result:
     pairs = [align(unified(found.text), gold) if found.exact else (found.text, gold) for gold in golds]
+    if found.exact:
+        pairs += [(other, gold) for answer, gold in pairs for other in renamed(answer, gold, problem)]
     if found.exact and (result := _grade_lists(pairs, found.text, problem)):
         return result
     parse_answer = parse_any if found.exact else parse_in_text
@@ -150,9 +154,7 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
         if not found.exact and (decide(guess, gold) or same_list(guess, gold, agree)):
             return _in_its_form(unified(extracted), gold, problem, extracted)
         text = answer if found.exact else extracted
-        if any(equal(a, b, gold, text) for a in parse_reference(gold) for b in readings[answer]) or (
-            found.exact and any(agree(other, gold) for other in renamed(answer, gold, problem))
-        ):
+        if any(equal(a, b, gold, text) for a in parse_reference(gold) for b in readings[answer]):
             # a guess at the end of a text: what comes out of "1/2 = 10/9" is the last side
             last = text.rpartition("=")[2].partition("\\approx")[0].strip()
             if not found.exact and last != text and agree(unified(last), gold):

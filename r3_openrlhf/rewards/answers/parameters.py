@@ -19,6 +19,8 @@ def renamed(answer: str, gold: str, problem: str) -> Iterator[str]:
 
     Free are letters that only one side has, in equal number, and that the problem does not know:
     capitals and C_1 in a sum, k, m, n of "x = ...", and exponents where there are several."""
+    if ("=" in answer) != ("=" in gold):
+        answer, gold = answer.rpartition("=")[2], gold.rpartition("=")[2]
     mine, theirs = _letters(answer), _letters(gold)
     own, wanted = sorted(mine - theirs), sorted(theirs - mine)
     if (

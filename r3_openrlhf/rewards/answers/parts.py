@@ -20,7 +20,7 @@ _MATRIX = re.compile(
 )
 _PROSE = re.compile(r"\$|(?<![a-zA-Z\\])[a-z]{2,} [a-z]{2}")
 _HEAD = re.compile(
-    r"\s*[A-Z]'?\s*(?=\([^()]*,[^()]*\)\s*$)|\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z](?:\^\s*(?:\{\s*-\s*1\s*\}|T|\{T\}))?|[A-Z]'?(?:\s*(?:\\(?:cup|cap|setminus|cdot|times)(?![a-zA-Z]))?\s*[A-Z]'?){1,3})\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb)"
+    r"\s*[A-Z]'?\s*(?=\([^()]*,[^()]*\)\s*$)|\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z](?:\([a-z]\)|\^\s*(?:\{\s*-\s*1\s*\}|T|\{T\}))?|[A-Z]'?(?:\s*(?:\\(?:cup|cap|setminus|cdot|times)(?![a-zA-Z]))?\s*[A-Z]'?){1,3})\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb|\\frac\{\d+\}\{\d+\}\s*\\(?:left|begin))"
 )
 _CASES = re.compile(r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
 _IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")
@@ -69,7 +69,8 @@ def _same_parts(brackets: str, parts: list[str], other: str, wanted: list[str], 
 
 def without_head(text: str) -> str:
     r"""(1,2) of "(x,y) = (1,2)", {1,2} of "x \in \{1,2\}"."""
-    return _HEAD.sub("", text, count=1)
+    head = _HEAD.match(text)
+    return text[head.end() :] if head else text
 
 
 def _spaced(text: str) -> str:

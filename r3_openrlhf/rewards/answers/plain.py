@@ -12,7 +12,7 @@ _LETTERS_ALIKE = (
 )
 _SIGNS = str.maketrans(*_LETTERS_ALIKE)
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻–—−‑’∶", "01234567890123456789+-----':")
-_RAISED = re.compile("(?<=[₀-₉])[⁰¹²³⁴-⁹]")  # the charge of SO₄²⁻
+_RAISED = re.compile("(?<=[₀-₉])[⁰¹²³⁴-⁹]|[²³⁴-⁹](?=[⁺⁻])")  # the charge of SO₄²⁻
 _SPACES = re.compile(r"(?:\s|\\[,;:! ]|~|\\q?quad(?![a-zA-Z]))+")
 _MARKS = re.compile(r"\\left|\\right|\\displaystyle|\\!|\*\*|__|[`\"“”]|(?<!\\)\$|\\[()\[\]]")
 _OTHER_TEXT = re.compile(

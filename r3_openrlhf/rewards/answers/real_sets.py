@@ -33,7 +33,7 @@ _DESCRIBED = re.compile(
     r"\s*\\?\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|\||:)((?:[^{}]|\\text\s*\{[^{}]*\})*?)\\?\}\s*"
 )
 _EDGES = re.compile(r"^(?:[\s~$]|\\[ ,;])+|(?:[\s~$]|\\[ ,;])+$")
-_BELONGS = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
+_BELONGS = re.compile(r"^\s*[a-zA-Z](?:\([a-z]\))?\s*\\in(?![a-zA-Z])\s*")
 
 
 _X = Symbol("x", real=True)

@@ -128,9 +128,8 @@ def unify(answer: str) -> str:
             if needed in text:
                 text = pattern.sub(replacement, text)
                 break
-    text = _FONT.sub(r"\1", _FONT.sub(r"\1", text))
-    text = _both_signs(_computed(_once(_system(_without_inner_dollars(text)))))
-    return _coordinates(text) or text
+    text = _coordinates(text) or _FONT.sub(r"\1", _FONT.sub(r"\1", text))
+    return _both_signs(_computed(_once(_system(_without_inner_dollars(text)))))
 
 
 def _without_lead(text: str) -> str:

@@ -155,7 +155,6 @@ def conversion(unit: str, other: str) -> Fraction | None:
 
 
 _KELVIN = {"celsius": (Fraction(1), Fraction("273.15")), "fahrenheit": (Fraction(5, 9), Fraction("459.67") * 5 / 9)}
-_MONEY = frozenset((*_CURRENCY.values(), "cent", *"euro yuan peso franc ruble krona pence shilling".split()))
 
 
 def in_kelvin(value: Fraction, unit: str | None) -> Fraction | None:
@@ -168,18 +167,10 @@ def in_kelvin(value: Fraction, unit: str | None) -> Fraction | None:
 
 def asked_unit(problem: str, stated: str) -> str | None:
     """Return the unit in which the problem wants a number, where an answer that states another
-    unit of the same kind means another amount: "cent" where it asks for dollars."""
+    unit means another amount: "dollar" for an answer in cents."""
     for words in _SAYS["asked"].findall(problem):
         unit = _known(words.lower(), None)
-        if (
-            unit
-            and unit != stated
-            and (
-                unit.count("/") == stated.count("/")
-                and conversion(_with_power(unit)[0], _with_power(stated)[0])
-                or {unit, stated} <= _MONEY
-            )
-        ):
+        if unit and unit != stated and not (unit == "degree" and stated in _KELVIN):
             return unit
     return None
 

@@ -88,6 +88,7 @@ def test_a_box_in_a_formula_is_read_with_it(v, form, plain):
     assert verdict(form[0] % v, str(v), "") == "wrong"
     assert verdict(form[0] % v, str(eval(form[1])), "") == "correct"
     assert verdict(plain % v, str(v), "") == "correct"
+    assert verdict(rf"$\boxed{{{v}}}+1=9$", str(v), r"Fill in $\boxed{?}+1=9$.") == "correct"
 
 
 @settings(max_examples=60, deadline=None)
@@ -125,6 +126,8 @@ def test_another_unit_than_the_problem_asks_for_is_another_amount(rate, value):
     assert verdict(rf"\boxed{{{value}\text{{ {small}}}}}", str(value), problem) == "wrong"
     assert verdict(rf"\boxed{{{value * factor}\text{{ {small}}}}}", str(value), problem) == "correct"
     assert verdict(rf"\boxed{{{value}\text{{ {unit}}}}}", str(value), problem) == "correct"
+    for asked in (problem, f"What is it in {unit}?"):
+        assert verdict(rf"\boxed{{{value}\text{{ kg}}}}", str(value), asked) == "wrong"
 
 
 @settings(max_examples=20, deadline=None)
@@ -193,6 +196,12 @@ def test_a_reference_equals_itself(formula):
 
 
 OPTIONS = "Which gas is it? (A) oxygen (B) helium (C) neon"
+
+
+@pytest.mark.parametrize("form", TABLES["no_choices"])
+def test_a_letter_that_a_sentence_denies_is_no_choice(form):
+    for letter in "ABC":
+        assert verdict(form % letter, letter, OPTIONS) == "wrong"
 
 
 @pytest.mark.parametrize(("task", "response", "reference", "score"), TABLES["tasks"])

@@ -30,7 +30,7 @@ def _read(text: str, problem: str) -> Numeral | None:
 
 def _recognise(reference: str, problem: str) -> bool:
     said = _read(reference, problem)
-    return said is not None and said[1] is not None and re.search(r"\d", said[0]) is not None
+    return said is not None and said[1] is not None and (" base " in problem or re.search(r"\d", said[0]) is not None)
 
 
 def _same(said: Numeral, wanted: Numeral) -> bool:

@@ -15,7 +15,7 @@ _RATIO = re.compile(rf"(?:(?:the )?ratio (?:is )?)?{_PART}(?: ?: ?{_PART}| to {_
 _CLOCK = phrases("clock")
 _MAY_BE_A_TIME = re.compile(r"\d{1,2}:[0-5]\d")
 _NAMES = re.compile(r"\bratio of (?:the )?(?:number of )?([a-z]+) to (?:the )?(?:number of )?([a-z]+)")
-_FRACTION = re.compile(r"\\frac ?\{(\d+)\} ?\{(\d+)\}|(\d+) ?/ ?(\d+)")
+_FRACTION = re.compile(r"\\[dt]?frac ?(?:\{(\d+)\}|(\d)) ?(?:\{(\d+)\}|(\d))|(\d+) ?/ ?(\d+)")
 
 
 def _read(text: str, problem: str) -> Ratio | None:

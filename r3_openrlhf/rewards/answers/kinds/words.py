@@ -20,7 +20,7 @@ _NAME = re.compile(
 )
 _ASKS_WHO = re.compile(r"(?i)\b(?:who|which|whose)\b")
 _IS_THE_ONE = re.compile(
-    r"(?:(?:So|Thus|Hence|Therefore),? )?(?!(?:It|Th[a-z]+|S?[Hh]e) )((?:[A-Z][\w'’.-]*(?: |$)){1,3})(?:is|was|has|had|does|did|[a-z]{2,}s)\b(?! not\b|n.t\b)"
+    r"(?:(?:So|Thus|Hence|Therefore),? )?((?!(?:It|Th[a-z]+|S?[Hh]e) )(?:[A-Z][\w'’.-]*(?: (?:van|von|de|da|of) | |$)){1,3}|[Tt]he (?:[a-z]+ ){1,2}(?!is|was))(?:is|was|has|had|does|did|can|will|wrote|won|[a-z]{2,}(?:s|ed))\b(?! (?:not|no)\b|n.t\b)"
 )
 _CLAUSE = re.compile(r",\s(?:but|and so|so|hence|thus|therefore)\s")
 _AROUND_A_NAME = re.compile(r"\\triangle(?![a-zA-Z])|(?<=[IVX]) only(?=\}?$)")
