@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
@@ -19,6 +19,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 MAX_TOKENS = 512  # of a prompt and its response together
+BATCH_SIZE = 32
 
 Example = tuple[str, str]  # user turn, solution
 Batch = tuple[list[list[int]], list[list[bool]]]  # token ids [B, T]; True: a solution's
@@ -39,6 +40,35 @@ class Recipe:
     seed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a model learns: `solve` makes an example of what `draw` draws."""
+
+    draw: Callable[[random.Random], Any]
+    solve: Callable[[Any, random.Random], Example]
+    num_steps: int = 500
+    recipe: Recipe = Recipe()
+
+    def build(self, directory: Path) -> None:
+        """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
+        write(directory, self.train_tokenizer(), self.recipe, self.draw_examples, num_steps=self.num_steps)
+
+    def train_tokenizer(self) -> PreTrainedTokenizerFast:
+        """Over the turns of 400 examples and their reflection prompts."""
+        from r3_openrlhf.method.core.reflection import reflection_message
+
+        rng = random.Random(self.recipe.seed)
+        corpus: list[str] = []
+        for problem, solution in (self.solve(self.draw(rng), rng) for _ in range(400)):
+            corpus += [f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution)]
+        return train_tokenizer(corpus, vocab_size=self.recipe.vocab_size)
+
+    def draw_examples(self, rng: random.Random) -> list[Example]:
+        """BATCH_SIZE examples."""
+        drawn = [self.draw(rng) for _ in range(BATCH_SIZE)]
+        return [self.solve(one, rng) for one in drawn]
+
+
 def write(
     directory: Path,
     tokenizer: PreTrainedTokenizerFast,
@@ -57,17 +87,6 @@ def write(
     torch.set_num_threads(threads)
     tokenizer.save_pretrained(directory)
     model.to(torch.bfloat16).save_pretrained(directory)
-
-
-def with_reflection(examples: Sequence[Example]) -> list[str]:
-    """Return the texts of a tokenizer's corpus: each example's turns, and its reflection prompt."""
-    from r3_openrlhf.method.core.reflection import reflection_message
-
-    return [
-        text
-        for problem, solution in examples
-        for text in (f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution))
-    ]
 
 
 def train_tokenizer(corpus: Sequence[str], *, vocab_size: int, lines: Sequence[str] = ()) -> PreTrainedTokenizerFast:

@@ -14,23 +14,10 @@ correct, and there is something to learn: no slips, and few words.
 from __future__ import annotations
 
 import random
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from r3_openrlhf.runs.models import pretraining
-from r3_openrlhf.runs.models.pretraining import Example, Recipe
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from r3_openrlhf.runs.models.pretraining import Task
 
 SLIP_RATE, TERSE_RATE = 0.1, 0.2
-NUM_STEPS, BATCH_SIZE = 500, 32
-RECIPE = Recipe()
-
-
-def build(directory: Path) -> None:
-    """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
-    pretraining.write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
 
 
 def draw_sum(rng: random.Random) -> str:
@@ -56,15 +43,5 @@ def word_solution(sum_: str, rng: random.Random) -> str:
     return f"Step by step: {' then '.join(steps)} so the answer is \\boxed{{{total}}}"
 
 
-def train_tokenizer() -> PreTrainedTokenizerFast:
-    """Over the words of the task and of the reflection prompt."""
-    rng = random.Random(RECIPE.seed)
-    sums = (draw_sum(rng) for _ in range(400))
-    examples = [(word_problem(sum_), word_solution(sum_, rng)) for sum_ in sums]
-    return pretraining.train_tokenizer(pretraining.with_reflection(examples), vocab_size=RECIPE.vocab_size)
-
-
-def draw_examples(rng: random.Random) -> list[Example]:
-    """BATCH_SIZE problems with a solution each."""
-    sums = [draw_sum(rng) for _ in range(BATCH_SIZE)]
-    return [(word_problem(sum_), word_solution(sum_, rng)) for sum_ in sums]
+TASK = Task(draw_sum, lambda sum_, rng: (word_problem(sum_), word_solution(sum_, rng)))
+build = TASK.build

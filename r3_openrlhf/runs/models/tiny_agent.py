@@ -15,7 +15,7 @@ from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.problems.agents.trajectory import Episode
 from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE, Vault
 from r3_openrlhf.runs.models import pretraining
-from r3_openrlhf.runs.models.pretraining import Example, Recipe
+from r3_openrlhf.runs.models.pretraining import BATCH_SIZE, Example, Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SKILL = 0.55
 ROOMS, KEYS = (2, 3, 4), 1
 MAX_TURNS, MEMORY_TURNS = 6, 2
-NUM_STEPS, BATCH_SIZE = 400, 32
+NUM_STEPS = 400
 RECIPE = Recipe(vocab_size=384)
 
 

@@ -17,27 +17,15 @@ right; of two parts the long form is truncated. Groups are all correct, mixed an
 from __future__ import annotations
 
 import random
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from r3_openrlhf.runs.models import pretraining
-from r3_openrlhf.runs.models.pretraining import Example, Recipe
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from r3_openrlhf.runs.models.pretraining import Task
 
 SLIP_RATE, TERSE_RATE = 0.1, 0.2
 WORDS = {"+": "adds", "-": "subtracts", "*": "multiplies by"}
 ARGUMENTS = (0, 2, 7)  # of the tests of a function
-NUM_STEPS, BATCH_SIZE = 500, 32
-RECIPE = Recipe()
 
 Parts = list[tuple[str, int]]  # sign and number, in order
-
-
-def build(directory: Path) -> None:
-    """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
-    pretraining.write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
 
 
 def problems(size: int = 32, seed: int = 0) -> list[dict[str, Any]]:
@@ -81,15 +69,5 @@ def word_solution(parts: Parts, rng: random.Random) -> str:
     return f"```python\ndef f(x):\n    y = x{lines[0]}\n    y = y{lines[1]}\n    return y\n```"
 
 
-def train_tokenizer() -> PreTrainedTokenizerFast:
-    """Over the words of the task and of the reflection prompt."""
-    rng = random.Random(RECIPE.seed)
-    drawn = (draw_parts(rng) for _ in range(400))
-    examples = [(word_problem(parts), word_solution(parts, rng)) for parts in drawn]
-    return pretraining.train_tokenizer(pretraining.with_reflection(examples), vocab_size=RECIPE.vocab_size)
-
-
-def draw_examples(rng: random.Random) -> list[Example]:
-    """BATCH_SIZE problems with a solution each."""
-    drawn = [draw_parts(rng) for _ in range(BATCH_SIZE)]
-    return [(word_problem(parts), word_solution(parts, rng)) for parts in drawn]
+TASK = Task(draw_parts, lambda parts, rng: (word_problem(parts), word_solution(parts, rng)))
+build = TASK.build

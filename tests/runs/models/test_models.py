@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.runs.models import locate, pretraining
+from r3_openrlhf.runs.models import locate
 from r3_openrlhf.runs.models import smollm2 as smollm2_model
 from r3_openrlhf.runs.models import tiny as tiny_model
 from r3_openrlhf.runs.models.checks import load_tokenizer
@@ -298,8 +299,7 @@ class TestTinyModel:
         torch.manual_seed(5)
         state = torch.random.get_rng_state()
         for name in ("first", "second"):
-            tokenizer = tiny_model.train_tokenizer()
-            pretraining.write(tmp_path / name, tokenizer, tiny_model.RECIPE, tiny_model.draw_examples, num_steps=3)
+            replace(tiny_model.TASK, num_steps=3).build(tmp_path / name)
         first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second"))
         assert first == second
         assert torch.equal(torch.random.get_rng_state(), state)

@@ -25,7 +25,7 @@ def test_solutions_without_a_slip_pass_the_tests_and_one_part_in_ten_slips():
 
 
 def test_a_function_of_two_parts_fits_in_the_terse_form_only():
-    tokenizer = tiny_code.train_tokenizer()
+    tokenizer = tiny_code.TASK.train_tokenizer()
     most = load_config("code_smoke", []).rollout.max_new_tokens
     rng = random.Random(5)
     for _ in range(200):
