@@ -348,14 +348,26 @@ def python_tests(row: dict[str, Any]) -> CodeTests:
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
     if row.get("entry_point") and any(node.name == "check" for node in functions):
         return _checks(str(row["entry_point"]), source, str(row.get("prompt") or ""))
-    classes = [" ".join([node.name, *map(ast.unparse, node.bases)]) for node in body if isinstance(node, ast.ClassDef)]
-    if any(re.search(r"^Test|TestCase", name) for name in classes):
-        raise DataError("its tests are in a class")
     tests = [node for node in functions if node.name.startswith("test")]
     for test in tests:
         _check_marks(test)
+    of_classes = [call for node in body if isinstance(node, ast.ClassDef) for call in _of_class(node)]
     setup = (ast.unparse(node) for node in body if not ast.unparse(node).startswith("if __name__ == '__main__':"))
-    return CodeTests(asserts=[f"{test.name}()" for test in tests], setup="\n".join(setup))
+    return CodeTests(asserts=[*(f"{test.name}()" for test in tests), *of_classes], setup="\n".join(setup))
+
+
+def _of_class(node: ast.ClassDef) -> list[str]:
+    """Return calls of the tests in a class; none: it is no class of tests. DataError: they need more than a call."""
+    is_case = [ast.unparse(base).rpartition(".")[2] for base in node.bases] == ["TestCase"]
+    if not is_case and (node.bases or not node.name.startswith("Test")):
+        return []
+    methods = [part for part in node.body if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    tests = [method for method in methods if method.name.startswith("test")]
+    others = [method for method in methods if method.decorator_list or method.name.startswith(("setup_", "teardown_"))]
+    others += [test for test in tests if len(test.args.args) > 1 or isinstance(test, ast.AsyncFunctionDef)]
+    if others or node.decorator_list:
+        raise DataError("its tests are in a class with marks, fixtures or coroutines")
+    return [f"{node.name}({test.name!r}).debug()" if is_case else f"{node.name}().{test.name}()" for test in tests]
 
 
 def _checks(name: str, source: str, prompt: str) -> CodeTests:

@@ -209,6 +209,8 @@ class Peer:
             self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
         specials = sorted(name for name in _SPECIALS if getattr(type(value), name, None) is not None)
+        if isinstance(value, type) and hasattr(value, "__class_getitem__"):
+            specials.append("__class_getitem__")
         base = value.__mro__[1] if isinstance(value, type) and issubclass(value, BaseException) else None
         name = value.__name__ if base else "type" if isinstance(value, type) else type(value).__name__
         return ["mine", self._numbers[id(value)], str(name), specials, base]
@@ -326,7 +328,11 @@ def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
 
     guards: an object that is no data is given no value of a test, and has no length."""
     kept = _SPECIALS.intersection(specials) - (_CLAIMS if guards else frozenset())
+    if "__instancecheck__" in specials:  # of a class that a test names the length counts, as that of Enum's
+        kept |= {"__len__"}.intersection(specials)
     methods: dict[str, Any] = {special: _forwarded(special, guards) for special in kept}
+    if "__class_getitem__" in specials:
+        methods["__getitem__"] = lambda self, _: self
     methods.setdefault("__hash__", Stub.__hash__)
     methods["__doc__"] = property(lambda self: self._Stub__peer.ask("attribute", self, "__doc__"))
     if name != "module":  # which may be large
@@ -346,12 +352,16 @@ def _forwarded(special: str, guards: bool) -> Any:
         if peer.guards and not all(isinstance(argument, Stub) for argument in arguments):
             if shows_none or special in _CHECKS:
                 return NotImplemented if shows_none else False
+        if special in _CLAIMS and guards and not self._Stub__makes:
+            raise TypeError("an object of the program has no length")
         makes = special in _OPERATORS and not guards
         if special == "__call__":
             makes = self._Stub__makes
             result = peer.ask("call", self, tuple(keywords), *keywords.values(), *arguments)
         else:
             result = peer.ask("special", self, special, *arguments)
+        if special in ("__enter__", "__iter__") and getattr(result, "_Stub__number", None) == self._Stub__number:
+            return self  # the same object, which the test may ask for
         return peer.trusted(result) if makes and peer.guards and isinstance(result, Stub) else result
 
     return method
@@ -361,6 +371,21 @@ async def _awaited(peer: Peer, stub: Stub) -> Any:
     return peer.ask("await", stub)
 
 
+def _await(awaitable: Any) -> Any:
+    """Run what the other end awaits. A loop of this end may be waiting for that one."""
+
+    async def result() -> Any:
+        return await awaitable
+
+    asyncio = importlib.import_module("asyncio")
+    around = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        return asyncio.run(result())
+    finally:
+        asyncio._set_running_loop(around)
+
+
 # What one end does with objects of the other one
 _USES: dict[str, Callable[..., Any]] = {
     "call": lambda function, names, *given: function(*given[len(names) :], **dict(zip(names, given, strict=False))),
@@ -368,6 +393,7 @@ _USES: dict[str, Callable[..., Any]] = {
     "attribute": lambda value, name: dict(vars(value)) if name == "__dict__" else getattr(value, name),
     "set attribute": setattr,
     "delete attribute": delattr,
+    "await": _await,
 }
 
 
@@ -414,15 +440,10 @@ def _derive(name: str, bases: Sequence[Any], parts: dict[str, Any], keywords: di
     return types.new_class(name, tuple(bases), keywords, lambda given: given.update(space))
 
 
-async def _result_of(awaitable: Any) -> Any:
-    return await awaitable
-
-
 def serve_program(link: int, module: types.ModuleType) -> None:
     """Serve the program's side, after it was loaded."""
     operations: dict[str, Callable[..., object]] = {
         "name": vars(module).__getitem__,
-        "await": lambda awaitable: importlib.import_module("asyncio").run(_result_of(awaitable)),
         "apply": _apply,
         "derive": _derive,
         "super": lambda kind, value, name: getattr(super(kind, value), name),
@@ -454,7 +475,7 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
         sys.modules["solution"] = peer.ask("apply", "importlib", "import_module", ["solution"], {})
         _share_functions(peer, f"{setup}\n{test}")
         _share_classes(peer, scope)
-        _close_by_shape()
+        _guard_closeness()
         for source in (setup, test):
             exec(compile(source, "test.py", "exec", dont_inherit=True), scope)
     except BaseException as error:  # the test's, or the program's within it: it does not hold
@@ -465,16 +486,15 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
     return "finished", "", "true"
 
 
-def _close_by_shape() -> None:
-    """numpy spreads an empty list over whatever it is compared with, and sees no difference: values
-    are close if their shapes are equal, or if one number is expected."""
-    if (numpy := sys.modules.get("numpy")) is not None:
-        vars(numpy)["allclose"] = functools.partial(_all_close, numpy, numpy.allclose)
+def _guard_closeness() -> None:
+    """Let nothing be close to values where numpy spreads it over them, and so sees no difference."""
+    numpy = sys.modules.get("numpy")
+    for name in ("allclose", "isclose") if numpy else ():
+        vars(numpy)[name] = functools.partial(_close, numpy, vars(numpy)[name])
 
 
-def _all_close(numpy: Any, close: Any, given: Any, expected: Any, *limits: Any, **more: Any) -> bool:
-    fits = numpy.shape(given) == numpy.shape(expected) or not numpy.ndim(expected) and numpy.size(given)
-    return bool(fits and close(given, expected, *limits, **more))
+def _close(numpy: Any, close: Any, given: Any, expected: Any, *limits: Any, **more: Any) -> Any:
+    return numpy.False_ if numpy.size(given) < numpy.size(expected) else close(given, expected, *limits, **more)
 
 
 # Functions that look into an object: they run where it is. And those that set what both ends have
@@ -520,12 +540,12 @@ def _share_classes(peer: Peer, scope: dict[str, Any]) -> None:
     """Make classes that a test derives from the program's there, of functions that stay here; `super`
     and `type` know them."""
 
-    def build(function: Any, name: str, *bases: Any, **keywords: Any) -> Any:
+    def build(function: Any, name: str, /, *bases: Any, **keywords: Any) -> Any:
         if not any(isinstance(given, Stub) for given in (*bases, *keywords.values())):
             return plain_build(function, name, *bases, **keywords)
         return moved(plain_build(function, name), bases, **keywords)
 
-    def moved(plain: Any, bases: Sequence[Any] | None = None, **keywords: Any) -> Any:
+    def moved(plain: Any, bases: Sequence[Any] | None = None, /, **keywords: Any) -> Any:
         if isinstance(plain, Stub) or plain.__module__ == "builtins":
             return plain
         known = [moved(base) for base in (plain.__bases__ if bases is None else bases)]

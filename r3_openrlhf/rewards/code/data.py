@@ -9,6 +9,7 @@ import collections
 import datetime
 import inspect
 import json
+import math
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ MAX_VALUE_BYTES = 2**23
 MAX_INPUT_BYTES = 2**28  # of a test's arguments, which come from the data
 MAX_DEPTH = 150
 JOB, STACK_BYTES = 40, 2**29  # of a program's process: its first descriptor, and the next for the result and a link
+# What is read as NaN is what was written last: in a list the same one is equal to itself
+_CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _VIEWS: tuple[Any, ...] = (collections.deque, range, type({}.keys()), type({}.values()), type({}.items()), Iterator)
 
 
@@ -45,7 +48,7 @@ def encode(value: object, *, exact: bool = False, of_object: Any = None, max_byt
 
 
 def _marked(value: Any, depth: int, exact: bool, of_object: Any) -> object:
-    if type(value) in _PLAIN and (type(value) is not int or -(2**63) < value < 2**63):
+    if type(value) in _PLAIN and (type(value) not in (int, float) or -(2**63) < value < 2**63):
         return value
     if depth > MAX_DEPTH:
         raise NotPlain("a value that is nested too deeply")
@@ -84,11 +87,17 @@ def _of_int(value: int) -> object:
     return number if -(2**63) < number < 2**63 else {"int": hex(number)}
 
 
+def _of_float(value: float) -> float:
+    if math.isnan(number := float.__float__(value)):
+        _CONSTANTS["NaN"] = value
+    return number
+
+
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _SCALARS: dict[Any, Callable[[Any], object]] = {
     str: str.__str__,
     int: _of_int,
-    float: float.__float__,
+    float: _of_float,
     (bytes, bytearray): lambda value: {"bytes": bytes(value).hex()},
     complex: lambda value: {"complex": [value.real, value.imag]},
 }
@@ -174,7 +183,7 @@ def decode(text: str | bytes, *, of_object: Any = None, max_bytes: int = MAX_VAL
     if len(text) > max_bytes:
         raise NotPlain("a value that is too large")
     try:
-        return _value(json.loads(text), _READ | {"object": of_object})
+        return _value(json.loads(text, parse_constant=_CONSTANTS.__getitem__), _READ | {"object": of_object})
     except (ValueError, RecursionError, TypeError, KeyError, ArithmeticError, AttributeError) as error:
         raise NotPlain("no plain data") from error
 

@@ -29,7 +29,6 @@ MAX_SHOWN_CHARS = 1000
 _OWN_REASON = frozenset({"timeout", "memory", "blocked", "output", "syntax_error"})
 _FUTURE = re.compile(r"^from __future__ import [^\n;#]+$", re.MULTILINE)
 _CHECKER = Path(__file__).with_name("run_checker.txt").read_text("utf-8")
-
 _SHIPPED: Mapping[str, str] = {"python": "python", "cpp": "cpp"}
 Run = Callable[..., Iterable[Outcome]]  # as run_program
 

@@ -166,9 +166,6 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
-
     def start(self) -> None:
         """OSError: no process can be started, or barriers are too weak; no program runs."""
         if (compiler := self._language.compile[:1]) and not os.path.exists(compiler[0]):
@@ -203,6 +200,8 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         if self._box is not None:
             shutil.rmtree(self._box, ignore_errors=True)
             self._box = None
+
+    __del__ = close
 
     def run_program(self, program: str, calls: Sequence[Call], *, limits: Limits) -> Iterator[Outcome]:
         """Do as the function does."""
