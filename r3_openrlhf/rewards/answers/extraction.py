@@ -41,6 +41,7 @@ _TEMPLATES = {  # what a sentence states, in this order
 _BLOCK = re.compile(r"```\w*\n([^\n`]+)\n```\s*$")
 _LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
 _SENTENCE_BEGINS = re.compile(r"[.!?]\s+(?=[A-Z\d$])|\n\s*")
+_IS_SENTENCE = re.compile(r"[a-z] (?:is|are|was|were|equals|has|have|had) .*\d")
 _BOLD = re.compile(r"\s*\*\*([^*\n]{1,200})\*\*[.\s]*")
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
@@ -212,6 +213,8 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """Return the answer of the last statement, or the end of a text without one."""
     text = text if statement else _without_remarks(text)
     end = last_line(text) or ""
+    if statement is None and (bold := _BOLD.fullmatch(end)) and _IS_SENTENCE.search(bold[1]):
+        text = end = bold[1]  # "**So there are 14 of them.**"
     if _ASKS.search(statement or end) or statement and _GUESS["hedged"].search(statement):
         return None
     if statement is None:

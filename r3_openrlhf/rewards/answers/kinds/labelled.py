@@ -17,8 +17,10 @@ _ORDERS = ("abcdefgh", "123456789", ("i", "ii", "iii", "iv", "v"))
 
 def _read(text: str, problem: str) -> dict[str, str] | None:
     words = plain(text)
-    marks = list(_LABEL.finditer(words))
-    labels = [(mark[1] or mark[2]).lower() for mark in marks]
+    found = {mark: (mark[1] or mark[2]).lower() for mark in _LABEL.finditer(words)}
+    order = next((order for order in _ORDERS if found and next(iter(found.values())) in order), "")
+    marks = [mark for mark in found if found[mark] in order]  # not the 3 of "(a) It is 3. (b) ..."
+    labels = [found[mark] for mark in marks]
     if len(labels) < 2:
         parts = split_parts(words)
         values = parts[1] if parts and parts[0] in ("", "()") else []
