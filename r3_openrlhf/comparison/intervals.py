@@ -145,7 +145,7 @@ def crossing_of_mean(
         level  = a + share * (b - a),  a, b the means of the reference's first, last y; or given
 
     The interval is a percentile bootstrap over seeds, drawn for both arms together: curve, level
-    and denominator are made anew each time. A curve that never gets there is beyond every ratio,
+    and denominator are made again each time. A curve that never gets there is beyond every ratio,
     not left out, as it is from a mean over runs."""
     seeds = sorted(curves.keys() & reference.keys())
     if not seeds:

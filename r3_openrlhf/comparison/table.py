@@ -69,7 +69,7 @@ def reading(comparison: Comparison) -> list[str]:
     return [
         f"Held-out accuracy is pass@1 on {how['num_problems']} problems, {how['n_samples']} responses each at temperature "
         f"{how['temperature']}, at most {how['max_new_tokens']} tokens. Numbers are means over seeds with the "
-        f"{CONFIDENCE:.0%} interval of Student's t, within what a share can be; below three seeds the runs' own numbers stand there. Equal generated tokens are "
+        f"{CONFIDENCE:.0%} interval of Student's t, within what a share can be; below three seeds they are the runs' own numbers. Equal generated tokens are "
         f"{comparison.equal_tokens:,.0f}, the most that all runs reached ({comparison.limited_by} ends there); between two "
         "evaluations accuracy is interpolated linearly by generated tokens. Groups are counted over the steps up to "
         "there, entropy, length and truncation over the last quarter of these steps. Intervals of the mean curve are a "

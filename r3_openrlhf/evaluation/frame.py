@@ -30,7 +30,7 @@ def evaluate(
         settings: KEY=VALUE of data, reward and cluster.
         step: the run's checkpoint of this step; default: its final model.
         output: directory of the results; default: evaluations/ in the run.
-        max_problems: only the first so many of each benchmark.
+        max_problems: only the first problems of each benchmark, up to this number.
         options: n_samples, temperature, top_p, max_new_tokens, seed, tensor_parallel_size, gpu_memory_utilization.
 
     Returns:

@@ -1,5 +1,5 @@
 """Locks that a killed build of DeepSpeed's operators leaves in torch's cache: every later run would
-wait for them for ever.
+wait for them without end.
 
 torch builds an extension under a file `lock` that it makes and removes (torch/utils/file_baton.py).
 A killed process removes nothing, the file names no process, and the next one waits without a limit
@@ -27,7 +27,7 @@ BUILD_S = 15 * 60  # no build is longer; younger locks may be another machine's 
 def is_stale(lock: Path) -> bool:
     """Return True if no process has the lock: none of those that are seen here, and none elsewhere
     that shares the file system, unless it is older than a build."""
-    with contextlib.suppress(FileNotFoundError):  # released meanwhile
+    with contextlib.suppress(FileNotFoundError):  # just released
         if not _is_held(lock):
             is_shared = mount_of(lock)[1] not in LOCAL_TYPES or not node_is_visible()
             return not is_shared or time.time() - lock.stat().st_mtime > BUILD_S

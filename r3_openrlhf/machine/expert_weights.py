@@ -1,4 +1,4 @@
-"""Weights of experts for an engine that has laid them out anew for its kernels.
+"""Weights of experts for an engine that has changed their layout for its kernels.
 
 vLLM lays them out when it loads a model (fused_moe/oracle/unquantized.py:329, on CPUs
 experts/cpu_moe.py:305), and a later `load_weights` writes a checkpoint's order into that (issue 42821).

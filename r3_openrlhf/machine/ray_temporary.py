@@ -56,5 +56,5 @@ def sweep(parent: Path) -> list[str]:
                 shutil.rmtree(left, ignore_errors=True)
                 removed.append(str(left))
         except OSError:
-            continue  # held by a living process, another user's, or gone meanwhile
+            continue  # held by a living process, another user's, or just removed
     return removed

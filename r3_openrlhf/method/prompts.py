@@ -72,7 +72,7 @@ class StepPrompt:
 
 @dataclass(slots=True)
 class StepPrompts:
-    """The prompts of a step (iterate over it), and what became of every problem.
+    """The prompts of a step (iterate over it), and the fate of every problem.
 
     Attributes:
         prompts: plain prompts in order, those with an error or a hint, those from a prefix.

@@ -173,7 +173,7 @@ class StateReplaySettings(Section, prefix="exploration.rrl."):
 
 @dataclass
 class ExplorationSettings(Section, prefix="exploration."):
-    """Where tokens go besides the paper's mechanisms; all off by default."""
+    """Tokens for more than the paper's mechanisms; all off by default."""
 
     rrl: StateReplaySettings = field(default_factory=StateReplaySettings)
 

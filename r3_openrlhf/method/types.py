@@ -36,7 +36,7 @@ class Verdict(Word):
 
 
 class Context(Word):
-    """Where a rollout began: after the problem alone, after the problem with a stored attempt and
+    """The start of a rollout: after the problem alone, after the problem with a stored attempt and
     guidance (ISR), or after the problem and the first tokens of a stored response
     (method/core/states.py). IMPORTED: after the problem alone, and not sampled by this run. HINT: after
     the problem with its reference answer."""
@@ -92,7 +92,7 @@ class RankingGuard(Word):
 
 
 class EntropySource(Word):
-    """Where entropy statistics come from: the policy's own logits, the engine's top-k log-probs, or
+    """The source of entropy statistics: the policy's own logits, the engine's top-k log-probs, or
     exact ones wherever those do not decide."""
 
     AUTO = "auto"
@@ -160,7 +160,7 @@ class PlayedTurn:
     """One turn of a trajectory that is kept as a whole (Rollout.turns)."""
 
     prompt_ids: TokenIds  # [prompt tokens]
-    num_tokens: int  # of its response: so many of the trajectory's response_ids
+    num_tokens: int  # of its response, among the trajectory's response_ids
     state: str  # turns are compared where it is equal
     observation: str  # the state as the policy read it
     action: str  # what was found in the response; "": nothing
@@ -172,7 +172,7 @@ class PlayedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromisingState:
-    """Where a failed response may be continued (method/core/states.py).
+    """A cut of a failed response from which it may be continued (method/core/states.py).
 
     Attributes:
         num_tokens: length of the prefix of the response.

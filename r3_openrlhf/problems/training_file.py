@@ -39,7 +39,7 @@ class PreparedData:
     num_dropped_overlong: int  # prompts longer than data.max_len - rollout.max_new_tokens
     num_duplicates: int  # rows equal to an earlier one
     num_unusable: int  # rows without problem or answer, or with contradictory answers
-    sources: list[SourceCounts] = field(default_factory=list)  # what became of their rows
+    sources: list[SourceCounts] = field(default_factory=list)  # the rows of each source, by outcome
     findings: list[Finding] = field(default_factory=list)  # suspicions, for the first page
 
 
@@ -113,7 +113,7 @@ def write_once(output: Path, lines: list[str], source: str, counts: Iterable[Sou
     """Write a file of prompts, whole or not at all; that of an earlier start stays.
 
     Its labels must be equal. Its prompts may be worded in another way: a chat template may have
-    today's date. `source`: for the sentence. The commits of `counts` are kept beside the file.
+    today's date. `source`: for the sentence. The commits of `counts` are kept next to the file.
     Returns a sentence for each data set of the hub that has another commit than at the earlier
     start. DataError: an `output` with other problems."""
     record, commits = output.with_suffix(".commits.json"), {one.path: one.commit for one in counts if one.commit}

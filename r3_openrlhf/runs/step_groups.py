@@ -103,7 +103,7 @@ def _first_turns(rows: Sequence[Row]) -> list[Row]:
 
 
 def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:
-    """Say what became of a group; None: no collapse. The first that holds: recalled, ranked,
+    """Return the outcome of a group; None: no collapse. The first that holds: recalled, ranked,
     asked again with an error, or why replay did nothing (method/core/groups.py, RecallFate)."""
     graded = next((row for row in rows if row["group_replay"] is not None), None)
     if graded is None or graded["group_replay"] == RecallFate.NOT_COLLAPSED:

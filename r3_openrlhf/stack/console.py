@@ -23,8 +23,8 @@ from r3_openrlhf.stack.phases import Phase, announce
 
 
 class Console:
-    """Context manager. Standard output and error of this process and its children go to a file
-    meanwhile: to the run's log once `attach` has named the run. `verbose` shows that file on the
+    """Context manager that sends standard output and error of this process and its children to a
+    file: to the run's log once `attach` has named the run. `verbose` shows that file on the
     terminal too, `quiet` nothing at all."""
 
     def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:

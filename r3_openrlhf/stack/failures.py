@@ -100,7 +100,7 @@ def _killed(error: BaseException, killed_before: int) -> str:
     if type(error).__name__ == "OutOfMemoryError" or "OUT_OF_MEMORY" in text:
         why = "Ray ended it because memory ran short"
     elif (killed := memory_kills() - killed_before) > 0:
-        why = f"the kernel ended {killed} process{'es' * (killed > 1)} for lack of memory meanwhile"
+        why = f"the kernel ended {killed} process{'es' * (killed > 1)} for lack of memory"
     else:
         why = "a signal, or memory that ran short on its node: dmesg there says which"
     return f"{what} was killed: {why}"
@@ -109,5 +109,5 @@ def _killed(error: BaseException, killed_before: int) -> str:
 def _goes_on(run: RunDirectory) -> str:
     folder = newest(run.checkpoints)
     if folder is None:
-        return "no checkpoint was saved yet, and the same command starts anew"
+        return "no checkpoint was saved yet, and the same command starts from the beginning"
     return f"step {folder.name.removeprefix('global_step')} is saved, and the same command continues from there"

@@ -36,7 +36,7 @@ def must_convert(config: R3Config, run: RunDirectory) -> bool:
         raise ConfigError(
             f"the newest checkpoint of run_dir {run.path} is of {saved} GPUs, {config.num_policy_ranks} are asked for, and {reason}. "
             f"Continue with {saved}, or start another run from its newest weights: run_dir=NEW model.path={run.newest_weights()} "
-            "(its optimizer and its history begin anew)"
+            "(with a new optimizer and an empty history)"
         )
     return True
 

@@ -1,4 +1,4 @@
-"""Where a run is: its processes append an event to events.jsonl when a phase begins, and the
+"""The phase of a run: its processes append an event to events.jsonl when one begins, and the
 console reads them.
 
 An event is {"time": seconds since 1970, "phase": one of Phase, "step": the step under way or null},

@@ -81,7 +81,7 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
 
 
 def raylets() -> list[psutil.Process]:
-    """Return this process's raylets and what they have started. Any of its children may end meanwhile."""
+    """Return this process's raylets and what they have started. Any of its children may end at any time."""
     family = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):

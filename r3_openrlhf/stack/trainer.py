@@ -56,7 +56,7 @@ UpstreamTrainer: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__
 
 
 class RecordedSteps(ppo_trainer.BasePPOTrainer):
-    """Records steps beside upstream's controller, whichever of its classes that is; comes before it
+    """Records steps for upstream's controller, whichever of its classes that is; comes before it
     in the order of bases. `algo` other than r3 keeps upstream's estimators and only records."""
 
     samples_generator: R3SamplesGenerator
@@ -375,8 +375,8 @@ class R3Trainer(RecordedSteps, UpstreamTrainer):
         return made
 
     def get_max_steps(self) -> int:
-        """Upstream asks for this before it loads the models, which wait for the engines to join:
-        an engine that died at start-up would leave them waiting for ever. Its error comes here."""
+        """Check the engines before upstream loads the models, which wait for the engines to join:
+        an engine that died at start-up would leave them waiting without end."""
         wait_for_engines(self.vllm_engines, self.run)
         return super().get_max_steps()
 

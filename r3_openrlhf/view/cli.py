@@ -45,7 +45,7 @@ def view(
     """Look at runs and evaluations in a browser: curves, groups, responses, tokens.
 
     RUN is a run directory, a directory of `r3 eval`, or one that holds some. Nothing in it is
-    changed, and a run may continue meanwhile.
+    changed, and a run may still train.
 
     \b
     r3 view runs/quickstart

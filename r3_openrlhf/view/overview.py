@@ -23,7 +23,7 @@ def overview(library: Library, names: Sequence[str] | None = None, *, counted: b
     """Render the curves of some runs; None: of all that are open, and the evaluations. counted:
     with what is counted from the rollouts, which the page asks for when it is drawn."""
     runs = [library.run(name) for name in names] if names is not None else list(library.runs.values())
-    now = state_of(runs)  # before anything is read: what comes meanwhile makes the page follow again
+    now = state_of(runs)  # before anything is read: what comes later makes the page follow again
     evaluations = list(library.evaluations.values()) if names is None else []
     single = runs[0] if len(runs) == 1 else None
     return render(

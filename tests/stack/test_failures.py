@@ -59,7 +59,7 @@ def test_a_killed_actor(run, monkeypatch):
     )
     before = memory_kills()
     monkeypatch.setattr(failures, "memory_kills", lambda: before + 2)
-    assert "killed: the kernel ended 2 processes for lack of memory meanwhile;" in sentence(
+    assert "killed: the kernel ended 2 processes for lack of memory;" in sentence(
         error, run, killed_before=before
     )
 
@@ -143,7 +143,7 @@ def test_a_disk_that_is_full_is_said_whoever_writes_on_it(run, tmp_path):
 
 def test_before_the_first_checkpoint(tmp_path):
     said = sentence(OSError(errno.ENOSPC, "No space left on device"), RunDirectory(tmp_path))
-    assert said.endswith("free some: no checkpoint was saved yet, and the same command starts anew")
+    assert said.endswith("free some: no checkpoint was saved yet, and the same command starts from the beginning")
 
 
 CODE = """

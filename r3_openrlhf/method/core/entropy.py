@@ -128,7 +128,7 @@ def token_logprobs_and_entropy(
         sum_C = e_CV.sum(dim=1)
         logprobs_T[chunk] = label_C - (sum_C.log() + max_C1.squeeze(1))
         entropy_T[chunk] = sum_C.log() - z_CV.mul_(e_CV).sum(dim=1) / sum_C
-        del z_CV, e_CV  # else they are there beside the next chunk's
+        del z_CV, e_CV  # else they stay in memory during the next chunk
     return logprobs_T, entropy_T
 
 

@@ -226,7 +226,7 @@ class MixedBatch:
         With `mode` "replace", as many fresh rows leave the ranking and the update as were recalled,
         never all of them. They stay in the group's statistics with their outcome reward.
 
-        `group.replay` says what became of each group; it is NOT_CHOSEN where nothing was recalled.
+        `group.replay` has the outcome for each group; it is NOT_CHOSEN where nothing was recalled.
 
         Raises:
             ValueError: the mode does not exist."""

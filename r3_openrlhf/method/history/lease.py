@@ -28,7 +28,7 @@ LEASE_S = 30.0  # six missed beats
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lease."""
+    """The process that holds a lease."""
 
     token: str  # no two leases have the same
     host: str
@@ -122,7 +122,7 @@ def _watch(lock: SoftFileLease, path: Path) -> None:
         if lock.owner is not None or path.stat().st_size > 0:
             raise
         # The process that made it was killed before it wrote its name, and filelock would wait for
-        # it for ever. Should it only have been suspended, `is_held` stops it.
+        # it without end. Should it only have been suspended, `is_held` stops it.
         path.unlink(missing_ok=True)
         lock.acquire(timeout=0)
 

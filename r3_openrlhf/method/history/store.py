@@ -61,7 +61,7 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
 
         A writer holds the store's lease until `close` or its end. A second writer is refused with a
         sentence that names the first. With writer=False the store must exist and cannot be changed;
-        a run may write meanwhile. `seed` is part of the random choice in `recall`."""
+        a run may still write to it. `seed` is part of the random choice in `recall`."""
         limits = limits or HistorySettings()
         path = str(path)
         if not writer:

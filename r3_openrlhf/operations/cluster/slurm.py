@@ -80,8 +80,8 @@ def planned_gib(config: R3Config) -> int:
 
 
 def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
-    """Set memory and cores of nodes with GPUs where nobody has: a site's default is often that of
-    one core. A sentence where the memory is not known."""
+    """Set memory and cores of nodes with GPUs unless they are given: a site's default is often that
+    of one core. Returns a sentence if the memory is not known."""
     if config.cluster.device != Device.CUDA:
         return None
     given = [option.partition("=")[0] for option in job.sbatch_options]

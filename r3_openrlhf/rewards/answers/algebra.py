@@ -191,7 +191,7 @@ def equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: str) ->
 
 
 def _in_one_case(a: Basic | str, b: Basic | str) -> tuple[Basic | str, Basic | str]:
-    """Both in small letters, unless one of them has R beside r."""
+    """Write both in small letters, unless one of them has both R and r."""
     if isinstance(a, str) or isinstance(b, str):
         return a, b
     letters = [

@@ -249,7 +249,7 @@ def _without_remarks(text: str) -> str:
 
 
 def _in_bold(line: str) -> str | None:
-    """Return what alone is in bold type in a last line; not a heading, nor words beside a number."""
+    """Return what alone is in bold type in a last line; not a heading, nor words next to a number."""
     runs = list(_BOLD.finditer(line))
     if len(runs) != 1 or runs[0][1].endswith(":") or line[runs[0].end() :].startswith(":"):
         return None

@@ -2,7 +2,7 @@
 only where that fails.
 
 Prediction mode SLL gives the tree of the default LL or a syntax error (antlr4.atn.PredictionMode);
-it looks at less context, and remembers its decisions; in full context each is made anew."""
+it looks at less context, and remembers its decisions; in full context each is made again."""
 
 from functools import partial
 

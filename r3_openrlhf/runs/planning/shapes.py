@@ -24,7 +24,7 @@ SAME = {"smollm2": "HuggingFaceTB/SmolLM2-135M"}  # names of this project
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What a plan needs to know of a model. Bytes are of one token."""
+    """The sizes of a model that a plan needs. Bytes are of one token."""
 
     params: int
     matmul_params: int  # weights that multiply each token; of experts those that it is sent to

@@ -36,6 +36,7 @@
   }
   const sync = uPlot.sync("r3");
   const HEIGHT = 168; // pixels of a picture
+  const WHOLE = Array.from({ length: 36 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)); // distances of steps, or tokens
   let charts = [];
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colour = (number) => css(`--c${number % 12}`);
@@ -179,7 +180,7 @@
       cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time: false, range: (u, low, high) => [state.min ?? low, state.max ?? (high > low ? high : low + 1)] }, y: { distr: state.log ? 3 : 1, range: state.log ? undefined : (u, low, high) => ranged(low, high, stacked, chart.from_zero) } },
       axes: [
-        { stroke: css("--faint"), grid: { show: false }, ticks: { ...grid, size: 4 }, size: 26, font: "11px system-ui, sans-serif", values: (u, all) => all.map(axis) },
+        { stroke: css("--faint"), grid: { show: false }, ticks: { ...grid, size: 4 }, size: 26, incrs: WHOLE, font: "11px system-ui, sans-serif", values: (u, all) => all.map(axis) },
         { stroke: css("--faint"), grid, ticks: { show: false }, size: 46, font: "11px system-ui, sans-serif", values: (u, all) => all.map((v) => v == null ? "" : axis(v)) },
       ],
       hooks: {
