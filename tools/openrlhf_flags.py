@@ -30,7 +30,7 @@ def table() -> str:
     )
     head = (
         "## OpenRLHF's flags\n\nHow R³ treats each flag of OpenRLHF 0.11.2 that is given as `openrlhf.FLAG=VALUE`. `python tools/openrlhf_flags.py`\n"
-        "prints this section; a test compares it with the installed parser.\n"
+        "prints this section.\n"
     )
     return head + "".join(lists)
 

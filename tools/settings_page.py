@@ -11,7 +11,7 @@ def page() -> str:
         "# Settings",
         "",
         "Every key of a run's configuration with its default. `r3 config KEY` also prints its type, unit and allowed words.",
-        "This page is made from the code by `tools/settings_page.py`; a test compares them.",
+        "`tools/settings_page.py` writes this page.",
     ]
     sections: dict[str, list[str]] = {}
     for setting in settings():

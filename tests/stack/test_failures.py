@@ -59,9 +59,7 @@ def test_a_killed_actor(run, monkeypatch):
     )
     before = memory_kills()
     monkeypatch.setattr(failures, "memory_kills", lambda: before + 2)
-    assert "killed: the kernel ended 2 processes for lack of memory;" in sentence(
-        error, run, killed_before=before
-    )
+    assert "killed: the kernel ended 2 processes for lack of memory;" in sentence(error, run, killed_before=before)
 
 
 KILLED = """
