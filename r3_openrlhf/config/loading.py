@@ -128,7 +128,7 @@ def _experiment_of(experiment: str) -> list[str]:
         file = Path(experiment).expanduser().absolute()
         if not file.is_file():
             raise ConfigError(f"the experiment {experiment} is a file that does not exist")
-        if "# @package" not in file.read_text(encoding="utf-8", errors="replace"):  # its keys would be below its folder
+        if "# @package" not in file.read_text(encoding="utf-8", errors="replace"):  # else below its folder
             raise ConfigError(f"the experiment {experiment} must begin with the line '# @package _global_'; add it")
         return [
             f"hydra.searchpath=[{_in_quotes(f'file://{file.parents[1]}')}]",
