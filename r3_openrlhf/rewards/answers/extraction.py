@@ -42,6 +42,7 @@ _BLOCK = re.compile(r"```\w*\n([^\n`]+)\n```\s*$")
 _LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
 _SENTENCE_BEGINS = re.compile(r"[.!?]\s+(?=[A-Z\d$])|\n\s*")
 _IS_SENTENCE = re.compile(r"[a-z] (?:is|are|was|were|equals|has|have|had) .*\d")
+_OPENS_MATH = re.compile(r"(?:\$|\\\()(?:[^$a-zA-Z\n\\]|\\[a-zA-Z]+|\\[,;:! ]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))*$")
 _BOLD = re.compile(r"\s*\*\*([^*\n]{1,200})\*\*[.\s]*")
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
@@ -220,7 +221,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     if statement is None:
         lone = _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
         if lone or (lone := _MEASURED.search(end) or _BLOCK.search(text)):
-            return FinalAnswer(lone[1], exact=True)
+            return None if _is_bounded(end[: lone.start()]) else FinalAnswer(lone[1], exact=True)
         if _is_denied(text[-STATEMENT_CHARS:]):
             return None
         if whole := _in_bold(end) or _whole_answer(end):
@@ -334,13 +335,13 @@ def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
     if last[0] in extracted and _GUESS["scaled"].match(final.text, last.end()):
         return "no_answer"
     before = final.text[max(0, last.start() - CHARS_BEFORE_A_GUESS) : last.start()]
-    if (
-        last[0] in extracted
-        and _GUESS["not_that"].search(before)
-        and _GUESS["not_that"].search(_GUESS["clause_ends"].split(before)[-1])
-    ):
-        return "no_answer"
-    return None
+    return "no_answer" if last[0] in extracted and _is_bounded(before) else None
+
+
+def _is_bounded(before: str) -> bool:
+    """Tell whether the clause before a number makes it another one or none: "less than", "not $x=$"."""
+    clause = _GUESS["clause_ends"].split(_OPENS_MATH.sub("", before))[-1]
+    return _GUESS["not_that"].search(clause) is not None
 
 
 def last_statement(text: str) -> tuple[int, str] | None:
