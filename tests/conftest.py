@@ -116,7 +116,7 @@ def nothing_left_behind():
     assert not changed, f"this file left changed: {', '.join(changed)}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # some files change it
 def byte_tokenizer():
     """A tokenizer of Transformers in which every byte is one token: lengths can be counted by hand.
 
