@@ -167,12 +167,10 @@ def in_kelvin(value: Fraction, unit: str | None) -> Fraction | None:
 
 def asked_unit(problem: str, stated: str) -> str | None:
     """Return the unit in which the problem wants a number, where an answer that states another
-    unit means another amount: "dollar" for an answer in cents."""
-    for words in _SAYS["asked"].findall(problem):
-        unit = _known(words.lower(), None)
-        if unit and unit != stated and not (unit == "degree" and stated in _KELVIN):
-            return unit
-    return None
+    means another amount: "dollar" for an answer in cents. Of two that do not convert, either may be."""
+    asked = [unit for words in _SAYS["asked"].findall(problem) if (unit := _known(words.lower(), None))]
+    others = (unit for unit in asked if stated not in asked or conversion(unit, stated))
+    return next((unit for unit in others if unit != stated and not (unit == "degree" and stated in _KELVIN)), None)
 
 
 def count_of(unit: str | None) -> int | None:

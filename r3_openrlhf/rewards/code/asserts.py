@@ -15,6 +15,7 @@ import importlib
 import io
 import itertools
 import json
+import re
 import sys
 import threading
 import traceback
@@ -27,6 +28,7 @@ from typing import Any
 from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
 
 NAME = "solution.py"  # of the program, in its exceptions
+_SPREADS = re.compile(r"allclose|isclose|assert_allclose|assert_array_\w+")
 _PYTEST = Path(__file__).with_name("pytest_stand_in.txt").read_text("utf-8")  # no program can import the package
 MAX_MESSAGE_BYTES = 2**27  # both ends have a limit of memory and of time as well
 MAX_SHARED_CHARS = 1000  # of data that both ends go on to share after the call that it was in
@@ -475,7 +477,7 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
         sys.modules["solution"] = peer.ask("apply", "importlib", "import_module", ["solution"], {})
         _share_functions(peer, f"{setup}\n{test}")
         _share_classes(peer, scope)
-        _guard_closeness()
+        _guard_closeness(f"{setup}\n{test}")
         for source in (setup, test):
             exec(compile(source, "test.py", "exec", dont_inherit=True), scope)
     except BaseException as error:  # the test's, or the program's within it: it does not hold
@@ -486,15 +488,20 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
     return "finished", "", "true"
 
 
-def _guard_closeness() -> None:
-    """Let nothing be close to values where numpy spreads it over them, and so sees no difference."""
-    numpy = sys.modules.get("numpy")
-    for name in ("allclose", "isclose") if numpy else ():
-        vars(numpy)[name] = functools.partial(_close, numpy, vars(numpy)[name])
+def _guard_closeness(source: str) -> None:
+    """Compare nothing that numpy spreads over the expected values, or over none, and so sees no difference."""
+    modules = ["numpy", "numpy.testing"] if "testing" in source else ["numpy"]
+    for module in map(importlib.import_module, modules if "numpy" in sys.modules else ()):
+        for name in filter(_SPREADS.fullmatch, list(vars(module))):
+            vars(module)[name] = functools.partial(_compare, sys.modules["numpy"].size, vars(module)[name])
 
 
-def _close(numpy: Any, close: Any, given: Any, expected: Any, *limits: Any, **more: Any) -> Any:
-    return numpy.False_ if numpy.size(given) < numpy.size(expected) else close(given, expected, *limits, **more)
+def _compare(size: Callable[[Any], int], compare: Any, *given: Any, **named: Any) -> Any:
+    found, expected = [size(value) for value in (*given, *named.values())][:2]
+    if found < expected or found > expected == 0:
+        assert compare.__name__ in ("allclose", "isclose"), "values that are spread over others"
+        return sys.modules["numpy"].False_
+    return compare(*given, **named)
 
 
 # Functions that look into an object: they run where it is. And those that set what both ends have

@@ -128,6 +128,8 @@ def test_another_unit_than_the_problem_asks_for_is_another_amount(rate, value):
     assert verdict(rf"\boxed{{{value}\text{{ {unit}}}}}", str(value), problem) == "correct"
     for asked in (problem, f"What is it in {unit}?"):
         assert verdict(rf"\boxed{{{value}\text{{ kg}}}}", str(value), asked) == "wrong"
+    for asked in (f"{problem} How many kg are there?", f"How many kg are there? {problem}"):
+        assert verdict(rf"\boxed{{{value}\text{{ kg}}}}", str(value), asked) == "correct"
 
 
 @settings(max_examples=20, deadline=None)
