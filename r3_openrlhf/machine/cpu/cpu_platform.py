@@ -84,7 +84,8 @@ def _patch_deepspeed_strategy(module) -> None:
 
 
 def _patch_replay_buffer(module) -> None:
-    """trainer/ppo_utils/replay_buffer.py:40 formats the current device into "cuda:{index}"."""
+    """trainer/ppo_utils/replay_buffer.py:40 formats the current device into "cuda:{index}".
+    Only this module's torch answers otherwise: other threads use torch.cuda at the same time."""
     torch = module.torch
     module.torch = SimpleNamespace(**{**vars(torch), "device": lambda name: torch.device("cpu")})
 

@@ -123,7 +123,8 @@ def test_an_unfit_node_is_named_and_the_job_goes_to_another(slurm, run_dir, job_
     """node1 lets a job open 512 files. The job starts there, is requeued without it, and runs on node2."""
     limit = """bash -c '[[ $SLURMD_NODENAME == node1 ]] && ulimit -n 512; exec "$0" "$@"' """
     template = job_template(f"bash -c 'echo at work on $SLURMD_NODENAME' && {STEPS} 1 0")
-    template.write_text(template.read_text().replace("{{ python }} -m r3", f"{limit}{{{{ python }}}} -m r3"))
+    script = template.read_text().replace("{{ python }} -m r3", f"{limit}{{{{ python }}}} -m r3")
+    template.write_text(script.replace("trap '' TERM", "sleep 2; trap '' TERM"))  # on a busy machine
     job = slurm.submit(run_dir, template=template)
     ended = slurm.wait(job, "COMPLETED", "FAILED")
     log = log_of(run_dir, job)
