@@ -29,6 +29,7 @@ from r3_openrlhf.runs.planning.verdict import TIGHT
 WITH_SPACES = ("container", "mounts", "prologue", "template", "ray_args")  # paths, and what is quoted
 CORES_PER_GPU, CORES_OF_RAY = 4, 2  # engine, its scheduler, a rank, graders; Ray's own daemons
 CORES = ("--cpus-per-", "-c")  # options of sbatch
+ARRAY = ("--ar", "-a")  # as above; sbatch takes --ar for --array
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch
 # exports. Keys and tokens are none of them: the script is a file in the run directory.
@@ -120,6 +121,7 @@ def render(job: SlurmJob, config: R3Config) -> str:
             written_by=on_one_line(without_secrets(job.written_by)),
             script=shlex.quote(str(script_of(config))),
             job_name=job_name(config),
+            is_array=bool(job.seeds) or any(option.startswith(ARRAY) for option in job.sbatch_options),
             gpus=config.cluster.gpus_per_node if cuda else None,
             dependency=",".join(apart) or None,
             log=str(run_dir / "cluster").replace("%", "%%") + ("/slurm-%A_%a.log" if job.seeds else "/slurm-%j.log"),

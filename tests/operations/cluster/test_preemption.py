@@ -237,3 +237,41 @@ def test_a_lost_node_is_noticed_and_the_job_starts_again(slurm, run_dir, job_tem
     assert slurm.wait(job, "COMPLETED", "FAILED")["Restarts"] == "1", log_of(run_dir, job)
     assert json.loads((run_dir / "probe.json").read_text())["nodes"] == ["node1", "node2"]
     slurm.assert_nothing_left(job)
+
+
+# Seed 1 ends at once, 2 runs until it is let go, and the last one finds a node unfit at its first start.
+TASK = """bash -c 'echo "$SLURM_RESTART_COUNT:$R3_DEADLINE" >> "$0/starts"
+case $SLURM_ARRAY_TASK_ID in
+    2) until [[ -e "$0/../go" ]]; do sleep 0.1; done ;;
+    3) until [[ -e "$0/../now" ]]; do sleep 0.1; done
+       (( ${SLURM_RESTART_COUNT:-0} )) || { echo node3 > "$0/cluster/$SLURM_JOB_ID.exclude"; exit 87; } ;;
+esac' "$run_dir" """
+
+
+def test_the_last_seed_acts_on_itself_alone(slurm, run_dir, job_template):
+    """Its job has the array's own number: a deadline, a requeue and an excluded node must not be the others'."""
+    job = slurm.submit(run_dir, "--seeds=1,2,3", "--time=30", template=job_template(TASK))
+    starts = {seed: run_dir / f"seed{seed}" / "starts" for seed in (1, 2, 3)}
+    slurm.wait(f"{job}_1", "COMPLETED", "FAILED")
+    until(lambda: all(path.is_file() for path in starts.values()), what=f"all tasks of {job}")
+    (run_dir / "now").touch()
+    until(lambda: slurm.job(f"{job}_3")["Restarts"] == "1", what="the requeue of the last seed")
+    until(lambda: slurm.job(f"{job}_3")["ExcNodeList"] == "node3", what="the excluded node")
+    assert slurm.job(f"{job}_2")["ExcNodeList"] == "(null)"
+    assert slurm.wait(f"{job}_3", "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
+    (run_dir / "go").touch()
+    for seed, restarts in ((1, "0"), (2, "0"), (3, "1")):
+        ended = slurm.wait(f"{job}_{seed}", "COMPLETED", "FAILED", "CANCELLED")
+        assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", restarts), seed
+        lines = starts[seed].read_text().splitlines()
+        assert len(lines) == 1 + int(restarts) and all(re.fullmatch(r"\d*:\d+", line) for line in lines), lines
+
+
+def test_a_job_without_an_exported_environment_has_what_its_script_exports(slurm, run_dir, job_template):
+    path = slurm.environment["PATH"]
+    template = job_template('bash -c \'echo "${R3_DEADLINE:-none} ${OF_THE_SCRIPT:-none}" > "$0/seen"\' "$run_dir"')
+    shell = f"set -uo pipefail\nexport OF_THE_SCRIPT=here PATH={path}\n"
+    template.write_text(template.read_text().replace("set -uo pipefail\n", shell))
+    job = slurm.submit(run_dir, "--sbatch=--export=NONE", "--time=30", template=template)
+    assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log_of(run_dir, job)
+    assert re.fullmatch(r"\d+ here\n", (run_dir / "seen").read_text())
