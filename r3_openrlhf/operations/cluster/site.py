@@ -46,9 +46,9 @@ def load_site() -> Site:
         return Site()
     try:
         text = path.read_text(encoding="utf-8")
-        values = OmegaConf.create(text)  # YAML 1.1 reads 24:00:00 as 86400, but sbatch wants it as it is written
-        if isinstance(values, DictConfig) and "time" in values:
-            values.time = yaml.load(text, yaml.BaseLoader)["time"]
+        values = OmegaConf.create(text)
+        if isinstance(values, DictConfig):
+            _as_written(values, text)
     except _NO_YAML as error:
         fault = str(error)
         if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
@@ -64,3 +64,12 @@ def load_site() -> Site:
         return cast(Site, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Site), values)))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{path}, {error.full_key}: {str(error).splitlines()[0]}") from error
+
+
+def _as_written(values: DictConfig, text: str) -> None:
+    """Put each value's own spelling in the place of what YAML 1.1 makes of it, as 86400 of 24:00:00 and 5349
+    of the account 012345. What is null stays None."""
+    read = cast("dict[str, object]", OmegaConf.to_container(values, resolve=False))
+    for key, written in yaml.load(text, yaml.BaseLoader).items():
+        if isinstance(written, str) and read.get(key) is not None:
+            values[key] = written

@@ -1,12 +1,15 @@
 """The text of a job script, and what is refused before there is one. No Slurm."""
 
+import dataclasses
 import json
+import random
 import re
 import subprocess
 
 import pytest
 
 from r3_openrlhf.operations.cluster import ray_on_nodes
+from r3_openrlhf.operations.cluster.site import Site, load_site
 from r3_openrlhf.operations.cluster.slurm import forwarded
 from tests.commands import r3
 
@@ -77,6 +80,25 @@ def test_a_fault_of_the_sites_file_is_one_sentence_also_behind_a_long_path(tmp_p
     site.write_bytes(text)
     monkeypatch.setenv("R3_SITE", str(site))
     assert re.search(sentence, dry_run(tmp_path).stderr.strip())
+
+
+WRITTEN = ["012345", "2024_01", "1e5", "on", "1:30", "No", "0x1F", "1.50", "true", "24:00:00"]
+
+
+def test_every_text_of_the_site_is_as_it_is_written(tmp_path, monkeypatch):
+    """YAML 1.1 would make numbers and truths of them, and sbatch takes another account."""
+    site = tmp_path / "site.yaml"
+    monkeypatch.setenv("R3_SITE", str(site))
+    draw = random.Random(0)
+    made = ["".join(draw.choices("0123456789_:.eEon", k=draw.randint(1, 8))) for _ in range(300)]
+    texts = [field.name for field in dataclasses.fields(Site) if field.name != "cpus_per_task"]
+    for written in WRITTEN + [f"1{middle}0" for middle in made]:
+        site.write_text("cpus_per_task: 4\n" + "".join(f"{name}: {written}\n" for name in texts))
+        loaded = load_site()
+        assert {getattr(loaded, name) for name in texts} == {written} and loaded.cpus_per_task == 4
+    site.write_text("account: 012345\npartition: 1:30\nqos: null\n")
+    given = header(dry_run(tmp_path).stdout)
+    assert (given["account"], given["partition"]) == ("012345", "1:30") and "qos" not in given
 
 
 def test_containers(tmp_path):
