@@ -14,6 +14,7 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.first_page import algorithm_lines
 
 SECTIONS = ("advantage.", "replay.", "reflection.", "ranking.", "exploration.rrl.", "history.")
+OF_IMPORTED = ("luffy", "prefix", "rlep")
 BASELINES = ("ppo", "grpo", "dapo", "rloo")
 TRAJECTORIES = ("hgpo", "gigpo", "agent_grpo")
 
@@ -103,17 +104,32 @@ def test_an_algorithm_of_a_user_is_one_function_in_one_file(tmp_path):
     assert config.estimator is ESTIMATORS["maxrl"] and config.loss is LOSSES["cispo"] and not config.keeps_history
 
 
+@pytest.mark.parametrize("preset", [one for one in presets() if one not in TRAJECTORIES])
+def test_an_arm_of_imported_successes_needs_some_and_every_other_arm_none(preset):
+    try:
+        config = load_config("cpu_smoke", [f"algo={preset}"])
+    except ConfigError as refusal:
+        assert preset in OF_IMPORTED and "history.start=DIR" in str(refusal) and "\n" not in str(refusal)
+        for source in ("history.start=x", "rollout.collect.share=0.1"):
+            budget = ["train.max_generated_tokens=1000"]
+            assert load_config("cpu_smoke", [f"algo={preset}", source, *budget]).has_imported
+    else:
+        assert preset not in OF_IMPORTED and config.replay.imported == R3Config(run_dir="run").replay.imported
+
+
 def test_the_first_pages_of_two_algorithms_differ():
     lines = {}
     for preset in presets():
         experiment = "agent_smoke" if preset in TRAJECTORIES else "cpu_smoke"
-        lines[preset] = algorithm_lines(load_config(experiment, [f"algo={preset}"]))
+        begin = ["history.start=x"] if preset in OF_IMPORTED else []
+        lines[preset] = algorithm_lines(load_config(experiment, [f"algo={preset}", *begin]))
     for one, other in combinations(lines, 2):
         assert lines[one] != lines[other]
     assert lines["dapo"][0] == (
         "dapo: estimator group_norm of OpenRLHF; loss ppo, token-mean; clip: eps_clip_low 0.2, eps_clip_high 0.28, "
         "dual_clip off"
     )
+    assert "prefix groups" in lines["prefix"][1] and all("imported successes" in lines[one][1] for one in OF_IMPORTED)
     assert lines["dapo"][1] == "on: group filter, overlong penalty" and "off: replay" in lines["dapo"][2]
     own = algorithm_lines(load_config("cpu_smoke", ["algo=r3", "advantage.function=nsr", "ranking.enabled=false"]))
     assert "estimator nsr, which has no baseline" in own[0]

@@ -13,6 +13,7 @@ from r3_openrlhf.config.words import ENVIRONMENT, LossAggregation
 from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable, is_import_path, is_looking
+from r3_openrlhf.method.settings import ImportedSettings
 from r3_openrlhf.method.types import OldLogprobs
 
 R3Config = Any  # of config/run.py, which imports this file
@@ -36,6 +37,7 @@ _MECHANISMS: dict[str, tuple[Callable[[R3Config], bool], str, str]] = {
     "agents.tools": (lambda config: True, "", ""),
     "agents.tool_": (lambda config: bool(config.agents.tools), "calls no tools", "agents.tools=[python]"),
 }
+_DEFAULT_USE = ImportedSettings.__dataclass_fields__["use"].default
 _AGENT_FILE_DOES = (
     "agents.environment agents.tools exploration.rrl.ratio reward.function reward.functions reward.urls".split()
 )
@@ -238,7 +240,13 @@ _CONDITIONS: dict[str, tuple[Condition, dict[str, Condition]]] = {
         "ahead": lambda c: c.is_async,
     }),
     "warm_start": (lambda c: c.keeps_history and c.replay.imported.warm_start, {
-        "nothing": lambda c: not (c.history.start or c.rollout.collect.share),
+        "nothing": lambda c: not c.has_imported,
+    }),
+    # a run that was trained before this was refused can still be looked at
+    "imported": (lambda c: c.keeps_history and not is_looking(), {
+        "nothing": lambda c: c.replay.imported.use != _DEFAULT_USE and not c.has_imported,
+        "recall": lambda c: c.replay.imported.use == "recall" and not c.replay.enabled,
+        "rehearse": lambda c: c.replay.imported.use == "rehearse" and not c.replay.rehearse.share,
     }),
     "estimator": (lambda c: c.algorithm.own_advantages and not c.algorithm.environment, {
         "two": lambda c: c.algorithm.advantages is not None and c.advantage.function != "group_norm",

@@ -119,6 +119,11 @@ class R3Config(R3Settings):
         return self.algorithm.keeps_history or recalls
 
     @property
+    def has_imported(self) -> bool:
+        """True if the store begins with successes from outside: of history.start, or collected before step 1."""
+        return self.keeps_history and (self.history.start is not None or self.rollout.collect.share > 0)
+
+    @property
     def measures_all_entropies(self) -> bool:
         """True if the entropy of every trained row is measured only for rollouts/."""
         measurable = self.algorithm.own_advantages and not self.is_agentic

@@ -86,7 +86,8 @@ def test_openrlhf_accepts_every_preset_with_every_experiment(preset, capsys):
         if experiment == "tools_smoke" and preset in ("ppo", "rrl"):
             continue  # a critic has no value of given tokens
         mean = "seq-mean-token-mean" if preset in ("r3_paper", "gspo") else "token-mean"  # eq. 2
-        assert checked(f"algo={preset}", experiment=experiment).actor.loss_agg_mode == mean
+        begin = ["history.start=x"] if preset in ("luffy", "prefix", "rlep") else []
+        assert checked(f"algo={preset}", *begin, experiment=experiment).actor.loss_agg_mode == mean
     assert capsys.readouterr().err == ""
 
 

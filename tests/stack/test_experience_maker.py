@@ -99,7 +99,7 @@ OFF = dict(replay={"enabled": False}, reflection={"enabled": False}, ranking={"e
 
 
 def sample(verdict, *, prompt="p", tokens=(3, 4, 5), truncated=False, reward=None, step=5):
-    reward = {C: 1.0 + 1 / len(tokens), W: 0.0, U: None}[verdict] if reward is None else reward
+    reward = {C: 1.0 + 1 / max(1, len(tokens)), W: 0.0, U: None}[verdict] if reward is None else reward
     ids = [1, 2, *tokens]
     logprobs = torch.tensor([[0.0] + [-0.1 * t for t in tokens]])
     experience = experience_of({"tokens": ids, "prompt": 2, "advantage": 0.0})
@@ -210,7 +210,7 @@ def test_a_mixed_group_of_each_preset_by_hand(preset, joined, advantage, gradien
     stored = [sample(C, tokens=(9, 9 + i), reward=1.0, step=0).r3_rollout for i in range(3)]
     for one in stored:
         one.context, one.origin = Context.IMPORTED, "pool P"
-    config = load_config("quickstart", [f"algo={preset}"])
+    config = load_config("quickstart", [f"algo={preset}", "history.start=x"])
     made = maker(Ours, history=history_with(*stored), config=config)
     made.gap = 0.05
     fresh = [sample(verdict, tokens=(3, 4 + i), reward=float(verdict is C)) for i, verdict in enumerate((C, W, W, W))]

@@ -96,7 +96,8 @@ def import_(source: str, settings: tuple[str, ...], into: Path, **options: Any) 
     from r3_openrlhf.operations.store.importing import import_successes
 
     experiment, overrides = split_settings(settings, command="history import")
-    config = load_config(experiment, [*overrides, "replay.imported.warm_start=0"])  # it trains nothing
+    trains_nothing = ("replay.imported.warm_start=0", "replay.imported.use=both")  # it trains nothing
+    config = load_config(experiment, [*overrides, *trains_nothing])
     click.echo("\n".join(_lines(import_successes(source, into, config, **options))))
 
 
