@@ -12,6 +12,7 @@ from r3_openrlhf.config import BenchmarkConfig
 from r3_openrlhf.machine.cpu.cpu_platform import ENVIRONMENT, KV_CACHE_BYTES, is_needed
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.problems.stops import stop_at
+from r3_openrlhf.runs.endings import Ending, ending_of
 
 Request = tuple[Sequence[int], Sequence[int]]  # token ids of the prompt, a seed for each response
 Completion = tuple[Sequence[int], str]  # token ids with the end token, why it ended
@@ -90,7 +91,7 @@ class Engine:
             for output in self._step():
                 number, index = map(int, output.request_id.split("/"))
                 response = output.outputs[0]
-                if response.finish_reason not in ("stop", "length"):  # "abort", "error"
+                if ending_of(response.finish_reason, num_tokens=len(response.token_ids)) is Ending.UNGRADED:
                     raise R3Error(f"the engine gave up a response ({response.finish_reason}); eval.log may say why")
                 finished[number][index] = list(response.token_ids), response.finish_reason
                 if len(finished[number]) == len(requests[number][1]):

@@ -24,6 +24,7 @@ from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.runs.directory import write_whole
+from r3_openrlhf.runs.endings import Ending, ending_of
 from r3_openrlhf.runs.files import no_link, not_ours, replacing
 
 NOT_YET = "not graded yet"
@@ -38,7 +39,7 @@ class SampledResponse:
     text: str
     num_tokens: int
     token_ids: str  # packed, with the end token
-    finish_reason: str  # "stop", or "length" when the token limit ended it
+    finish_reason: str  # "stop", or "length" when the token limit ended it; or what else did
     verdict: Verdict = Verdict.UNGRADED
     reason: str = NOT_YET
     score: float | None = None
@@ -46,8 +47,8 @@ class SampledResponse:
 
     @property
     def truncated(self) -> bool:
-        """True if the token limit ended it."""
-        return self.finish_reason == "length"
+        """True if the token limit ended it, or a loop that the engine saw."""
+        return ending_of(self.finish_reason) is Ending.CUT
 
     @property
     def is_waiting(self) -> bool:

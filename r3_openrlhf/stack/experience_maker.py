@@ -37,6 +37,7 @@ from r3_openrlhf.stack.batching import (
     num_windows,
 )
 from r3_openrlhf.stack.convert import experience_from_recalled, filler_experience
+from r3_openrlhf.stack.engine_faults import is_fault
 from r3_openrlhf.stack.experience_values import (
     EXPLAINED,
     explained_variance,
@@ -162,9 +163,11 @@ class StockExperienceMaker(RemoteExperienceMaker):
     def _check_ungraded(self, batch: MixedBatch) -> None:
         rate, limit = batch.num_ungraded / len(self.rollouts), self.config.reward.max_ungraded_rate
         if rate > limit:
+            reasons = {one.reason for one in self.rollouts if one.verdict is Verdict.UNGRADED}
+            broken = "rollout engine" if all(map(is_fault, reasons)) else "grader"
             raise TrainingStopped(
                 f"{ungraded_sentence(self.rollouts)}; that is {rate:.0%} of this step, more than "
-                f"reward.max_ungraded_rate={limit}; repair the grader, then start the same command again"
+                f"reward.max_ungraded_rate={limit}; repair the {broken}, then start the same command again"
             )
 
     def _gaps(self, experiences: list[Experience], rollouts: Sequence[Rollout | None]) -> dict[str, float]:

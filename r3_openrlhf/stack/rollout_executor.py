@@ -25,10 +25,12 @@ from r3_openrlhf.problems.stops import stop_at, stops_of
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
-from r3_openrlhf.rewards.exchange import in_group
+from r3_openrlhf.rewards.exchange import Grade, in_group
 from r3_openrlhf.rewards.thinking import as_graded, response_text
+from r3_openrlhf.runs.endings import Ending, ending_of
 from r3_openrlhf.stack.agents.tools import Tools
 from r3_openrlhf.stack.convert import Run, response_of
+from r3_openrlhf.stack.engine_faults import fault_of, grade_of_fault
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.recorded_rollouts import (
     PLAYBACK,
@@ -97,12 +99,14 @@ class AgentExecutor(SamplingExecutor):
         own_ids = [*prefix, *(one for ids, logprobs_TK in pieces if logprobs_TK is not None for one in ids)]
         response_ids = [one for ids, _ in pieces for one in ids]
         num_sampled = len(own_ids) - len(prefix)
-        truncated = finish_reason == "length"
+        last_ids, _ = pieces[-1]
+        fault = fault_of(finish_reason, num_tokens=len(last_ids))
+        truncated = not fault and ending_of(finish_reason) is Ending.CUT
         # without detokenize the end token stays in token_ids, as OpenRLHF trains on it; no text
 
         started = time.perf_counter()
         bounds = None
-        if self.top_logprobs > 0:
+        if self.top_logprobs > 0 and not fault:
             logprobs_TK = np.concatenate([logprobs_TK for _, logprobs_TK in pieces if logprobs_TK is not None])
             bounds = self._bounds(logprobs_TK[:, 1:], vocab_size=llm_engine.llm.model_config.get_vocab_size())
         seconds = time.perf_counter() - started
@@ -110,11 +114,13 @@ class AgentExecutor(SamplingExecutor):
         given = len(response_ids) - num_sampled
         counts = dict(zip(TOOL_COUNTS, (calls.number, calls.failed, given), strict=True)) if calls else {}
         text = as_graded(prompt, response_text(hf_tokenizer, own_ids))
-        request = GradeRequest.about(record, text, num_tokens=num_sampled, truncated=truncated, prompt=prompt)
+        grade: Grade | GradeRequest = grade_of_fault(fault)
+        if not fault:
+            grade = GradeRequest.about(record, text, num_tokens=num_sampled, truncated=truncated, prompt=prompt)
         response = response_of(
             prompt_ids,
             [Run(ids, None if logprobs_TK is None else logprobs_TK[:, 0]) for ids, logprobs_TK in pieces],
-            request,
+            grade,
             prompt=prompt,
             label=label,
             truncated=truncated,
@@ -124,15 +130,17 @@ class AgentExecutor(SamplingExecutor):
             seconds=seconds,
             policy_step=policy_step,  # of its weights; None: of the asking step
             tools=counts,
+            fault=fault,
         )
         return response if self.reads_groups else (await self.graded([response]))[0]
 
     async def graded(self, responses: list[dict]) -> list[dict]:
         """Replace the requests in the responses to one prompt by their grades; a reward function may
-        look at all of them."""
-        requests = in_group([response["r3"]["grade"] for response in responses])
+        look at all of them. What the engine gave up has its grade: none."""
+        asked = [response for response in responses if not response["r3"].get("fault")]
+        requests = in_group([response["r3"]["grade"] for response in asked])
         grades = await asyncio.gather(*map(self.grader.grade, requests))
-        for response, grade in zip(responses, grades, strict=True):
+        for response, grade in zip(asked, grades, strict=True):
             response |= {"reward": grade.reward, "scores": grade.score}
             response["r3"]["grade"] = grade
         return responses
@@ -153,7 +161,7 @@ class AgentExecutor(SamplingExecutor):
             pieces.append((ids, logprobs_TK))
             so_far += ids
             room = max_tokens - len(so_far)
-            may_go_on = calls is not None and reason == "stop" and room > 0
+            may_go_on = calls is not None and ending_of(reason, num_tokens=len(ids)) is Ending.STOP and room > 0
             answer = await calls.after(ids, room=room) if may_go_on else None
             if answer is None:
                 return pieces, reason
@@ -203,6 +211,8 @@ TOP_LOGPROBS = 20
 def logprobs_array(logprobs, num_tokens: int) -> np.ndarray:
     """vLLM's flat log-probs, float32 [T, 1 + k]: the sampled token first, then the likeliest."""
     values = np.array(logprobs.logprobs, dtype=np.float32)
+    if num_tokens == 0 and len(values) == 0:  # given up before the first token
+        return values.reshape(0, 1)
     if num_tokens == 0 or len(values) % num_tokens:
         raise ValueError(f"the engine returned {len(values)} log-probs for {num_tokens} tokens")
     return values.reshape(num_tokens, -1)

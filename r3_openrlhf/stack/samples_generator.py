@@ -31,7 +31,7 @@ from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.batching import effective_ranks, num_windows
 from r3_openrlhf.stack.convert import rollout_from_response
 from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
-from r3_openrlhf.stack.step_metrics import TOOL_COUNTS
+from r3_openrlhf.stack.step_metrics import GIVEN_UP, REPETITION, TOOL_COUNTS
 from r3_openrlhf.stack.work import work_of
 
 GENERATED, COLLECTED, WARM_START = "generated_tokens_total", "collected_tokens_total", "warm_start_tokens_total"
@@ -44,6 +44,8 @@ COUNTS = (
     "r3/filter/dropped_tokens",
     "r3/filter/left_over_groups",
     "r3/filter/left_over_tokens",
+    GIVEN_UP,
+    REPETITION,
 )
 
 
@@ -323,6 +325,8 @@ class R3SamplesGenerator(SamplesGenerator):
             self._counts["generated_tokens"] += experience.r3_rollout.num_sampled_tokens
             self._counts["responses"] += 1
             self._counts.update(response["r3"].get("tools", {}))
+            self._counts[GIVEN_UP] += bool(response["r3"].get("fault"))
+            self._counts[REPETITION] += response["r3"]["finish_reason"] == "repetition"
         return experience
 
 

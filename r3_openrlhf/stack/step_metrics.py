@@ -6,6 +6,8 @@ from statistics import fmean
 from r3_openrlhf.method.types import Rollout
 
 TOOL_COUNTS = ("r3/tools/calls", "r3/tools/failed", "r3/tools/given_tokens")  # of a step's responses
+GIVEN_UP = "r3/engine/given_up"
+REPETITION = "r3/engine/repetition"
 
 
 def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from r3_openrlhf.comparison.evaluations import Results
 from r3_openrlhf.comparison.intervals import SeedEstimate, paired_difference
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.runs.endings import Ending, ending_of
 from r3_openrlhf.runs.files import lines_of, open_regular, read_json
 from r3_openrlhf.runs.problem_files import UNREADABLE
 from r3_openrlhf.view.run_reader import NotThere, Reader, stamp_of
@@ -27,6 +28,11 @@ class Response(msgspec.Struct):
     text: str
     reason: str
     extracted: str | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the model did not end it."""
+        return ending_of(self.finish_reason) is Ending.CUT
 
 
 class _Line(msgspec.Struct):
@@ -89,7 +95,7 @@ def _problems_in(file: Path) -> dict[tuple[str, str], EvaluatedProblem]:
             benchmark=line.benchmark,
             uid=line.uid,
             verdicts=tuple(response.verdict for response in line.responses),
-            cut=tuple(response.finish_reason == "length" for response in line.responses),
+            cut=tuple(response.is_cut for response in line.responses),
             mean_tokens=fmean([response.num_tokens for response in line.responses] or [0.0]),
         )
         for line in _lines_in(file)

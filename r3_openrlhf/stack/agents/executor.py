@@ -23,11 +23,13 @@ from r3_openrlhf.problems.agents.trajectory import End, Episode, Trajectory
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.rewards.exchange import Grade
+from r3_openrlhf.runs.endings import Ending, ending_of
 from r3_openrlhf.stack.convert import Run, response_of
+from r3_openrlhf.stack.engine_faults import fault_of, grade_of_fault, is_fault
 from r3_openrlhf.stack.rollout_executor import SamplingExecutor, logprobs_array
 
 # of a response without tokens
-NOTHING = {"text": "", "turn_prompt": "", "entropy_bounds": None, "seconds": 0.0}
+NOTHING = {"text": "", "turn_prompt": "", "entropy_bounds": None, "seconds": 0.0, "fault": ""}
 
 
 class AgentExecutor(SamplingExecutor):
@@ -43,7 +45,8 @@ class AgentExecutor(SamplingExecutor):
         """One trajectory: the responses of its turns, in order, of which the first has the trajectory.
         Without any (lost, or no prompt fits) one of two padding tokens and no action.
 
-        An environment that hangs or crashes costs its trajectory, whose turns are then ungraded."""
+        An environment that hangs or crashes costs its trajectory, whose turns are then ungraded; so does
+        an engine that gives up a turn, which is not acted."""
         trajectory, responses = await self._play(prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine)
         if not responses:
             pad = hf_tokenizer.pad_token_id
@@ -86,6 +89,9 @@ class AgentExecutor(SamplingExecutor):
                 sample = partial(response_of, prompt=prompt, label=label, state=episode.observation.anchor)
                 one = await self._sample(final_prompt(message), sample, sampling_params, hf_tokenizer, llm_engine)
                 responses.append(one)
+                if one["r3"]["fault"]:
+                    episode.lose(one["r3"]["fault"])
+                    break
                 episode.advance(await ask(episode.act(one["r3"]["text"], truncated=one["truncated"])))
         except ItemLost as lost:
             episode = episode or begun(Observation(text=""))  # it never began
@@ -99,10 +105,13 @@ class AgentExecutor(SamplingExecutor):
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         output = (await llm_engine.generate(prompt_ids, params)).outputs[0]
         ids, reason = list(output.token_ids), str(output.finish_reason)
+        fault = fault_of(reason, num_tokens=len(ids))
         run = Run(ids, logprobs_array(output.logprobs, len(ids))[:, 0])
         text = hf_tokenizer.decode(ids, skip_special_tokens=True)
-        facts = {"turn_prompt": prompt, "text": text, "finish_reason": reason}
-        return made(prompt_ids, [run], None, truncated=reason == "length", **NOTHING | facts)
+        facts = {"turn_prompt": prompt, "text": text, "finish_reason": reason, "fault": fault}
+        return made(
+            prompt_ids, [run], None, truncated=not fault and ending_of(reason) is Ending.CUT, **NOTHING | facts
+        )
 
 
 def complete(responses: list[dict[str, Any]], trajectory: Trajectory, settings: AgentsConfig) -> None:
@@ -131,6 +140,8 @@ def grade_of(trajectory: Trajectory) -> Grade:
     """Return the verdict on a trajectory, shared by its turns; the reward is the environment's sum.
     A lost trajectory is ungraded."""
     if trajectory.end is End.LOST:
+        if is_fault(trajectory.reason):
+            return grade_of_fault(trajectory.reason)
         return Grade(verdict=Verdict.UNGRADED, reason=f"environment: {trajectory.reason}", score=None, reward=None)
     reward, success = sum(trajectory.rewards()), bool(trajectory.success)
     return Grade(

@@ -16,6 +16,7 @@ from r3_openrlhf.method.types import Context, Rollout
 from r3_openrlhf.problems.agents.advantages import advantages_of_task, steps_alone
 from r3_openrlhf.problems.agents.replay import kept_rollouts, recalled_trajectory
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory
+from r3_openrlhf.stack.engine_faults import is_fault
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
 
 
@@ -101,9 +102,11 @@ class AgentExperienceMaker(R3ExperienceMaker):
         lost = [one for one in trajectories if one.end is End.LOST]
         rate, limit = len(lost) / len(trajectories), self.config.reward.max_ungraded_rate
         if rate > limit:
+            reasons = {one.reason for one in lost}
+            broken = "rollout engine" if all(map(is_fault, reasons)) else "environment"
             raise TrainingStopped(
-                f"{rate:.0%} of this step's trajectories were lost ({', '.join(sorted({one.reason for one in lost}))}), more "
-                f"than reward.max_ungraded_rate={limit}; repair the environment, then start the same command again"
+                f"{rate:.0%} of this step's trajectories were lost ({', '.join(sorted(reasons))}), more "
+                f"than reward.max_ungraded_rate={limit}; repair the {broken}, then start the same command again"
             )
 
 
