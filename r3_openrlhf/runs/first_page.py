@@ -17,6 +17,7 @@ from r3_openrlhf.config import R3Config, RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.code_tests import read_tests
 from r3_openrlhf.config.finding import Finding
+from r3_openrlhf.config.idle_rows import why_all_rows_stay
 from r3_openrlhf.config.reward_functions import BUILT_IN, reward_function
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.label import Label
@@ -161,6 +162,8 @@ def algorithm_lines(config: R3Config) -> list[str]:
     parts = {
         **{name: getattr(config, name).enabled for name in ("replay", "reflection", "ranking")},
         "rehearsal": config.replay.rehearse.share > 0,
+        "imported successes": config.has_imported,
+        "prefix groups": config.has_imported and config.replay.imported.use in ("prefix", "all"),
         "success weight": config.advantage.success_scale != 1,
         "states": config.exploration.rrl.ratio > 0,
         "critic": algorithm.has_critic,
@@ -173,8 +176,14 @@ def algorithm_lines(config: R3Config) -> list[str]:
         f"{config.algo}: estimator {estimator}; loss {config.loss_name}, {train.loss_aggregation}; clip: {clip or 'none'}",
         f"on: {', '.join(name for name, is_on in parts.items() if is_on) or 'nothing'}",
         f"off: {', '.join(name for name, is_on in parts.items() if not is_on)}",
+        _idle_rows_line(config),
         _held_out_line(config),
     ]
+
+
+def _idle_rows_line(config: R3Config) -> str:
+    why = why_all_rows_stay(config)
+    return f"rows with advantage 0: {'skip the update' if why is None else f'in the update, because {why}'}"
 
 
 def _held_out_line(config: R3Config) -> str:

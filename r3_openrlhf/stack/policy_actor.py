@@ -19,6 +19,7 @@ from deepspeed.ops.op_builder import builder
 from openrlhf.trainer.ray import ppo_actor
 from peft import PeftModel
 
+from r3_openrlhf.config.idle_rows import why_all_rows_stay
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.machine.gpus import expandable_segments
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
@@ -68,6 +69,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         self._entropy: list[EntropyPass] = []
         super().init_model_from_pretrained(*args, **kwargs)
         self.trainer.use_loss(config.loss, config.loss_settings)
+        self.trainer.skips_idle = why_all_rows_stay(config) is None
         self._adapted = self.strategy._unwrap_model(self.actor)
         if isinstance(self._adapted, PeftModel):
             lora.prepare(self.strategy, self._adapted)

@@ -3,7 +3,7 @@ trainer (critic_actor.py: the critic's).
 
 B rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +14,37 @@ from openrlhf.models.loss import aggregate_loss
 from openrlhf.models.utils import masked_mean
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ray import ppo_actor
+from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size
 from torch.utils.data import DataLoader
 
 from r3_openrlhf.method.core.losses import LossSettings, TokenLoss
-from r3_openrlhf.stack.batching import micro_batches, num_windows
+from r3_openrlhf.stack.batching import even_slices, micro_batches, num_windows
+from r3_openrlhf.stack.idle_rows import (
+    IDLE_ROWS,
+    NUM_ROWS,
+    TRAINED_ROWS,
+    agreed_counts,
+    dealt,
+    is_idle,
+    num_actions,
+    over_ranks,
+    split_window,
+    sums_of_rows,
+)
 
 NO_ROWS = 1e-12  # upstream divides by the counts of a micro-batch (ppo_actor.py:219)
+HARMLESS = -1.0  # log-prob, new and old, that a loss is given at masked places
 RECALLED = "recalled"  # info of a row: 1 from the history, else 0; only where the loss asks for it
+
+
+# what upstream's setup_dynamic_batch sets (replay_buffer.py:146-181)
+DYNAMIC = (
+    "dynamic_indices",
+    "dynamic_sample_loss_scale",
+    "dynamic_batch_num_tokens",
+    "dynamic_global_batch_size",
+    "dynamic_optimizer_step",
+)
 
 
 def _num_tokens(item) -> int:
@@ -37,7 +61,15 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     every rank, a multiple of the number of windows; the experience maker ensures it."""
 
     items: list[Any]  # upstream's; one row each
+    dynamic_indices: list[list[int]]  # upstream's
     windows: int | None = None  # of a warm start; None: those of the run's steps
+    skips_idle: bool = False  # rows without a gradient leave the update (idle_rows.py)
+    dp_group: Any = None  # the ranks with other rows; None: all
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.left: list[Any] = []  # rows of this step that do not pass through the model
+        self.totals: list[list[float]] = []  # of each window: tokens and rows with actions, of all ranks
 
     def lay_out(self, *, windows: int, micro_batch_size: int, seed: int | None) -> int:
         """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are).
@@ -48,18 +80,49 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         largest micro-batch, and its memory, would grow."""
         if len(self.items) % windows:
             raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
+        order = list(range(len(self.items)))
         if seed is not None:
             order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed)).tolist()
-            self.items = [self.items[i] for i in order]
-        size = len(self.items) // windows
-        starts = [window * size for window in range(windows)]
-        if not self.packing_samples:
-            for start in starts:
-                self.items[start : start + size] = sorted(self.items[start : start + size], key=_num_tokens)
-        inside = micro_batches(size, micro_batch_size)
-        self.slices = [slice(start + s.start, start + s.stop) for start in starts for s in inside]
+        parts, counts = self._windows(order, windows, lambda rows: len(micro_batches(len(rows), micro_batch_size)))
+        items: list[Any] = []
+        self.slices = []
+        for rows in parts:
+            if not self.packing_samples:
+                rows = sorted(rows, key=lambda i: _num_tokens(self.items[i]))
+            start = len(items)
+            items += [self.items[i] for i in rows]
+            self.slices += [slice(start + part.start, start + part.stop) for part in even_slices(len(rows), counts[0])]
+        self.items = items
         self.sample_batch_size = 1
-        return len(inside)
+        return counts[0]
+
+    def _windows(
+        self, order: list[int], windows: int, needed: Callable[[list[int]], int], *, alike: bool = True
+    ) -> tuple[list[list[int]], list[int]]:
+        """Deal rows to windows, and let those without a gradient leave.
+
+        needed: the rows of a window -> micro-batches that they fill. alike: every window has as many.
+        Returns each window's rows that pass through the model, and its number of micro-batches; sets
+        `left` and `totals`."""
+        idle = [is_idle(row) for row in self.items]
+        parts = dealt(order, idle, windows)
+        self.left = []
+        self.totals = []
+        if not self.skips_idle:
+            return parts, [needed(rows) for rows in parts]
+        own = [[num_actions(self.items[i]) for i in rows] for rows in parts]
+        numbers = [[float(sum(actions)), float(sum(count > 0 for count in actions))] for actions in own]
+        self.totals = over_ranks(numbers, torch.distributed.ReduceOp.SUM, self.dp_group)
+        lengths = [_num_tokens(row) for row in self.items]
+
+        def most(counts: list[int]) -> list[int]:
+            counts = [max(counts)] * len(counts) if alike else counts
+            return [int(one) for one in over_ranks(counts, torch.distributed.ReduceOp.MAX, self.dp_group)]
+
+        counts = agreed_counts(parts, idle, lengths, needed, most)
+        split = [split_window(rows, idle, lengths, count) for rows, count in zip(parts, counts, strict=True)]
+        self.left = [self.items[i] for _, leaving in split for i in leaving]
+        return [staying for staying, _ in split], counts
 
     def __len__(self) -> int:
         return super().__len__() if self.dynamic_batch else len(self.slices)
@@ -77,17 +140,45 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         dp_size = torch.distributed.get_world_size(group=strategy.ds_device_mesh["dp"].get_group())
         if len(self.items) % windows:
             raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
-        # upstream derives rows per step and steps from these three; give it the true numbers
-        train = SimpleNamespace(**vars(strategy.args.train))
-        train.batch_size = len(self.items) // windows * dp_size
-        rollout = SimpleNamespace(**vars(strategy.args.rollout))
-        rollout.batch_size, rollout.n_samples_per_prompt = windows * train.batch_size, 1
-        args = SimpleNamespace(**vars(strategy.args))
-        args.train, args.rollout = train, rollout
-        view = SimpleNamespace(
-            args=args, ds_device_mesh=strategy.ds_device_mesh, all_reduce=strategy.all_reduce, stage=strategy.stage
-        )
-        super().setup_dynamic_batch(view)
+        train, ds = strategy.args.train, strategy.args.ds
+
+        def needed(rows: list[int]) -> int:
+            lengths = [_num_tokens(self.items[i]) for i in rows]
+            tokens = train.max_tokens_per_gpu
+            ring, tensor = ds.ring_attn_size, ds.tensor_parallel_size
+            return max(1, int(get_minimum_num_micro_batch_size(lengths, tokens, ring, tensor)))
+
+        parts, _ = self._windows(list(range(len(self.items))), windows, needed, alike=False)
+        items = self.items
+        laid_out: dict[str, list[Any]] = {name: [] for name in DYNAMIC}
+        start = 0
+        for window, rows in enumerate(parts):
+            self.items = [items[i] for i in rows]
+            # upstream derives rows per step and steps from these three; give it the true numbers
+            train = SimpleNamespace(**vars(strategy.args.train))
+            train.batch_size = len(rows) * dp_size
+            rollout = SimpleNamespace(**vars(strategy.args.rollout))
+            rollout.batch_size, rollout.n_samples_per_prompt = train.batch_size, 1
+            args = SimpleNamespace(**vars(strategy.args))
+            args.train, args.rollout = train, rollout
+            view = SimpleNamespace(
+                args=args,
+                ds_device_mesh=strategy.ds_device_mesh,
+                all_reduce=strategy.all_reduce,
+                stage=strategy.stage,
+            )
+            super().setup_dynamic_batch(view)
+            if self.totals:
+                tokens, with_actions = self.totals[window]
+                self.dynamic_batch_num_tokens = [tokens] * len(self.dynamic_indices)
+                self.dynamic_global_batch_size = [with_actions] * len(self.dynamic_indices)
+            self.dynamic_indices = [[start + i for i in batch] for batch in self.dynamic_indices]
+            for name, values in laid_out.items():
+                values.extend(getattr(self, name))
+            start += len(rows)
+        self.items = [items[i] for rows in parts for i in rows]
+        for name, values in laid_out.items():
+            setattr(self, name, values)
 
 
 class AnyNumberOfRows:
@@ -174,10 +265,14 @@ class OwnLoss:
         recalled_B1 = torch.zeros(len(log_probs), 1, dtype=torch.bool, device=log_probs.device)
         if self.recalled_B is not None:
             recalled_B1[:, 0] = torch.tensor([bool(recalled) for recalled in self.recalled_B])
+        # upstream writes 0 at masked places, where a loss's slope may be infinite: 0 times infinity is NaN
+        seen_BA = action_mask.bool()
+        log_probs = log_probs.where(seen_BA, HARMLESS)
+        old_log_probs = old_log_probs.where(seen_BA, HARMLESS)
         loss_BA, clipped_BA = self.loss.of(
             log_probs, old_log_probs, advantages, action_mask, settings=self.settings, recalled=recalled_B1
         )
-        loss_BA = loss_BA.where(action_mask.bool(), 0.0)  # 0 times infinity is no number
+        loss_BA = loss_BA.where(seen_BA, 0.0)
         clipped_BA = torch.zeros_like(log_probs) if clipped_BA is None else clipped_BA.float()
         loss = aggregate_loss(loss_BA, action_mask, token_level_loss=self.token_level_loss, **denominators)
         kl = masked_mean((old_log_probs - log_probs).detach(), action_mask, dim=None)
@@ -188,8 +283,15 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
     """Upstream's update loop on windows of any number of micro-batches, with the run's loss.
 
     A step makes `train.max_epochs` passes over its rows (ppo_actor.py:175), each with the old
-    log-probs from before the first (:244).
+    log-probs from before the first (:244). skips_idle: rows without a gradient do not pass through
+    the model (idle_rows.py).
     """
+
+    skips_idle: bool = False
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._losses: list[float] = []  # of each micro-batch of a step
 
     def use_loss(self, loss: TokenLoss, settings: LossSettings) -> None:
         """Take another loss than upstream's, which stays where OpenRLHF has it."""
@@ -198,19 +300,51 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
             self.actor_loss_fn = OwnLoss(loss, settings, token_level_loss=by_token)
 
     def ppo_train(self, kl_ctl: float):
-        """Upstream's update (ppo_actor.py:153) on this step's rows. Returns the step's means."""
+        """Upstream's update (ppo_actor.py:153) on this step's rows. Returns the step's means.
+
+        Means over rows are of all rows, those that left included. Means over tokens (`ppo_kl`,
+        `ppo_clip_ratio`) are of the rows that passed through the model. `policy_loss` is the mean over
+        windows of what was differentiated: upstream weighs each micro-batch's part of it by its tokens
+        (ppo_actor.py:190), which depends on who meets in a micro-batch."""
+        buffer = self.replay_buffer
+        buffer.skips_idle = self.skips_idle
+        buffer.dp_group = self.strategy.ds_device_mesh["dp"].get_group()
+        self._losses = []
         self.lay_out(self.actor.model)
         with in_order(ppo_actor):
-            return super().ppo_train(kl_ctl)
+            status = super().ppo_train(kl_ctl)
+        return self._of_all_rows(status) if self.skips_idle else status
+
+    def _of_all_rows(self, status: dict[str, float]) -> dict[str, float]:
+        buffer, status = self.replay_buffer, dict(status)
+        passes = self.max_epochs * len(buffer.totals)
+        # without a dynamic batch DeepSpeed divides by the micro-batches of a window
+        per_window = 1 if self.args.train.dynamic_batch_enable else self._micro_batches_per_window
+        loss = sum(self._losses) / (passes * per_window)
+        status["policy_loss"] = self.strategy.all_reduce({"policy_loss": loss})["policy_loss"]
+        kept, left = sums_of_rows(buffer.items), sums_of_rows(buffer.left)
+        keys = sorted(kept.keys() | left.keys())
+        numbers = [[kept.get(key, 0.0) for key in keys], [left.get(key, 0.0) for key in keys]]
+        kept_sums, left_sums = over_ranks(numbers, torch.distributed.ReduceOp.SUM, buffer.dp_group)
+        of_kept, of_left = dict(zip(keys, kept_sums, strict=True)), dict(zip(keys, left_sums, strict=True))
+        rows = of_kept[NUM_ROWS] + of_left[NUM_ROWS]
+        for key in keys:
+            if key in status and rows:
+                status[key] = (of_kept[key] + of_left[key]) / rows
+        status[TRAINED_ROWS], status[IDLE_ROWS] = of_kept[NUM_ROWS], of_left[NUM_ROWS]
+        return status
 
     def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
         """Upstream's pass over a micro-batch (ppo_actor.py:259). `num_samples` has no fillers."""
         self.set_boundary(self.actor.model, step)
         self.actor_loss_fn.recalled_B = experience.info.get(RECALLED)
+        if self.replay_buffer.totals and loss_batch_info is not None:
+            loss_batch_info = self._denominators(step, loss_batch_info)
         real_B = experience.action_mask.sum(-1) > 0
         if not real_B.all():
             forget_fillers(experience, real_B)
         status = super().training_step(experience, kl_ctl, step, loss_batch_info)
+        self._losses.append(status["metrics"]["policy_loss"].item())
         status["num_samples"] = float(real_B.sum().item())
         if not real_B.any():  # nothing but rows without action: means over no token are not numbers
             status["num_samples"] = status["num_action_tokens"] = NO_ROWS
@@ -219,6 +353,15 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
                 for key, value in status["metrics"].items()
             }
         return status
+
+    def _denominators(self, step: int, loss_batch_info: dict) -> dict:
+        """Count the window's tokens and rows as if none had left (upstream: utils/loss_utils.py:69)."""
+        count = self._micro_batches_per_window
+        assert count is not None
+        numbers = self.replay_buffer.totals[step // count]
+        like = loss_batch_info["batch_num_tokens"]
+        tokens, rows = (torch.as_tensor(number, device=like.device, dtype=like.dtype) for number in numbers)
+        return loss_batch_info | {"batch_num_tokens": tokens / count, "global_batch_size": rows / count}
 
 
 def forget_fillers(experience, real_B: torch.Tensor) -> None:

@@ -17,6 +17,7 @@ from openrlhf.utils import get_strategy  # noqa: E402
 
 from r3_openrlhf.config import R3Config  # noqa: E402
 from r3_openrlhf.config.loading import load_config  # noqa: E402
+from r3_openrlhf.method.core.losses import LOSSES, LossSettings  # noqa: E402
 from r3_openrlhf.method.types import Verdict  # noqa: E402
 from r3_openrlhf.stack import chunked_actor, lora, warm_start  # noqa: E402
 from r3_openrlhf.stack.batching import num_fillers, num_windows  # noqa: E402
@@ -76,7 +77,7 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
     )
     actor, optimizer, scheduler = strategy.prepare((actor, optimizer_of(args.actor)))
     trainer_class = ActorPPOTrainer if case["stock"] else R3ActorTrainer
-    return trainer_class(
+    trainer = trainer_class(
         strategy,
         actor,
         ema_model=None,
@@ -86,6 +87,10 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
         vllm_engines=None,
         dataloader_pin_memory=False,
     )
+    if not case["stock"]:
+        trainer.use_loss(LOSSES[case["loss"]], LossSettings())
+        trainer.skips_idle = case["skips_idle"]
+    return trainer
 
 
 def maker_of(args) -> R3ExperienceMaker:
@@ -99,6 +104,9 @@ def maker_of(args) -> R3ExperienceMaker:
 def laid_out(case: dict, maker: R3ExperienceMaker, num_rows: int) -> tuple[list[dict], list, int]:
     """Drawn rows, their micro-batches with fillers, and how many fillers there are."""
     drawn = mixed_rows(num_rows, seed=num_rows)
+    for place, row in enumerate(drawn):
+        if place in case["idle"]:
+            row["advantage"] = 0.0
     samples = [experience_of(row) for row in drawn]
     missing = num_fillers(num_rows, ranks=case["ranks"], windows=num_windows(maker.args))
     samples += [filler_experience(samples[0], 0) for _ in range(missing)]

@@ -52,7 +52,7 @@ def arguments(
 
 def run_ranks(
     tmp_path, model, *, target=rank_worker.update, rows_per_step=ROWS, stock=False, loads=0, off_policy=False,
-    chunk_tokens=None, warm_start=False, **settings,
+    chunk_tokens=None, warm_start=False, idle=(), skips_idle=False, loss="ppo", **settings,
 ):  # fmt: skip
     ranks = settings["ranks"]
     tmp_path.mkdir(exist_ok=True)
@@ -66,6 +66,9 @@ def run_ranks(
         "off_policy": off_policy,
         "warm_start": warm_start,
         "chunk_tokens": chunk_tokens,
+        "idle": idle,
+        "skips_idle": skips_idle,
+        "loss": loss,
         "output": str(tmp_path / "result.pt"),
         "saved": str(tmp_path / "saved"),
         "checkpoints": str(tmp_path / "checkpoints"),

@@ -96,3 +96,35 @@ def test_the_written_out_losses_of_openrlhf_are_its_own(name, dual_clip):
             results.append((loss, clip, kl, gradient))
             assert others == [None, None]
         torch.testing.assert_close(results[0], results[1])
+
+
+def _unlikelihood(now, old, adv, mask):
+    return -(1 - now.exp()).log() * adv
+
+
+def _focal(now, old, adv, mask):
+    return (1 - now.exp()).sqrt() * adv
+
+
+def _inverse(now, old, adv, mask):
+    return adv / now + adv / old
+
+
+@pytest.mark.parametrize("function", [_unlikelihood, _focal, _inverse])
+@pytest.mark.parametrize("seed", range(5))
+def test_masked_places_are_harmless_whatever_the_loss_does_at_log_prob_0(function, seed):
+    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+    from r3_openrlhf.method.core.losses import TokenLoss
+    from r3_openrlhf.stack.policy_update import OwnLoss
+
+    torch.manual_seed(seed)
+    mask = torch.rand(4, 6) < 0.6
+    mask[:, 0] = True
+    now = (-torch.rand(4, 6) - 0.1).where(mask, 0.0).requires_grad_()
+    old = (-torch.rand(4, 6) - 0.1).where(mask, 0.0)
+    ours = OwnLoss(TokenLoss(function), LossSettings(), token_level_loss=True)
+    counts = {"dp_size": 1, "batch_num_tokens": mask.sum(), "global_batch_size": 4}
+    loss = ours(now, old, torch.randn(4, 6) * mask, mask.float(), rollout_log_probs=None, **counts)[0]
+    loss.backward()
+    assert loss.isfinite() and now.grad.isfinite().all()
+    assert (now.grad[~mask] == 0).all() and (now.grad[mask] != 0).any()
