@@ -231,7 +231,8 @@ def test_a_lost_node_is_noticed_and_the_job_starts_again(slurm, run_dir, job_tem
     for process in lost:
         kill(process)
     psutil.wait_procs(lost, timeout=300)
-    until(lambda: "node1: Ray lost node2; code 86" in log_of(run_dir, job))
+    until(lambda: "node1: Ray lost node2; code 86" in log_of(run_dir, job),
+          what=lambda: f"the reason: {log_of(run_dir, job)}")  # fmt: skip
     slurm.start_node("node2")
     (run_dir / "go").touch()
     assert slurm.wait(job, "COMPLETED", "FAILED")["Restarts"] == "1", log_of(run_dir, job)
